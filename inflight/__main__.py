@@ -1,5 +1,5 @@
 """`python -m inflight` is the same as the `inflight` command."""
 
-from inflight.cli.commands import main
+from inflight.cli import main
 
 main()

@@ -28,9 +28,10 @@ PYTHONS = ((3, 11), (3, 12))
 MACHINES = ("x86_64", "aarch64")  # CPUs that Triton's and OpenVINO's wheels exist for
 GLIBC = (2, 35)
 CONTAINER = "use a Linux machine or container with Debian 12, Ubuntu 22.04 or newer"
-INSTALL_PYTHON = (
-    "install one of them (on Debian 12: sudo apt install python3.11-venv; on Ubuntu 24.04: sudo apt install "
-    "python3.12-venv; or conda env create -f environment.yml)"
+OTHER_PYTHON = (
+    "The course needs Python 3.11 or 3.12, and here is Python {}.{}: install one of them (on Debian 12: sudo apt "
+    "install python3.11-venv; on Ubuntu 24.04: sudo apt install python3.12-venv; or conda env create -f "
+    "environment.yml), then run the command again."
 )
 
 
@@ -69,41 +70,21 @@ def unsupported(facts):
     return None
 
 
-def python_facts(command):
-    """(version, has_venv) of a Python command; None when it does not run, like the empty shim of a version manager."""
-    probe = "import sys; print(*sys.version_info[:2]); import venv, ensurepip; print('venv')"
-    try:
-        result = subprocess.run([command, "-I", "-c", probe], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    except OSError:
-        return None
-    words = result.stdout.decode().split()
-    return ((int(words[0]), int(words[1])), words[2:] == ["venv"]) if len(words) >= 2 else None
-
-
-def choose_python(candidates):
-    """The first command of `candidates`, a list of (command, facts), that can make .venv.
+def choose_python():
+    """Command of the Python that makes .venv: the one that runs this, if the course runs on it, else one on the path.
 
     Raises
     ------
     SetupError
-        None can: the Python is too old or too new, or Debian's venv package is missing.
+        There is neither Python 3.11 nor 3.12.
     """
-    found = [(command, facts) for command, facts in candidates if facts]
-    fit = [(command, facts) for command, facts in found if facts[0] in PYTHONS]
-    for command, facts in fit:
-        if facts[1]:
-            return command
-    if fit:
-        command, (version, _) = fit[0]
-        raise SetupError(
-            "Python {1}.{2} ({0}) has no venv module: install it (on Debian and Ubuntu: sudo apt install "
-            "python{1}.{2}-venv), then run the command again.".format(command, *version)
-        )
-    raise SetupError(
-        "The course needs Python 3.11 or 3.12, and here is {}: {}, then run the command again.".format(
-            "Python " + ", ".join("{}.{}".format(*facts[0]) for _, facts in found) if found else "none", INSTALL_PYTHON
-        )
-    )
+    if sys.version_info[:2] in PYTHONS:
+        # Inside an activated .venv, its Python would be removed together with it: take the one that it was made from.
+        return getattr(sys, "_base_executable", sys.executable)
+    found = shutil.which("python3.12") or shutil.which("python3.11")
+    if found is None:
+        raise SetupError(OTHER_PYTHON.format(*sys.version_info[:2]))
+    return found
 
 
 def fingerprint(root, python):
@@ -182,10 +163,7 @@ def run_pip(root, prefix, arguments):
 def install_here(root):
     """Install everything into the environment of the Python that runs this, which its user has made for the course."""
     if sys.version_info[:2] not in PYTHONS:
-        raise SetupError(
-            "The course needs Python 3.11 or 3.12, and here is Python {}.{}: make the environment with one of them "
-            "(conda env create -f environment.yml), then run the command again.".format(*sys.version_info[:2])
-        )
+        raise SetupError(OTHER_PYTHON.format(*sys.version_info[:2]))
     print("Setting up {} (1 to 4 minutes) ...".format(sys.prefix), flush=True)
     install(root, sys.prefix)
     # What an earlier installation brought: see inflight/__init__.py. Where it is not, pip says so and all is well.
@@ -194,10 +172,7 @@ def install_here(root):
 
 def make_venv(root):
     """Make .venv new and stamp it last."""
-    # Inside an activated .venv, its Python would be removed together with it: take the one that it was made from.
-    running = getattr(sys, "_base_executable", sys.executable)
-    commands = [running] + [found for found in map(shutil.which, ("python3.12", "python3.11")) if found]
-    python = choose_python([(command, python_facts(command)) for command in commands])
+    python = choose_python()
     venv = os.path.join(root, ".venv")
     print("Setting up .venv with {} (1 to 4 minutes, once) ...".format(python), flush=True)
     made = subprocess.run([python, "-I", "-m", "venv", "--clear", venv])

@@ -72,41 +72,31 @@ def size(path: str | Path) -> int:
     return Path(path).stat().st_size if Path(path).exists() else 0
 
 
-def read_bytes(path: str | Path, what: str, most_bytes: int, fix: str) -> bytes:
+def read_bytes(path: str | Path, what: str, fix: str) -> bytes:
     """The content of a file that a user named.
 
     Parameters
     ----------
     what : str
         What the file is, for the sentence of an error: "dataset".
-    most_bytes : int
-        A larger file is refused unread.
     fix : str
         A sentence that says what to do when the file is not there or is not right.
 
     Raises
     ------
     CourseError
-        It is not there, cannot be read, is no plain file, or is larger.
+        It is not there, or cannot be read.
     """
-    path = Path(path)
     try:
-        if path.exists() and not path.is_file():
-            raise CourseError(f"The {what} {path} is no plain file. {fix}")
-        size = path.stat().st_size
-        if size > most_bytes:
-            raise CourseError(
-                f"The {what} {path} has {size:,} bytes, and {most_bytes:,} are the most that are read. {fix}"
-            )
-        return path.read_bytes()
+        return Path(path).read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
         raise CourseError(f"The {what} {path} cannot be read ({getattr(error, 'strerror', error)}). {fix}") from None
 
 
-def read_text(path: str | Path, what: str, most_bytes: int, fix: str) -> str:
+def read_text(path: str | Path, what: str, fix: str) -> str:
     """The same as text; CourseError, too, when it is not UTF-8."""
     try:
-        return read_bytes(path, what, most_bytes, fix).decode("utf-8")
+        return read_bytes(path, what, fix).decode("utf-8")
     except UnicodeDecodeError as error:
         raise CourseError(
             f"The {what} {path} is not UTF-8 text ({error.reason} at byte {error.start}). {fix}"

@@ -101,11 +101,6 @@ def class_checks(learners: int) -> list[Check]:
     ]
 
 
-def tier() -> str:
-    """The tier that the course runs in by default: "cuda" if PyTorch can use an NVIDIA GPU, else "cpu"."""
-    return tiers.here().name
-
-
 def device_name(tier: str | None = None) -> str:
     """The device that a tier computes on, by default this machine's: the name of the GPU, or of the CPU."""
     found = tiers.here()

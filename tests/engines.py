@@ -24,7 +24,7 @@ from inflight.checkpoint import sources as checkpoints
 from inflight.engine import builder as engine
 from inflight.engine.config import BuildConfig
 from inflight.triton import telemetry
-from inflight.triton.client import Client, is_ok
+from inflight.triton.client import Client, Connection, arrays_for, is_ok
 from inflight.triton.server import Server
 
 SMALL_LAYERS = 3
@@ -143,9 +143,22 @@ def build_tiny(checkpoint: checkpoints.Checkpoint, folder: Path, **options) -> P
 # Servers --------------------------------------------------------------------------------------------------------------
 
 
-def clients(server: Server, model: str = "ensemble") -> list[Client]:
-    """One client a protocol."""
-    return [Client(server.grpc_url, model), Client(server.http_url, model)]
+def ask_tokens(server: Server, input_ids: list[int], length: int, **options) -> list[int]:
+    """What the engine itself answers to tokens; options are its other inputs."""
+    inputs = {"input_ids": input_ids, "input_lengths": len(input_ids), "request_output_len": length, **options}
+    with Client(server.grpc_url, "tensorrt_llm") as client, Connection(server.grpc_url) as connection:
+        connection.open_stream()
+        arrays = arrays_for(client.config(), inputs)
+        connection.send_on_stream("tensorrt_llm", arrays, enable_empty_final_response=True)
+        tokens, is_over = [], False
+        while not is_over:
+            reply = connection.next_reply(timeout_s=120)
+            if reply.error is not None:
+                raise reply.error
+            is_over = reply.is_final
+            if not reply.is_empty:
+                tokens += reply.result.as_numpy("output_ids").reshape(-1).tolist()
+    return tokens
 
 
 def metric(server: Server, family: str, **labels) -> float:

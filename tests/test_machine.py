@@ -19,23 +19,6 @@ def row(name: str) -> machine.Check:
     return next(check for check in machine.checks() if check.name == name)
 
 
-def test_the_table_covers_what_the_course_needs(monkeypatch):
-    monkeypatch.setenv("INFLIGHT_PRIVATE", "1")
-    names = [check.name for check in machine.checks()]
-    assert names == [
-        "machine",
-        "Python",
-        "cores",
-        "memory",
-        "cache",
-        "free disk",
-        "free /dev/shm",
-        "tier",
-        "precision on the CPU",
-        "model",
-    ]
-
-
 def test_who_shares_the_machine_is_told_how_to_have_servers_without_ports(monkeypatch):
     people = [SimpleNamespace(pw_name="ada", pw_uid=os.getuid() + 1000, pw_shell="/bin/bash")]
     monkeypatch.delenv("INFLIGHT_PRIVATE", raising=False)
@@ -74,15 +57,9 @@ def test_doctor_fails_only_for_what_is_required(monkeypatch):
 def test_doctor_json_is_one_object_with_rows_and_machine():
     printed = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout)
     assert {"name", "need", "have", "ok", "fix", "required"} == set(printed["checks"][0])
-    assert all({"name", "bytes", "state"} == set(row) for row in printed["engines"])
-    assert printed["machine"] == machine.describe()
-
-
-def test_describe_gives_what_a_benchmark_records():
-    facts = machine.describe()
-    assert facts["cores"] >= 1 and facts["memory_gib"] > 0
+    facts = printed["machine"]
+    assert facts == machine.describe() and facts["cores"] >= 1 and facts["memory_gib"] > 0
     assert facts["versions"]["tritonserver"] == "2.51.0" and facts["versions"]["openvino_genai"]
-    assert json.loads(json.dumps(facts)) == facts
 
 
 def test_a_cache_that_others_can_write_is_named_with_its_fix(monkeypatch, tmp_path):

@@ -51,7 +51,7 @@ def gpu_is_there(monkeypatch):
 def test_a_gpu_that_pytorch_can_use_is_the_tier_cuda(pytorch):
     pytorch(H200)
     found = tiers.here()
-    assert (found.name, found.fix) == ("cuda", "") and machine.tier() == "cuda"
+    assert (found.name, found.fix) == ("cuda", "")
     assert found.why == "NVIDIA H200, 140.4 GiB, PyTorch's build for CUDA 13.0"
     facts = machine.describe()
     assert (facts["gpu"], facts["tier"]) == ("NVIDIA H200, 140.4 GiB", "cuda")

@@ -20,7 +20,6 @@ from statistics import median
 from inflight import engine, machine
 from inflight.bench import report, targets
 from inflight.bench.load import Run, Sender, Sends, Timing, load, warm_up
-from inflight.bench.names import ENSEMBLE, IN_PROCESS, WAYS
 from inflight.bench.turns import Progress, ratio, result, silent, take_turns
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import load_tokenizer
@@ -31,6 +30,8 @@ from inflight.triton import repository
 from inflight.triton.client import Client
 from inflight.triton.repository.layout import BASELINE
 
+IN_PROCESS, ENSEMBLE = "in-process", "ensemble"
+WAYS = (IN_PROCESS, *BATCHING_TYPES, ENSEMBLE, BASELINE)  # and the address of a Triton, and openai:URL
 RATIOS = {"throughput": "tokens_per_s", "mean_latency": "latency_ms_mean", "p99_latency": "latency_ms_p99"}
 TIMEOUT_S = 600  # for an answer: the baseline takes one request after the other
 BY_DEFAULT = BATCHING_TYPES[-1]  # the batching type of `ensemble`

@@ -71,7 +71,6 @@ def race(
     prompts: Sequence[str],
     max_tokens: int,
     offsets_s: Sequence[float] | None = None,
-    ignore_eos: bool = True,
     timeout_s: float = 120,
 ) -> Generator[list[Token], None, None]:
     """Send each prompt on a connection of its own, and follow all answers.
@@ -83,11 +82,9 @@ def race(
     model : str
         `simple-gpt2`, `iterative-gpt2` or another with their tensors and request parameters.
     max_tokens : int
-        Tokens of each answer.
+        Tokens of each answer, which goes on after the model's end token.
     offsets_s : sequence of float, optional
         When each prompt is sent, in seconds since the race began; by default all at once.
-    ignore_eos : bool
-        Go on after the model's end token.
     timeout_s : float
         Longest time to wait for the next token of any stream.
 
@@ -104,7 +101,7 @@ def race(
     """
     offsets = [0.0] * len(prompts) if offsets_s is None else list(offsets_s)
     _check(prompts, max_tokens, offsets)
-    parameters = {"max_tokens": max_tokens, "ignore_eos": ignore_eos}
+    parameters = {"max_tokens": max_tokens, "ignore_eos": True}
     arrived: queue.SimpleQueue[Reply] = queue.SimpleQueue()
     with contextlib.ExitStack() as stack:
         streams = [stack.enter_context(Connection(url, arrived)) for _ in prompts]
@@ -154,10 +151,9 @@ def run(
     prompts: Sequence[str],
     max_tokens: int,
     offsets_s: Sequence[float] | None = None,
-    ignore_eos: bool = True,
 ) -> pd.DataFrame:
     """A `race` to its end, as a `table`."""
-    whole = race(url, model, prompts, max_tokens, offsets_s, ignore_eos)
+    whole = race(url, model, prompts, max_tokens, offsets_s)
     return table(token for arrived in whole for token in arrived)
 
 

@@ -224,15 +224,10 @@ def bench(
 
 
 def in_words(rows: list[dict]) -> list[dict]:
-    """The rows as a terminal shows them: sizes in MB, and figures of quality with the reach of their interval.
-
-    The device is one of the figures where the engines do not share it.
-    """
-    several = len({row["device"] for row in rows if row["device"]}) > 1
+    """The rows as a terminal shows them: sizes in MB, and figures of quality with the reach of their interval."""
     return [
         {
             "build": row["build"],
-            **({"device": row["device"]} if several else {}),
             "MB": _rounded(row["weight_bytes"] and row["weight_bytes"] / 1e6),
             "tok/s, 1": _rounded(row["tokens_per_s_1"]),
             "tok/s, 8": _rounded(row["tokens_per_s_8"]),
@@ -321,24 +316,18 @@ def _reference(model: PreTrainedModel, group: np.ndarray) -> tuple[torch.Tensor,
 
 def _scores(runner: Model, text: np.ndarray, expected: np.ndarray, step: Callable[[], None]) -> np.ndarray:
     """For each window the means of -log-likelihood, equal most likely tokens, and KL divergence: [windows, 3]."""
-    found = []
-    for group in _groups(text):
-        step()
-        found.append(_scores_of_group(runner, text[group], expected[group]))
-    return np.concatenate(found)
-
-
-def _scores_of_group(runner: Model, group: np.ndarray, expected: np.ndarray) -> np.ndarray:
     import torch
 
-    total = torch.zeros(len(group), 3, dtype=torch.float64)
-    for place in range(WINDOW - 1):
-        log_q = torch.from_numpy(np.asarray(_next(runner, group[:, place], place))).log_softmax(-1)
-        log_p = torch.from_numpy(expected[:, place]).float()
-        following = torch.from_numpy(group[:, place + 1])
-        total[:, 0] -= log_q.gather(-1, following[:, None])[:, 0]
-        total[:, 1] += log_q.argmax(-1) == log_p.argmax(-1)
-        total[:, 2] += (log_p.exp() * (log_p - log_q)).sum(-1)
+    total = torch.zeros(len(text), 3, dtype=torch.float64)
+    for group in _groups(text):
+        step()
+        for place in range(WINDOW - 1):
+            log_q = torch.from_numpy(np.asarray(_next(runner, text[group, place], place))).log_softmax(-1)
+            log_p = torch.from_numpy(expected[group, place]).float()
+            following = torch.from_numpy(text[group, place + 1])
+            total[group, 0] -= log_q.gather(-1, following[:, None])[:, 0]
+            total[group, 1] += log_q.argmax(-1) == log_p.argmax(-1)
+            total[group, 2] += (log_p.exp() * (log_p - log_q)).sum(-1)
     return (total / (WINDOW - 1)).numpy()
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 from inflight.bench.load import Run
 from inflight.errors import CourseError
 
-TIMES = {"ttft_ms": "TTFT", "itl_ms": "ITL", "latency_ms": "end-to-end latency"}
+TIMES = ("ttft_ms", "itl_ms", "latency_ms")
 # A client keeps up if nearly all requests go out within this time after they were due, or within this share of what an
 # answer takes: less is lost in the noise of any machine.
 LATE_MS, LATE_SHARE = 10.0, 0.05

@@ -1,6 +1,6 @@
 """Arrival rate against latency and goodput: at which load a deployment breaks, and where arithmetic says it does.
 
-    result = sweep(send, make, aim, slots=8, log_path=log)
+    result = sweep(send, make, parse("ttft=500,itl=40"), slots=8, log_path=log)
     result["knee"], result["ratios"]["capacity_measured_over_predicted"]["median"]
 
 Rates rise, each in several rounds, until clearly fewer requests are answered than come: the deployment is over its
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -38,41 +38,17 @@ FILLING = 0.25  # share of a round's requests, its first, in which batch and que
 PERCENTILES = {"p50": 0.5, "p99": 0.99}
 
 
-@dataclass(frozen=True)
-class Aim:
-    """How a sweep goes about it.
-
-    Attributes
-    ----------
-    objective : Objective
-    rates : tuple of float or None
-        Requests a second, in rising order; None: found, as shares of what the deployment serves in the warm-up.
-    requests : int
-        Of each round; they should come for several times as long as an answer takes.
-    rounds : int
-        At each rate.
-    """
-
-    objective: Objective
-    rates: tuple[float, ...] | None = None
-    requests: int = 32
-    rounds: int = 2
-
-    def __post_init__(self):
-        if self.requests < 8 or self.rounds < 1:
-            raise CourseError(f"{self.requests} requests in {self.rounds} rounds are too few: ask for 8 in 1 at least.")
-        if self.rates and not all(before < after < math.inf for before, after in pairwise((0.0, *self.rates))):
-            raise CourseError("The rates must be above 0 and rise, as --rates 1,2,4.")
-
-
 Make = Callable[[float, int, int], list[TimedRequest]]  # rate, number of requests, seed -> requests at their times
 
 
 def sweep(
     send: Sends,
     make: Make,
-    aim: Aim,
+    objective: Objective,
     slots: int,
+    rates: tuple[float, ...] | None = None,
+    requests: int = 32,
+    rounds: int = 2,
     log_path: Path | None = None,
     progress: Progress = silent,
     keep: Callable[[Run, float, int], None] = lambda run, rate, number: None,
@@ -84,8 +60,15 @@ def sweep(
     send : Sends
     make : function
         Makes the requests of a round; no prompt should come twice.
+    objective : Objective
     slots : int
         Requests that run at a time, as far as that is known.
+    rates : tuple of float, optional
+        Requests a second, in rising order; by default found, as shares of what the deployment serves in the warm-up.
+    requests : int
+        Of each round; they should come for several times as long as an answer takes.
+    rounds : int
+        At each rate.
     log_path : path, optional
         The engine's iteration log; with it the capacity is predicted.
     keep : function
@@ -104,45 +87,55 @@ def sweep(
     Raises
     ------
     CourseError
-        No request is answered; it ended before a rate was measured.
+        As `check`; no request is answered; it ended before a rate was measured.
     """
+    check(rates, requests, rounds)
     rows: list[dict] = []
     cost, stopped = None, ""
 
-    def measure(rate: float, requests: int) -> dict:
-        """Measure a rate; its row is kept also when not all of its rounds are whole."""
-        rounds: list[dict] = []
+    def measure(rate: float, number: int) -> dict:
+        """Measure a rate with `number` requests a round; its row is kept also when not all rounds are whole."""
+        whole: list[dict] = []
         try:
-            for number in range(1, aim.rounds + 1):
-                what = f"{rate:g} requests per second, round {number} of {aim.rounds}"
+            for turn in range(1, rounds + 1):
+                what = f"{rate:g} requests per second, round {turn} of {rounds}"
                 tell = lambda done, total, what=what: progress(what, done, total)
-                run = load(send, make(rate, requests, number), progress=tell)
-                keep(run, rate, number)
+                run = load(send, make(rate, number, turn), progress=tell)
+                keep(run, rate, turn)
                 if run.stopped:
                     run.whole()
-                rounds.append(figures(run, aim.objective, slots))
+                whole.append(figures(run, objective, slots))
         finally:
-            if rounds:
-                rows.append(row(rate, rounds, slots))
+            if whole:
+                rows.append(row(rate, whole, slots))
         return rows[-1]
 
     try:
         progress("warming up", 0, 1)
         base_per_s = _warm_up(send, make(1.0, max(16, 3 * slots), 0), slots)
         over = None
-        for rate in aim.rates or [_rate(share * base_per_s) for share in SHARES]:
-            if measure(rate, aim.requests)["over_limit"]:
+        for rate in rates or [_rate(share * base_per_s) for share in SHARES]:
+            if measure(rate, requests)["over_limit"]:
                 over = rate
                 break
-        if aim.rates is None and over is not None:
-            measure(_rate(FAR_OVER * over), 2 * aim.requests)
+        if rates is None and over is not None:
+            measure(_rate(FAR_OVER * over), 2 * requests)
         if log_path is not None and isinstance(send, Sender):
             cost = cost_of_an_iteration(send, make(1.0, max(16, slots), 0), slots, log_path, progress)
     except (KeyboardInterrupt, SystemExit, CourseError) as error:
         if not rows:
             raise
         stopped = str(error) if isinstance(error, CourseError) else "The sweep was interrupted."
-    return _result(rows, cost, slots, aim, stopped)
+    settings = {"objective": str(objective), "share": KEPT, "requests": requests, "rounds": rounds}
+    return _result(settings, rows, cost, slots, stopped)
+
+
+def check(rates: tuple[float, ...] | None, requests: int, rounds: int) -> None:
+    """Refuse what `sweep` cannot do, with a CourseError."""
+    if requests < 8 or rounds < 1:
+        raise CourseError(f"{requests} requests in {rounds} rounds are too few: ask for 8 in 1 at least.")
+    if rates and not all(before < after < math.inf for before, after in pairwise((0.0, *rates))):
+        raise CourseError("The rates must be above 0 and rise, as --rates 1,2,4.")
 
 
 def _rate(per_s: float) -> float:
@@ -271,7 +264,7 @@ def predicted_per_s(cost: IterationCost, slots: int, input_len: float, output_le
 # What comes of it -----------------------------------------------------------------------------------------------------
 
 
-def _result(rows: list[dict], cost: IterationCost | None, slots: int, aim: Aim, stopped: str) -> dict:
+def _result(settings: dict, rows: list[dict], cost: IterationCost | None, slots: int, stopped: str) -> dict:
     knee = None
     for one in rows:
         if not one["kept"]:
@@ -284,7 +277,6 @@ def _result(rows: list[dict], cost: IterationCost | None, slots: int, aim: Aim, 
         predicted = predicted_per_s(cost, slots, last["input_len_mean_median"], last["output_len_mean_median"])
     if measured and predicted:
         ratios["capacity_measured_over_predicted"] = {name: value / predicted for name, value in measured.items()}
-    settings = {"objective": str(aim.objective), "share": KEPT, "requests": aim.requests, "rounds": aim.rounds}
     return result(
         settings,
         rows,

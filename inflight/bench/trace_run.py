@@ -101,16 +101,14 @@ def run(
     return TraceRun(whole, _log(log_path, start))
 
 
-def follow(
-    client: Client, requests: list[TimedRequest], log_path: str | Path, model: str = "ensemble", stream: bool = False
-) -> Iterator[TraceRun]:
+def follow(client: Client, requests: list[TimedRequest], log_path: str | Path) -> Iterator[TraceRun]:
     """As `run`, and tell meanwhile: yields what the engine has done so far, `requests` still empty; the last is whole.
 
     For pictures, not for measurements: reading the log takes time from the engine. Closed early, as when a loop over it
     is left, it ends the requests that are under way.
     """
     start, started_at = files.size(log_path), time.time()
-    with sender(client, model, stream) as send, ThreadPoolExecutor(1) as pool:
+    with sender(client) as send, ThreadPoolExecutor(1) as pool:
         running = pool.submit(load, send, requests)
         try:
             while not wait([running], timeout=LOOK_EVERY_S).done:

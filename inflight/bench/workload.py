@@ -1,7 +1,7 @@
 """What is sent, how long an answer is asked for, and when: a list of requests.
 
     requests = trace("mild", tokenizer)                                         # a named set, in one burst
-    requests = from_dataset(read_dataset(), tokenizer, limit=50)                # articles to be summarized
+    requests = from_dataset(read_dataset(), tokenizer)                          # articles to be summarized
     requests = with_times(requests, poisson(len(requests), rate=4.0, seed=0))
 
 `Traffic` is the same as the options of `inflight bench load` and `inflight bench sweep` name it.
@@ -23,12 +23,16 @@ import pandas as pd
 
 from inflight import files
 from inflight.bench.dataset import MINI_CNN_EVAL, Record, fitting, input_len, read_dataset
-from inflight.bench.names import SMALL, TRACES
 from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.engine.config import BuildConfig
 from inflight.errors import CourseError
 from inflight.paths import ASSETS
 
+# Name of a trace: how many requests it has, and what the length of each answer is drawn from, in tokens.
+TRACES = {
+    "mild": (32, (8, 16, 16, 24, 32, 32, 64, 128)),
+    "skewed": (48, (8, 8, 8, 8, 8, 8, 16, 16, 256)),
+}
 TOPICS = ("rivers", "bridges", "clouds", "chess", "bread", "maps", "bees", "trains")
 TRACE_GAP_S = 0.005  # threads that all send at the same moment overtake each other
 NUMBERS = itertools.count(1)  # that prompts begin with: none comes twice in a process, so that no prompt does
@@ -43,7 +47,6 @@ SYSTEM_PROMPT = "You answer for a railway company, politely and in a few words. 
 # Columns of a trace file: those of the public Azure LLM inference traces, and of a run's own CSV.
 AZURE, RECORDED = ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), ("sent_s", "input_len", "output_len")
 SMALL_TRACE = ASSETS / "datasets" / "llm_trace_small.csv"
-MOST_TRACE_BYTES = 1 << 30  # the public week of 2024 has some 700 MB a file
 
 
 @dataclass(frozen=True)
@@ -69,12 +72,12 @@ class TimedRequest:
 
 
 def from_dataset(
-    records: list[Record], tokenizer: ChatTokenizer, max_input_len: int | None = None, limit: int | None = None
+    records: list[Record], tokenizer: ChatTokenizer, max_input_len: int | None = None
 ) -> list[TimedRequest]:
     """Requests for the records that `dataset.fitting` leaves, all at the start; CourseError as there."""
     return [
         TimedRequest(record.prompt, record.output_len, 0.0, input_len(record.prompt, tokenizer))
-        for record in fitting(records, tokenizer, max_input_len, limit)
+        for record in fitting(records, tokenizer, max_input_len)
     ]
 
 
@@ -223,7 +226,7 @@ def read_trace(path: str | Path) -> pd.DataFrame:
         It cannot be read, is no CSV, lacks a column, or a line is not right: the message says which.
     """
     fix = f"Give a CSV file with the columns {', '.join(AZURE)}."
-    content = files.read_bytes(path, "trace", MOST_TRACE_BYTES, fix)
+    content = files.read_bytes(path, "trace", fix)
     try:
         table = pd.read_csv(io.BytesIO(content), index_col=False)
     except ValueError as error:  # the parser's own and the decoder's are ValueErrors
@@ -355,7 +358,7 @@ class Traffic:
         self, tokenizer: ChatTokenizer, build: BuildConfig, number: int | None, tell: Callable[[str], None]
     ) -> list[TimedRequest]:
         if self.trace is not None:
-            return from_trace(SMALL_TRACE if self.trace == SMALL else self.trace, tokenizer, build, tell)
+            return from_trace(SMALL_TRACE if self.trace == "small" else self.trace, tokenizer, build, tell)
         if self.dataset in TRACES:
             return trace(self.dataset, tokenizer, self.seed, number)
         path = MINI_CNN_EVAL if self.dataset == "dataset" else Path(self.dataset)

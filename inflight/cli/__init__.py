@@ -1,5 +1,45 @@
 """The `inflight` command: calls to the rooms, and nothing else."""
 
-import lazy_loader
+from __future__ import annotations
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={"commands": ["app", "main"]})
+import signal
+import sys
+
+from inflight.errors import CourseError
+
+
+class Ended(SystemExit):
+    """Ctrl-C or SIGTERM has come; the exit status is 130 or 143."""
+
+
+ended: list[Ended] = []
+
+
+def main() -> None:
+    """Run the command; a CourseError is one sentence and exit code 1.
+
+    Ctrl-C and SIGTERM end it as an exception does, so that whatever it began is put away; also while the command itself
+    is being loaded, which takes a moment.
+    """
+
+    def end(number: int, _) -> None:
+        ended.append(Ended(128 + number))
+        raise ended[-1]
+
+    signal.signal(signal.SIGINT, end)
+    signal.signal(signal.SIGTERM, end)
+    try:
+        from inflight.cli.commands import app
+
+        app()
+    except BaseException as error:
+        if ended:  # whatever has become of it: in the import of a compiled library it turns into an ImportError
+            print("Ended; nothing that was started is left running.", file=sys.stderr)
+            raise ended[0] from None
+        if not isinstance(error, CourseError):
+            raise
+        from rich.console import Console
+        from rich.markup import escape
+
+        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]error:[/] {escape(str(error))}")
+        sys.exit(1)

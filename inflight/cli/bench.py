@@ -13,7 +13,6 @@ from rich.table import Table
 
 from inflight import bench, engine, models
 from inflight import checkpoint as checkpoints
-from inflight.bench.names import SMALL, TRACES, WAYS
 from inflight.cli import terminal
 from inflight.cli.terminal import ENGINE_DIR, console
 from inflight.engine.config import BuildConfig
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 URL = typer.Option(help="A Triton's host:port or http://host:port; or openai:URL. By default one is started.")
 MODEL = typer.Option(help="The text model to ask.")
-DATASET = typer.Option(help=f"{', '.join(TRACES)}, dataset (the course's), or MLPerf's layout.")
+DATASET = typer.Option(help="mild, skewed, dataset (the course's), or MLPerf's layout.")
 CV = typer.Option(help="How bursty arrivals are: 1 is Poisson, more is burstier, less is more even.")
 SYSTEM_PROMPT = typer.Option(help="Tokens that all prompts begin with.")
 OBJECTIVE = typer.Option(help="Limits in ms: ttft=500,itl=40,latency=3000.")
@@ -55,7 +54,7 @@ def load(
     url: Annotated[str | None, URL] = None,
     model: Annotated[str, MODEL] = "ensemble",
     dataset: Annotated[str, DATASET] = "dataset",
-    trace: Annotated[str | None, typer.Option(help=f"CSV of arrival times and lengths, or {SMALL}.")] = None,
+    trace: Annotated[str | None, typer.Option(help="CSV of arrival times and lengths, or small.")] = None,
     requests: Annotated[int | None, typer.Option(help="How many of the requests to send; by default all.")] = None,
     rate: Annotated[float | None, typer.Option(help="Requests per second; by default all at once.")] = None,
     cv: Annotated[float, CV] = 1.0,
@@ -136,7 +135,8 @@ def sweep(
     bench.report.check_writable(csv)
     wanted = bench.objective.parse(objective or ("ttft=1000" if stream else "latency=10000"))
     wanted.check_streaming(stream)
-    aim = bench.sweep.Aim(wanted, _rates(rates), requests, rounds)
+    rising = _rates(rates)
+    bench.sweep.check(rising, requests, rounds)
     traffic = bench.workload.Traffic(dataset, cv=cv, system_prompt=system_prompt)
     engine_dir = engine_dir or terminal.cached_engine()
     build = engine.read(engine_dir).build_config
@@ -153,7 +153,7 @@ def sweep(
         terminal.progress("starting") as show,
         bench.targets.target(url, engine_dir, stream, model) as (send, log),
     ):
-        result = bench.sweep.sweep(send, make, aim, build.max_batch_size, log, show, keep)
+        result = bench.sweep.sweep(send, make, wanted, build.max_batch_size, rising, requests, rounds, log, show, keep)
     settings = {"url": url, "model": model, "device": bench.targets.device(url, engine_dir), **traffic.settings()}
     result["settings"] = {**settings, **result["settings"], "stream": stream}
     shown = {
@@ -184,7 +184,13 @@ def _rates(text: str | None) -> tuple[float, ...] | None:
 
 @app.command()
 def compare(
-    first: Annotated[str, typer.Argument(help=f"{', '.join(WAYS)}; the address of a Triton; openai:URL.")],
+    first: Annotated[
+        str,
+        typer.Argument(
+            help="in-process, V1, inflight_batching, inflight_fused_batching, ensemble, llama-python; the address of a "
+            "Triton; openai:URL."
+        ),
+    ],
     second: Annotated[str, typer.Argument(help="The second way; ratios are second over first.")],
     dataset: Annotated[str, DATASET] = "skewed",
     requests: Annotated[int | None, typer.Option(help="How many of its requests to send; by default all.")] = None,

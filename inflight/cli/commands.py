@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import secrets
-import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +14,6 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
@@ -78,45 +76,25 @@ def doctor(
     from inflight import machine
 
     rows = machine.checks() if learners is None else machine.class_checks(learners)
-    engines = engine.kept() if learners is None else []
     if as_json:
-        facts = {
-            "checks": [dataclasses.asdict(row) for row in rows],
-            "engines": [dataclasses.asdict(row) for row in engines],
-            "machine": machine.describe(),
-        }
+        facts = {"checks": [dataclasses.asdict(row) for row in rows], "machine": machine.describe()}
         print(json.dumps(facts, indent=2))
     else:
-        title = "inflight doctor" if learners is None else f"inflight doctor: a class of {learners}"
-        _print_checks(rows, title)
-        _print_engines(engines)
+        _print_checks(rows, "inflight doctor" if learners is None else f"inflight doctor: a class of {learners}")
     if any(row.required and not row.ok for row in rows):
         raise typer.Exit(1)
 
 
 def _print_checks(rows: list, title: str) -> None:
-    table = _plain_table(title, "", "", "needed", "here")
+    # Without lines between its columns, which a narrow terminal has no room for; nothing in it is cut off.
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("", "", "needed", "here"):
+        table.add_column(name, overflow="fold")
     for row in rows:
         mark = "[green]ok[/]" if row.ok else "[red]no[/]" if row.required else "[yellow]-[/]"
         here = escape(row.have) + (f"\n[bold]fix:[/] {escape(row.fix)}" if row.fix else "")
         table.add_row(mark, row.name, escape(row.need), here)
     console.print(table)
-
-
-def _print_engines(engines: list) -> None:
-    table = _plain_table("engines in the cache", "engine", "MB", "state")
-    for row in engines:
-        table.add_row(escape(row.name), f"{row.bytes / 1e6:.1f}", escape(row.state))
-    if engines:
-        console.print(table)
-
-
-def _plain_table(title: str, *columns: str) -> Table:
-    """A table without lines between its columns, which a narrow terminal has no room for; nothing in it is cut off."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in columns:
-        table.add_column(name, overflow="fold", justify="right" if name == "MB" else "left", no_wrap=name == "MB")
-    return table
 
 
 # Engine and repository ------------------------------------------------------------------------------------------------
@@ -276,12 +254,6 @@ def ask(
     stream: Annotated[bool, typer.Option("--stream", help="Show the answer as it is made.")] = False,
     max_tokens: Annotated[int, typer.Option(help="Most tokens of the answer.")] = 128,
     model: Annotated[str, typer.Option(help=f"The text model to ask: ensemble, {BASELINE}.")] = "ensemble",
-    stop_after_ms: Annotated[
-        int | None, typer.Option(min=0, help="End the answer this many milliseconds after asking.")
-    ] = None,
-    request_id: Annotated[
-        str | None, typer.Option(help="Id of the request, for stopping it; by default a new one.")
-    ] = None,
     url: Annotated[
         str | None, typer.Option(help="host:port (gRPC) or http://host:port; by default a server is started.")
     ] = None,
@@ -290,22 +262,19 @@ def ask(
 
     Example: [bold]inflight ask "Name the capital of France."[/]
     """
-    how: dict[str, Any] = {"request_id": request_id}
-    if stop_after_ms is not None:  # what came until then is there only in pieces
-        stream, how["stop_after_s"] = True, stop_after_ms / 1000
     if url is not None:
-        return _ask(url, model, text, max_tokens, stream, how)
+        return _ask(url, model, text, max_tokens, stream)
     with TemporaryDirectory(prefix="inflight-ask-") as scratch:
         repo = _assemble(
             Path(scratch) / "repository", None, [f"decoupled_mode={str(stream).lower()}"], model == BASELINE
         )
         with terminal.server(repo) as server:
-            _ask(server.grpc_url, model, text, max_tokens, stream, how)
+            _ask(server.grpc_url, model, text, max_tokens, stream)
 
 
-def _ask(url: str, model: str, text: str, max_tokens: int, stream: bool, how: dict[str, Any]) -> None:
+def _ask(url: str, model: str, text: str, max_tokens: int, stream: bool) -> None:
     with triton.Client(url, model) as client:
-        pieces = client.stream(text, max_tokens, **how) if stream else client.ask(text, max_tokens, **how).pieces
+        pieces = client.stream(text, max_tokens) if stream else client.ask(text, max_tokens).pieces
         for piece in pieces:
             print(piece, end="", flush=True)
     print()
@@ -410,30 +379,13 @@ def _assemble(
     values, names = terminal.values(pairs), (*PIPELINE, BLS) if with_bls else PIPELINE
     if with_llama_python:
         names = (*names, BASELINE)
-        values["checkpoint_dir"] = values.get("checkpoint_dir") or str(_cached_huggingface_folder())
+        if not values.get("checkpoint_dir"):
+            source = checkpoints.fetch()
+            with terminal.progress("Preparing the Hugging Face folder (converted once, then kept)"):
+                values["checkpoint_dir"] = str(models.huggingface.folder(source))
     engine_dir = engine_dir or terminal.cached_engine()
     return triton.repository.assemble(target, engine_dir, names, contract=contract, **values)
 
 
-def _cached_huggingface_folder() -> Path:
-    """The course's model as a Hugging Face folder, converted if it is not there yet."""
-    source = checkpoints.fetch()
-    with terminal.progress("Preparing the Hugging Face folder (converted once, then kept)"):
-        return models.huggingface.folder(source)
-
-
 def _none(text: str) -> str | None:
     return None if text == NONE else text
-
-
-def main() -> None:
-    """Run the command; a CourseError is one sentence and exit code 1. Ctrl-C and SIGTERM put away what was started."""
-    terminal.end_on_signals()
-    try:
-        app()
-    except CourseError as error:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]error:[/] {escape(str(error))}")
-        sys.exit(1)
-    except terminal.Ended:
-        terminal.tell("Ended; nothing that was started is left running.")
-        raise

@@ -6,7 +6,6 @@ The command line names rooms and takes from them when a command runs: `inflight 
 from __future__ import annotations
 
 import contextlib
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from inflight import checkpoint, engine, triton
+from inflight.cli import ended
 from inflight.errors import CourseError
 
 if TYPE_CHECKING:
@@ -37,30 +37,12 @@ SET = typer.Option("--set", metavar="NAME=VALUE", help="A value for a template; 
 # How a command ends ---------------------------------------------------------------------------------------------------
 
 
-class Ended(SystemExit):
-    """Ctrl-C or SIGTERM has come; the exit status is 130 or 143."""
-
-
-_ended: list[Ended] = []
-
-
-def end_on_signals() -> None:
-    """Have Ctrl-C and SIGTERM end the command as an exception does, so that whatever it began is put away."""
-
-    def end(number: int, _) -> None:
-        _ended.append(Ended(128 + number))
-        raise _ended[-1]
-
-    signal.signal(signal.SIGINT, end)
-    signal.signal(signal.SIGTERM, end)
-
-
 def finish(stopped: str = "") -> None:
     """After the results: end as a signal asked to, or with a CourseError when there is something that stopped them."""
-    if _ended:
+    if ended:
         if stopped:
             tell(stopped)
-        raise _ended[0]
+        raise ended[0]
     if stopped:
         raise CourseError(stopped)
 

@@ -22,7 +22,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "SamplingConfig",
         ],
         "scheduler": ["Now", "Plan", "RequestView", "tokens_to_compute"],
-        "folder": ["WEIGHTS_FILE", "EngineInfo", "KeptEngine", "engine_version", "kept", "read"],
+        "folder": ["WEIGHTS_FILE", "EngineInfo", "engine_version", "read"],
         "builder": ["build", "cached"],
         "executor": ["Executor"],
         "sizing": ["Sizing"],

@@ -16,7 +16,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from inflight import cache, files, machine, processor, tiers
+from inflight import cache, files, processor, tiers
 from inflight.cache import made_once
 from inflight.checkpoint import tokenizer, weights
 from inflight.checkpoint.sources import Checkpoint
@@ -37,7 +37,7 @@ def _resolved(config: BuildConfig, tier: str) -> BuildConfig:
 
 def _tier_for(config: BuildConfig) -> str:
     """The machine's tier, or the CPU's where only that has what is asked for; then that is said."""
-    tier = machine.tier()
+    tier = tiers.here().name
     try:
         config.on(tier)
     except CourseError as error:
@@ -162,18 +162,15 @@ def _pretrained_config(
     }
 
 
-def cached(
-    checkpoint: Checkpoint, config: BuildConfig | None = None, tier: str | None = None, device: str | None = None
-) -> Path:
+def cached(checkpoint: Checkpoint, config: BuildConfig | None = None, tier: str | None = None) -> Path:
     """The engine of `checkpoint` with `config` in the course's cache folder, built unless it is there.
 
-    `tier` and `device` are as `build` takes them.
+    `tier` is as `build` takes it.
     """
     config = config or BuildConfig()
     tier = tier or _tier_for(config)
     config = _resolved(config, tier)
-    parts = [checkpoint.sha256, engine_version(tier), FOLDER_FORMAT, dataclasses.asdict(config)]
-    key = json.dumps(parts + [device] * (device is not None))
+    key = json.dumps([checkpoint.sha256, engine_version(tier), FOLDER_FORMAT, dataclasses.asdict(config)])
     folder = cache.place("engines", f"{checkpoint.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}")
 
     def flaw() -> str | None:
@@ -183,4 +180,4 @@ def cached(
             return f"is not the engine that is wanted ({str(error).partition(' Build ')[0].rstrip('.')})"
         return None
 
-    return made_once(folder, lambda: build(checkpoint, config, folder, tier, device), flaw)
+    return made_once(folder, lambda: build(checkpoint, config, folder, tier), flaw)

@@ -121,28 +121,3 @@ def cannot_be_loaded(info: EngineInfo, error: Exception) -> CourseError:
         shutil.rmtree(info.folder)
         way_on = "It was removed from the cache: run this again, and it is built again."
     return CourseError(f"The engine in {info.folder} cannot be loaded ({reason}). {way_on}")
-
-
-@dataclass(frozen=True)
-class KeptEngine:
-    """An engine in the cache; `bytes` on disk, `state` in a few words."""
-
-    name: str
-    bytes: int
-    state: str
-
-
-def kept() -> list[KeptEngine]:
-    """Every engine in the cache, by name."""
-    folders = sorted(path for path in (cache_dir() / "engines").glob("[!.]*") if path.is_dir())
-    return [
-        KeptEngine(folder.name, sum(file.stat().st_size for file in folder.iterdir()), _state(folder))
-        for folder in folders
-    ]
-
-
-def _state(folder: Path) -> str:
-    try:
-        return f"built by {read(folder).version}"
-    except CourseError as error:
-        return str(error).partition(" Build it again")[0]

@@ -74,14 +74,11 @@ class Sizing:
     def kv_bytes_per_token(self, config: BuildConfig) -> int:
         """Keys and values of one token, with the scales that an 8-bit cache needs."""
         plain = EngineInfo(Path(), "", self.model, config).kv_cache_bytes_per_token
-        return plain + self.kv_scale_bytes_per_token(config)
-
-    def kv_scale_bytes_per_token(self, config: BuildConfig) -> int:
-        """An 8-bit cache has one scale for each channel of a block of keys, and one for each token's values."""
         if config.kv_cache_quant_algo is None:
-            return 0
+            return plain
+        # A scale for each channel of a block of keys, and one for each token's values.
         keys = self.model["head_size"] * KV_SCALE_BYTES // config.tokens_per_block
-        return self.model["num_hidden_layers"] * self.model["num_key_value_heads"] * (keys + KV_SCALE_BYTES)
+        return plain + self.model["num_hidden_layers"] * self.model["num_key_value_heads"] * (keys + KV_SCALE_BYTES)
 
     def kv_bytes_per_user(self, config: BuildConfig, tokens: int) -> int:
         """KV cache of one user with `tokens` tokens, in whole blocks."""

@@ -11,12 +11,14 @@ which is ended where it takes too long; what was found comes back as JSON.
 
 from __future__ import annotations
 
+import copy
 import faulthandler
 import functools
 import html
 import importlib.util
 import json
 import math
+import operator
 import os
 import random
 import re
@@ -25,7 +27,7 @@ import secrets
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -154,6 +156,53 @@ class Beside:
         return Measured(what, own, course=course, nothing=nothing, **budget)
 
 
+@dataclass(frozen=True)
+class Case:
+    """What a learner's function is given, and what it is to return.
+
+    Parameters
+    ----------
+    given : tuple
+        Its arguments.
+    right : object
+        As `plain` has it.
+    about : str
+        What is asked for, as "users with 81 tokens each in 12 GB".
+    hint : str
+        Which way to go, for who returns something else.
+    told : tuple of (object, str)
+        What a wrong idea comes to, and what to say to who returns that.
+    """
+
+    given: tuple
+    right: Any
+    about: str
+    hint: str
+    told: tuple[tuple[Any, str], ...] = ()
+
+
+def tried_on(cases: Iterable[Case], function: Callable, same: Callable[[Any, Any], bool] = operator.eq) -> str | None:
+    """Run a learner's function on each case: what to say of the first that is not right; NOT_YET where it gives None.
+
+    Parameters
+    ----------
+    same : callable
+        Whether what it returned counts as this value: `near`, where that is not a count.
+    """
+    for case in cases:
+        got = function(*copy.deepcopy(case.given))
+        if got is None:
+            if case.right is None:
+                continue
+            return NOT_YET
+        if not same(got, case.right):
+            hint = next((words for value, words in case.told if same(got, value)), case.hint)
+            if isinstance(got, int | float) and isinstance(case.right, int | float):
+                return Measured(case.about, got, exactly=case.right, advice=hint).hint
+            return f"{case.about}: {got!r}, where {case.right!r} is wanted. {hint}".rstrip()
+    return None
+
+
 class OneAtATime:
     """The scheduler that is left when nothing is decided: the oldest request alone."""
 
@@ -261,7 +310,8 @@ def grades(
 
     It takes the answer and a `random.Random`, which makes hidden cases that differ from check to check, and returns a
     `Finding`; or, for an answer of several parts, a dict of part to `Finding`, or to a function without arguments that
-    gives one: what goes wrong in one part does not hide what is right in the others.
+    gives one: what goes wrong in one part does not hide what is right in the others. Where it raises a CourseError,
+    that is the hint; NotImplementedError says that the learner has not begun.
 
     Parameters
     ----------
@@ -315,9 +365,7 @@ def check(exercise: str, answer: object) -> Result:
 def _grade(exercise: str, answer: object) -> Result:
     _import_graders(exercise.partition(".")[0])
     if exercise not in _graders:
-        for lesson in _lessons():
-            _import_graders(lesson)
-        return Result(exercise, "wrong", f"There is no such exercise; there are {', '.join(sorted(_graders))}.")
+        return Result(exercise, "wrong", "There is no such exercise.")
     grader, seed = _graders[exercise], _seed()
     if grader.within_s is None:
         choose = random.Random(seed)
@@ -439,9 +487,11 @@ def _in_brief(value: object) -> str:
     return f"a table of {len(value)} rows" if isinstance(value, pd.DataFrame) else reprlib.repr(value)
 
 
-def near(got: object, wanted: float) -> bool:
-    """Whether `got` is the number `wanted` as a page shows it: to two decimals, or to half a per cent."""
-    return isinstance(got, int | float) and math.isclose(got, wanted, rel_tol=0.005, abs_tol=0.0051)
+def near(got: object, wanted: float | None) -> bool:
+    """Whether `got` is the number `wanted` as a page shows it, to two decimals or half a per cent; None is None."""
+    if wanted is None or not isinstance(got, int | float):
+        return got is wanted
+    return math.isclose(got, wanted, rel_tol=0.005, abs_tol=0.0051)
 
 
 def _parts(grader: _Grader, answer: object, choose: random.Random, path: str = "") -> dict[str, Finding | Callable]:
@@ -453,12 +503,17 @@ def _parts(grader: _Grader, answer: object, choose: random.Random, path: str = "
 def _finding(given: Any, path: str = "") -> Any:
     """What a function gives, or that it could not: an answer of any type may arrive, and a lab must go on.
 
-    `path` is the learner's file, of which the line is named.
+    Whoever raises NotImplementedError has not begun. A CourseError is a sentence already; of another error the line in
+    `path`, the learner's file, is named.
     """
     if not callable(given):
         return given
     try:
         return given()
+    except NotImplementedError:
+        return NOT_YET
+    except CourseError as error:
+        return "".join([str(error), *getattr(error, "__notes__", [])])
     except (Exception, SystemExit) as error:
         lines = [row.lineno for row in traceback.extract_tb(error.__traceback__) if path and row.filename == path]
         what = error.msg if isinstance(error, SyntaxError) and error.filename == path else str(error)

@@ -11,14 +11,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight.errors import CourseError
-from inflight.triton import client, keys, records, repository
+from inflight.triton import client, records, repository
+from inflight.triton.records import Address
 from inflight.triton.telemetry import MetricsFeed
 
 URL, GRPC_URL, METRICS_URL = "INFLIGHT_URL", "INFLIGHT_GRPC_URL", "INFLIGHT_METRICS_URL"  # environment
@@ -28,48 +28,10 @@ LOOK_EVERY_S = 0.2
 PLACES = ("_path", "_dir", "_file")  # how parameters end that name files of the machine where Triton runs
 
 
-@dataclass(frozen=True)
-class Address:
-    """Where a Triton answers. `at` finds the other two from one of them.
-
-    Attributes
-    ----------
-    http_url, metrics_url : str
-        "http://host:port" and "http://host:port/metrics".
-    grpc_url : str
-        "host:port".
-    """
-
-    http_url: str
-    grpc_url: str
-    metrics_url: str
-
-    @classmethod
-    def at(cls, url: str, grpc_url: str | None = None, metrics_url: str | None = None) -> Address:
-        """From the address of HTTP ("http://host:port") or of gRPC ("host:port").
-
-        What is not named is what a server of this user at that address says, and else as Triton counts by default:
-        gRPC one after HTTP, metrics one after gRPC.
-
-        Raises
-        ------
-        CourseError
-            It is no address.
-        """
-        client.check_address(url)
-        if (known := records.at(url)) is None:
-            scheme, separator, rest = url.rstrip("/").rpartition("://")
-            host, _, port = rest.partition("/")[0].rpartition(":")
-            http = int(port) if separator else int(port) - 1
-            places = (f"{scheme or 'http'}://{host}:{http}", f"{host}:{http + 1}", f"http://{host}:{http + 2}/metrics")
-            known = dict(zip(records.ADDRESSES, places))
-        return cls(known["http"], grpc_url or known["grpc"], metrics_url or known["metrics"])
-
-    @classmethod
-    def of_environment(cls) -> Address | None:
-        """As INFLIGHT_URL, INFLIGHT_GRPC_URL and INFLIGHT_METRICS_URL say; None without the first."""
-        url = os.environ.get(URL)
-        return cls.at(url, os.environ.get(GRPC_URL), os.environ.get(METRICS_URL)) if url else None
+def of_environment() -> Address | None:
+    """As INFLIGHT_URL, INFLIGHT_GRPC_URL and INFLIGHT_METRICS_URL say; None without the first."""
+    url = os.environ.get(URL)
+    return Address.at(url, os.environ.get(GRPC_URL), os.environ.get(METRICS_URL)) if url else None
 
 
 class Attached:
@@ -228,4 +190,4 @@ class Attached:
     def _ask(self, ask: Callable[..., Any]) -> Any:
         """What tritonclient's client answers, asked with the key; CourseError with the reason."""
         with client.Connection(self.grpc_url) as connection, client.errors(self.grpc_url):
-            return ask(connection.triton, headers=keys.headers(self.http_url))
+            return ask(connection.triton, headers=records.headers(self.http_url))

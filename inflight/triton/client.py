@@ -1,6 +1,6 @@
-"""Ask a running server: text or tokens, whole or streamed, over gRPC or HTTP.
+"""Ask a running server for text, whole or streamed, and any of its models by the names of tensors.
 
-    client = Client("127.0.0.1:8001")                   # gRPC; "http://127.0.0.1:8000" for HTTP
+    client = Client("127.0.0.1:8001")                   # or "http://127.0.0.1:8000", from which gRPC's port follows
     print(client.ask("Name the capital of France.").text)
     for piece in client.stream("Tell me a story.", max_tokens=100):
         print(piece, end="")
@@ -9,30 +9,27 @@
         result = connection.infer("text-embedding", {"text_input": text("a black hole")}, timeout_s=60)
         result.as_numpy("embedding")
 
-tritonclient speaks gRPC, httpx HTTP. Whatever they raise becomes a CourseError of one of three kinds: `ServerGone`,
-`NoAnswer` (in time), or `Refused` with Triton's reason.
+Requests go over gRPC, by tritonclient; what a server tells of itself is read over HTTP, by httpx. Whatever they raise
+becomes a CourseError of one of three kinds: `ServerGone`, `NoAnswer` (in time), or `Refused` with Triton's reason.
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
-import json
 import queue
 import re
-import ssl
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import grpc
 import httpx
 import numpy as np
 import tritonclient.grpc as triton
-from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype, triton_to_np_dtype
 
@@ -45,7 +42,6 @@ SHORT_TIMEOUT_S = 10  # of what Triton answers at once: health, metadata, statis
 GIVE_UP_S = 1  # after its client has stopped waiting, the server ends a whole answer
 # Why a model cannot be loaded, with its traceback: more than the 8,192 bytes that gRPC lets through.
 MOST_REASON_BYTES = 1 << 20
-UNIX = "unix:"  # in front of the path of a socket, in place of an address
 
 # In front of Triton's reasons; a connection that failed has no such thing to say.
 _PREFIX = re.compile(r"^(\[request id: [^\]]*\] |in ensemble '[^']*', )+")
@@ -106,22 +102,6 @@ def _gone(url: str) -> ServerGone:
     if death := records.death(url):
         return ServerGone(f"{death} {what} Start it again, {again}.")
     return ServerGone(f"{what} Start it, {again}, and check the port.")
-
-
-def check_address(url: str) -> None:
-    """Refuse what is neither "host:port" nor "http://host:port", with a CourseError."""
-    scheme, _, rest = url.rpartition("://")
-    host, _, port = rest.partition("/")[0].rpartition(":")
-    if not url.startswith(UNIX) and not (scheme in ("", "http", "https") and host and port.isdecimal()):
-        raise CourseError(
-            f"{url!r} is no address of a server. Write host:port for gRPC, such as 127.0.0.1:8001, or http://host:port "
-            "for HTTP, such as http://127.0.0.1:8000."
-        )
-
-
-def is_http(url: str) -> bool:
-    """Whether an address is one of HTTP, "http://…" or "unix:/…", and not of gRPC, "host:port" or "unix:///…"."""
-    return url.startswith(("http://", "https://")) or (url.startswith(UNIX) and not url.startswith(f"{UNIX}//"))
 
 
 # gRPC -----------------------------------------------------------------------------------------------------------------
@@ -187,9 +167,10 @@ class Connection:
     """
 
     def __init__(self, url: str, arrived: queue.SimpleQueue[Reply] | None = None):
-        if is_http(url):
+        if records.is_http(url):
             raise CourseError(f"{url} is an address for HTTP, and here gRPC is needed: write host:port of its gRPC.")
-        check_address(url)
+        if not url.startswith(records.UNIX):
+            records.check_address(url)
         self.url = url
         self.arrived: queue.SimpleQueue[Reply] = queue.SimpleQueue() if arrived is None else arrived
         options = [  # tritonclient's own, and no proxy, which would get what is sent
@@ -276,27 +257,38 @@ class Connection:
 
 def http_client(url: str, timeout_s: float = SHORT_TIMEOUT_S) -> httpx.Client:
     """A client of httpx for "http://host:port", or for the socket at "unix:/…"."""
-    path = url.removeprefix(UNIX) if url.startswith(UNIX) else None
+    path = url.removeprefix(records.UNIX) if url.startswith(records.UNIX) else None
     return httpx.Client(
         base_url="http://localhost" if path else url,
         transport=httpx.HTTPTransport(uds=path) if path else None,
         timeout=timeout_s,
-        verify=_tls(),
+        verify=False,  # no address is one of HTTPS, and to load its certificates takes longer than the call
         trust_env=False,  # a proxy would get what is sent
     )
 
 
-@cache
-def _tls() -> ssl.SSLContext:
-    """Made once: httpx makes one for every client otherwise, which takes longer than the call."""
-    return httpx.create_ssl_context()
-
-
 def get_json(url: str, path: str, timeout_s: float = SHORT_TIMEOUT_S) -> Any:
-    """What an endpoint tells, as in `get_json(server.http_url, "/v2/models/stats")`. Raises a CourseError."""
+    """What an endpoint tells, as in `get_json(server.http_url, "/v2/models/stats")`.
+
+    Raises
+    ------
+    CourseError
+        ServerGone, NoAnswer within `timeout_s`, or Refused, with the reason.
+    """
     with errors(url, timeout_s), http_client(url, timeout_s) as http:
         response = http.get(path)
-        return _content(response, response.text)
+    try:
+        content = response.json()
+    except ValueError:
+        content = None
+    if isinstance(content, dict) and isinstance(content.get("error"), str):
+        raise Refused(_PREFIX.sub("", content["error"]).strip())
+    if content is None or response.is_error:  # Triton gives a reason with each of these
+        raise Refused(
+            f"What answers at {response.url} is not Triton's HTTP: status {response.status_code} and "
+            f"{response.text[:200]!r}. By default HTTP has port 8000, gRPC 8001 and the metrics 8002."
+        )
+    return content
 
 
 def is_ok(url: str, path: str, timeout_s: float = SHORT_TIMEOUT_S) -> bool:
@@ -308,22 +300,6 @@ def is_ok(url: str, path: str, timeout_s: float = SHORT_TIMEOUT_S) -> bool:
         return False
 
 
-def _content(response: httpx.Response, piece: str) -> Any:
-    """The JSON of an answer, or of one of its pieces; `Refused` with the reason where it says no."""
-    try:
-        content = json.loads(piece)
-    except json.JSONDecodeError:
-        content = None
-    if isinstance(content, dict) and isinstance(content.get("error"), str):
-        raise Refused(_PREFIX.sub("", content["error"]).strip())
-    if content is None or response.is_error:  # Triton gives a reason with each of these
-        raise Refused(
-            f"What answers at {response.url} is not Triton's HTTP: status {response.status_code} and {piece[:200]!r}. "
-            "By default HTTP has port 8000, gRPC 8001 and the metrics 8002."
-        )
-    return content
-
-
 # Answers --------------------------------------------------------------------------------------------------------------
 
 
@@ -333,22 +309,18 @@ class Answer:
 
     Attributes
     ----------
-    pieces : list
-        Text pieces (str) or token lists (list of int) in the order of their arrival; one when not streamed.
+    pieces : list of str
+        In the order of their arrival; one when not streamed.
     times_s : list of float
         Seconds from sending the request to the arrival of each piece.
     """
 
-    pieces: list = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
     times_s: list[float] = field(default_factory=list)
 
     @property
     def text(self) -> str:
         return "".join(self.pieces)
-
-    @property
-    def token_ids(self) -> list[int]:
-        return [token for piece in self.pieces for token in piece]
 
     @property
     def time_to_first_s(self) -> float:
@@ -372,13 +344,15 @@ class Stream:
     Parameters
     ----------
     pieces : generator
-    stop_after_s : float, optional
-        End the request this many seconds after it was sent; what came until then stays in `answer`.
+
+    Attributes
+    ----------
+    answer : Answer
+        What has come so far.
     """
 
-    def __init__(self, pieces: Generator, stop_after_s: float | None = None):
+    def __init__(self, pieces: Generator):
         self._pieces = pieces
-        self._stop_after_s = stop_after_s
         self.answer = Answer()
 
     def __iter__(self):
@@ -389,8 +363,6 @@ class Stream:
                 self.answer.pieces.append(piece)
                 self.answer.times_s.append(elapsed)
                 yield piece
-                if self._stop_after_s is not None and time.perf_counter() - started >= self._stop_after_s:
-                    return
         finally:
             self.cancel()
 
@@ -406,38 +378,37 @@ class Stream:
 
 
 class Client:
-    """A client for one server. May be used from several threads.
+    """A client for one server, over gRPC. May be used from several threads.
 
     Parameters
     ----------
     url : str
-        "host:port" for gRPC, "http://host:port" for HTTP.
+        "host:port" of gRPC; or "http://host:port" of HTTP, from which gRPC's is found, as `Address.at` says.
     model : str
-        The text model; `ask_tokens` and `stream_tokens` always go to `tensorrt_llm`, and over gRPC. Where there is no
-        ensemble and `tensorrt_llm` takes text itself, as TensorRT-LLM's model of today does, that one is asked, by its
-        own names of the inputs.
+        The text model. Where there is no ensemble and `tensorrt_llm` takes text itself, as TensorRT-LLM's model of
+        today does, that one is asked, by its own names of the inputs.
     timeout_s : float
-        Longest time to wait for a whole answer, or for the next piece of one. Over gRPC the server gives a whole answer
-        up then; over HTTP, which has no word for it, in the time that the model allows.
+        Longest time to wait for a whole answer, or for the next piece of one. The server gives a whole answer up then.
+
+    Attributes
+    ----------
+    url : str
+        "host:port" of gRPC.
 
     Raises
     ------
     CourseError
-        The address has no port.
+        It is no address.
     """
 
     def __init__(self, url: str, model: str = TEXT_MODEL, timeout_s: float = 120):
-        check_address(url)
-        self.url = url.rstrip("/")
+        self.url = records.Address.at(url).grpc_url if records.is_http(url) else url.rstrip("/")
         self.model = model
         self.timeout_s = timeout_s
-        self._configs: dict[str, ModelConfig] = {}
-        self._is_http = is_http(self.url)
-        self._connection = None if self._is_http else Connection(self.url)
+        self._config: ModelConfig | None = None
+        self._connection = Connection(self.url)
 
-    # Text -------------------------------------------------------------------------------------------------------------
-
-    def ask(self, text: str, max_tokens: int = 64, request_id: str = "", **options) -> Answer:
+    def ask(self, text: str, max_tokens: int = 64, **options) -> Answer:
         """Ask for a whole answer.
 
         Parameters
@@ -445,9 +416,6 @@ class Client:
         text : str
         max_tokens : int
             Most tokens of the answer.
-        request_id : str, optional
-            What the request is called in the server's log, and what a stop request names; by default a new name. Two
-            requests with one name are stopped together.
         **options
             The model's other inputs by name: temperature, top_k, stop_words, ...
 
@@ -457,110 +425,59 @@ class Client:
             The server refused the request, did not answer in time, or died; the model has no such input.
         """
         inputs = {"text_input": text, "max_tokens": max_tokens, **options}
-        if self._is_http:
-            return Stream(self._over_http(inputs, request_id)).read()
-        return self._whole(self.model, inputs, _text, request_id)
+        allowed_us = int((self.timeout_s + GIVE_UP_S) * 1e6)  # then nobody waits any more, and the server gives it up
+        if self.is_decoupled():  # such a model answers only on a stream
+            return Stream(self._pieces(inputs, timeout=allowed_us)).read()
+        config, how = self.config(), {"request_id": _new_name(), "timeout": allowed_us}
+        arrays, started = arrays_for(config, inputs), time.perf_counter()
+        result = self._connection.infer(config.name, arrays, self.timeout_s, **how)
+        return Answer([_text(result)], [time.perf_counter() - started])
 
-    def stream(
-        self, text: str, max_tokens: int = 64, stop_after_s: float | None = None, request_id: str = "", **options
-    ) -> Stream:
-        """Ask for an answer in pieces, as they are made. The model must be decoupled. Parameters as `ask`.
-
-        With `stop_after_s`, it is ended so many seconds after it was sent; the answer has what came until then.
-        """
-        inputs = {"text_input": text, "max_tokens": max_tokens, **options, "stream": True}
-        if self._is_http:
-            return Stream(self._new(self._over_http(inputs, request_id)), stop_after_s)
-        return Stream(self._new(self._over_grpc(self.model, inputs, _text, request_id)), stop_after_s)
-
-    # Tokens -----------------------------------------------------------------------------------------------------------
-
-    def ask_tokens(self, input_ids: list[int], request_output_len: int, request_id: str = "", **options) -> Answer:
-        """Ask the engine itself for the whole answer to `input_ids`; options are its other inputs."""
-        inputs = _token_inputs(input_ids, request_output_len, options)
-        return self._whole(ENGINE, inputs, _token_ids, request_id)
-
-    def stream_tokens(
-        self,
-        input_ids: list[int],
-        request_output_len: int,
-        stop_after_s: float | None = None,
-        request_id: str = "",
-        **options,
-    ) -> Stream:
-        """Ask the engine itself for tokens as they are made. Parameters as `ask_tokens` and `stream`."""
-        inputs = _token_inputs(input_ids, request_output_len, {**options, "streaming": True})
-        return Stream(self._over_grpc(ENGINE, inputs, _token_ids, request_id), stop_after_s)
-
-    # The server -------------------------------------------------------------------------------------------------------
+    def stream(self, text: str, max_tokens: int = 64, **options) -> Stream:
+        """Ask for an answer in pieces, as they are made. The model must be decoupled. Parameters as `ask`."""
+        return Stream(self._pieces({"text_input": text, "max_tokens": max_tokens, **options, "stream": True}))
 
     def is_live(self) -> bool:
         """Whether the server answers, whatever its models do."""
-        return self._says("/v2/health/live", lambda triton, **how: triton.is_server_live(**how))
+        return self._says(lambda triton, **how: triton.is_server_live(**how))
 
     def is_ready(self) -> bool:
         """Whether the server answers, every model it was told to load is ready, and this client's is among them."""
-        if not self._says("/v2/health/ready", lambda triton, **how: triton.is_server_ready(**how)):
-            return False
-        with contextlib.suppress(CourseError):
-            name = self._asked()
-            return self._says(f"/v2/models/{name}/ready", lambda triton, **how: triton.is_model_ready(name, **how))
-        return False
+        return self._says(
+            lambda triton, **how: triton.is_server_ready(**how) and triton.is_model_ready(self.config().name, **how)
+        )
 
-    def _says(self, path: str, ask: Callable[..., bool]) -> bool:
-        if self._is_http:
-            return is_ok(self.url, path)
+    def _says(self, ask: Callable[..., bool]) -> bool:
         with contextlib.suppress(CourseError), errors(self.url):
-            return ask(self._grpc.triton, client_timeout=SHORT_TIMEOUT_S)
+            return ask(self._connection.triton, client_timeout=SHORT_TIMEOUT_S)
         return False
 
-    def metadata(self, model: str | None = None) -> dict:
-        """A model's inputs and outputs, as the server tells them: name, datatype, shape."""
-        model = model or self.model
-        if self._is_http:
-            return get_json(self.url, f"/v2/models/{model}")
-        with errors(self.url):
-            return self._grpc.triton.get_model_metadata(model, as_json=True, client_timeout=SHORT_TIMEOUT_S)
+    def config(self) -> ModelConfig:
+        """The model's config, as the server has it: what it takes, and how it answers. It is asked for once."""
+        if self._config is None:
+            self._config = self._told_config()
+        return self._config
 
-    def config(self, model: str | None = None) -> ModelConfig:
-        """A model's config, as the server has it: what it takes, and how it answers. It is asked for once."""
-        model = model or self.model
-        if model not in self._configs:
-            try:
-                self._configs[model] = self._told_config(model)
-            except Refused:
-                if model != TEXT_MODEL or (found := self._llmapi()) is None:
-                    raise
-                self._configs[model] = found
-        return self._configs[model]
+    def _told_config(self) -> ModelConfig:
+        def told(model: str) -> ModelConfig:
+            with errors(self.url):
+                return self._connection.triton.get_model_config(model, client_timeout=SHORT_TIMEOUT_S).config
 
-    def _told_config(self, model: str) -> ModelConfig:
-        if self._is_http:
-            told = get_json(self.url, f"/v2/models/{model}/config")
-            # Of a newer server, without the fields that are unknown here.
-            return json_format.ParseDict(told, ModelConfig(), ignore_unknown_fields=True)
-        with errors(self.url):
-            return self._grpc.triton.get_model_config(model, client_timeout=SHORT_TIMEOUT_S).config
+        try:
+            return told(self.model)
+        except Refused:
+            if self.model == TEXT_MODEL:
+                with contextlib.suppress(Refused):
+                    if is_llmapi(found := told(ENGINE)):
+                        return found
+            raise
 
-    def _asked(self, model: str | None = None) -> str:
-        """Name of the model to which a request for `model` goes."""
-        model = model or self.model
-        return ENGINE if is_llmapi(self.config(model)) else model
-
-    def _llmapi(self) -> ModelConfig | None:
-        """The config of `tensorrt_llm` where that is TensorRT-LLM's model of today."""
-        with contextlib.suppress(Refused):
-            found = self._told_config(ENGINE)
-            return found if is_llmapi(found) else None
-        return None
-
-    def is_decoupled(self, model: str | None = None) -> bool:
-        """Whether a model may answer a request several times."""
-        return self.config(model).model_transaction_policy.decoupled
+    def is_decoupled(self) -> bool:
+        """Whether the model may answer a request several times."""
+        return self.config().model_transaction_policy.decoupled
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
+        self._connection.close()
 
     def __enter__(self) -> Client:
         return self
@@ -568,75 +485,26 @@ class Client:
     def __exit__(self, *_) -> None:
         self.close()
 
-    # How --------------------------------------------------------------------------------------------------------------
+    def _pieces(self, inputs: dict, **options) -> Generator[str, None, None]:
+        """Yield what is new until the server says that it has sent the last; closing the connection ends the request.
 
-    @property
-    def _grpc(self) -> Connection:
-        return self._connection or Connection(self.url)  # which says that this is an address for HTTP
-
-    def _whole(self, model: str, inputs: dict, read: Callable, request_id: str) -> Answer:
-        """The whole answer, over gRPC; when nobody waits for it any more, the server gives it up."""
-        connection, allowed_us = self._grpc, int((self.timeout_s + GIVE_UP_S) * 1e6)
-        if self.is_decoupled(model):  # such a model answers only on a stream
-            return Stream(self._over_grpc(model, inputs, read, request_id, timeout=allowed_us)).read()
-        arrays, started = arrays_for(self.config(model), inputs), time.perf_counter()
-        result = connection.infer(
-            self._asked(model), arrays, self.timeout_s, request_id=_name(request_id), timeout=allowed_us
-        )
-        return Answer([read(result)], [time.perf_counter() - started])
-
-    def _over_grpc(self, model: str, inputs: dict, read: Callable, request_id: str, **options) -> Generator:
-        """Yield pieces until the server says that the last has been sent; closing the connection ends the request."""
-        url, arrays, is_over = self._grpc.url, arrays_for(self.config(model), inputs), False
-        with Connection(url) as connection:
+        Each piece of TensorRT-LLM's model of today has all that came before as well.
+        """
+        config, is_over, said = self.config(), False, 0
+        arrays = arrays_for(config, inputs)
+        with Connection(self.url) as connection:
             connection.open_stream()
             how = {"enable_empty_final_response": True, **options}
-            connection.send_on_stream(self._asked(model), arrays, _name(request_id), **how)
+            connection.send_on_stream(config.name, arrays, _new_name(), **how)
             while not is_over:
                 reply = connection.next_reply(self.timeout_s)
                 if reply.error is not None:
                     raise reply.error
                 is_over = reply.is_final
                 if not reply.is_empty:
-                    yield read(reply.result)
-
-    def _new(self, pieces: Generator[str, None, None]) -> Generator[str, None, None]:
-        """What is new in each piece: each of TensorRT-LLM's model of today has all that came before as well."""
-        said = 0
-        with contextlib.closing(pieces):
-            for piece in pieces:
-                yield piece[said:]
-                said = len(piece) if is_llmapi(self.config()) else 0
-
-    def _over_http(self, inputs: dict, request_id: str) -> Generator[str, None, None]:
-        body, path = self._body(inputs, request_id), f"/v2/models/{self._asked()}/generate_stream"
-        with (
-            errors(self.url, self.timeout_s),
-            http_client(self.url, self.timeout_s) as http,
-            http.stream("POST", path, content=body) as response,
-        ):
-            if response.is_error:
-                _content(response, response.read().decode("utf-8", "replace"))
-            for line in response.iter_lines():
-                if line.startswith("data:"):
-                    yield self._text_of(response, line.removeprefix("data:"))
-
-    def _body(self, inputs: dict, request_id: str) -> str:
-        """Inputs of a text request as JSON; names and types are checked as they are for gRPC."""
-        arrays_for(self.config(), inputs)
-        try:
-            return json.dumps({**_named(self.config(), inputs), "id": _name(request_id)}, allow_nan=False)
-        except ValueError as error:
-            raise CourseError(f"The request cannot be written as JSON ({error}): give finite numbers.") from None
-
-    def _text_of(self, response: httpx.Response, piece: str) -> str:
-        """The text in what HTTP brought; CourseError where there is none, as from another kind of model."""
-        reply = _content(response, piece)
-        if isinstance(reply, dict) and isinstance(reply.get("text_output"), str):
-            return reply["text_output"]
-        raise CourseError(
-            f"{self.model} at {self.url} answered without a text_output: name a model that answers with text."
-        )
+                    piece = _text(reply.result)
+                    yield piece[said:]
+                    said = len(piece) if is_llmapi(config) else 0
 
 
 # A request's tensors --------------------------------------------------------------------------------------------------
@@ -701,18 +569,10 @@ def _whole(value: Any, limits: np.iinfo) -> int:
     return int(value)
 
 
-def _name(request_id: str) -> str:
-    return request_id or uuid.uuid4().hex
-
-
-def _token_inputs(input_ids: list[int], request_output_len: int, options: dict) -> dict:
-    lengths = {"input_lengths": len(input_ids), "request_output_len": request_output_len}
-    return {"input_ids": input_ids, **lengths, **options}
+def _new_name() -> str:
+    """What a request is called in the server's log, and by what nobody else can stop it."""
+    return uuid.uuid4().hex
 
 
 def _text(result: triton.InferResult) -> str:
     return result.as_numpy("text_output").reshape(-1)[0].decode("utf-8")
-
-
-def _token_ids(result: triton.InferResult) -> list[int]:
-    return result.as_numpy("output_ids").reshape(-1).tolist()

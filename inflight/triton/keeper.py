@@ -35,7 +35,6 @@ else:  # run as a program, its own folder is where Python looks
 LOOK_S = 0.5
 GRACE_S = 4  # for the requests of a server whose starter is gone
 LOG, RECORD = "triton.log", "record.json"  # in the server's folder
-LOG_LINES = 20  # of a server that died
 TRACEBACK_LINES = 500  # of all threads of a model
 # File and line of a learner's scheduler that did not return, in what Python's `faulthandler` writes before it ends it.
 HUNG = re.compile(r'^Timeout \(.*?File "([^"]+)", line (\d+) in \S+\n +File "[^"]*own_scheduler.py"', re.M | re.S)
@@ -76,7 +75,7 @@ def main(folder: Path, records: Path, command: list[str]) -> None:
         hung = HUNG.search("\n".join(last_lines(folder / LOG, TRACEBACK_LINES)))
         if hung:
             death = f"{Path(hung[1]).name}, line {hung[2]}: schedule() did not return. {death}"
-        _write(file, record | {"death": death, "log": last_lines(folder / LOG, LOG_LINES)})
+        _write(file, record | {"death": death})
     else:
         file.unlink()
     with contextlib.suppress(BrokenPipeError):

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from inflight import tiers
 from inflight.errors import CourseError
-from inflight.triton import keeper, keys, records, repository
+from inflight.triton import keeper, records, repository
 from inflight.triton.client import is_ok
 
 HOST = "127.0.0.1"
@@ -112,14 +112,13 @@ class Process:
                 "Make room there, or set TMPDIR."
             ) from error
         self._set_addresses(folder)
-        key = keys.new() if self._has_key else ""
+        key = records.new_key() if self._has_key else ""
         record = {
             "http": self.http_url,
             "grpc": self.grpc_url,
             "metrics": self.metrics_url,
             "key": key,
             "private": self._private,
-            "repo": str(self.repo),
             "folder": str(folder),
             "shm_prefix": shm_prefix,
             "machine": records.machine(),
@@ -191,7 +190,7 @@ class Process:
                      for kind, value in (("address", HOST), ("port", self._ports[name]))]  # fmt: skip
         return [
             *where,
-            *(keys.arguments(key) if key else []),
+            *(records.key_arguments(key) if key else []),
             f"--backend-directory={folder / 'backends'}",
             f"--backend-config=python,shm-region-prefix-name={shm_prefix}",
             "--exit-timeout-secs=3600",  # the keeper does not wait as long

@@ -161,9 +161,9 @@ def texts(request, name: str, called: str, row: int | None = None) -> list[str]:
         ) from None
 
 
-def prompt(request, name: str = "text_input") -> str:
+def prompt(request) -> str:
     """The one text of a request; CourseError when there are more, or when it is empty."""
-    given = prompts(request, name)
+    given = prompts(request)
     if len(given) != 1:
         raise _several(len(given))
     return given[0]

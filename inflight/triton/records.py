@@ -1,8 +1,13 @@
-"""Where the Triton servers of this user are: a file for each, `servers/<its keeper's pid>.json` in the cache folder.
+"""Where Triton servers are, and their keys. Of this user's servers there is a file each, `servers/<keeper's pid>.json`.
 
-A record has the addresses ("http", "grpc", "metrics"), the key of the control API ("key"), the repository ("repo"), and
+A record, in the cache folder, has the addresses ("http", "grpc", "metrics"), the key of the control API ("key"), and
 what it takes to end the server (`keeper`). Nobody else can open it. It is the one place where anything looks: a client
-that wants the key, the Performance Analyzer that wants the other ports, whoever asks why a server does not answer.
+that wants the key or the other ports, whoever asks why a server does not answer.
+
+The key keeps web pages and careless clients from loading models. A server that we start loads and unloads models, and
+changes shared memory, traces and logs, only for requests that carry it; inference, health, metadata, configs,
+statistics and metrics are open to whoever reaches the ports, which is every program of this machine. The key is also an
+argument of `tritonserver`, which other users can read: where there are any, a private server has no ports at all.
 """
 
 from __future__ import annotations
@@ -10,9 +15,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from inflight.errors import CourseError
@@ -21,6 +28,70 @@ from inflight.triton import keeper
 
 NOTICED_S = 2.0  # by then the keeper has written down that a server died
 ADDRESSES = ("http", "grpc", "metrics")  # of a record
+UNIX = "unix:"  # in front of the path of a socket, in place of an address
+HEADER = "inflight-key"
+GRPC_HEADER = f"triton-grpc-protocol-{HEADER}"
+CONTROL = "model-repository,shared-memory,trace,logging"  # what takes the key
+
+
+# Addresses ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a Triton answers. `at` finds the other two from one of them.
+
+    Attributes
+    ----------
+    http_url, metrics_url : str
+        "http://host:port" and "http://host:port/metrics".
+    grpc_url : str
+        "host:port".
+    """
+
+    http_url: str
+    grpc_url: str
+    metrics_url: str
+
+    @classmethod
+    def at(cls, url: str, grpc_url: str | None = None, metrics_url: str | None = None) -> Address:
+        """From the address of HTTP ("http://host:port") or of gRPC ("host:port").
+
+        What is not named is what a server of this user at that address says, and else as Triton counts by default:
+        gRPC one after HTTP, metrics one after gRPC.
+
+        Raises
+        ------
+        CourseError
+            It is no address.
+        """
+        if (known := at(url)) is None:
+            check_address(url)
+            _, separator, rest = url.rstrip("/").rpartition("://")
+            host, _, port = rest.partition("/")[0].rpartition(":")
+            http = int(port) if separator else int(port) - 1
+            places = (f"http://{host}:{http}", f"{host}:{http + 1}", f"http://{host}:{http + 2}/metrics")
+            known = dict(zip(ADDRESSES, places))
+        return cls(known["http"], grpc_url or known["grpc"], metrics_url or known["metrics"])
+
+
+def check_address(url: str) -> None:
+    """Refuse what is neither "host:port" nor "http://host:port", with a CourseError."""
+    scheme, _, rest = url.rpartition("://")
+    host, _, port = rest.partition("/")[0].rpartition(":")
+    if not (scheme in ("", "http") and host and port.isdecimal()):
+        raise CourseError(
+            f"{url!r} is no address of a server. Write host:port for gRPC, such as 127.0.0.1:8001, or http://host:port "
+            "for HTTP, such as http://127.0.0.1:8000."
+        )
+
+
+def is_http(url: str) -> bool:
+    """Whether an address is one of HTTP, "http://…" or "unix:/…", and not of gRPC, "host:port" or "unix:///…"."""
+    return url.startswith("http://") or (url.startswith(UNIX) and not url.startswith(f"{UNIX}//"))
+
+
+# Records --------------------------------------------------------------------------------------------------------------
 
 
 def folder() -> Path:
@@ -52,6 +123,22 @@ def machine() -> str:
 def at(url: str) -> dict | None:
     """The record of the server at one of its addresses; None where no server of this user is, or has died."""
     return next((record for _, record in _all() if _is_at(record, url)), None)
+
+
+def headers(url: str) -> dict[str, str]:
+    """What a request to `url` carries, over HTTP and gRPC, to load models; blank where no server of this user is."""
+    record = at(url)
+    key = "" if record is None or "death" in record else record["key"]
+    return {HEADER: key, GRPC_HEADER: key} if key else {}
+
+
+def new_key() -> str:
+    return secrets.token_hex(16)
+
+
+def key_arguments(key: str) -> list[str]:
+    """Arguments of `tritonserver` by which its control takes the key."""
+    return [f"--{option}={CONTROL}:{HEADER}={key}" for option in ("http-restricted-api", "grpc-restricted-protocol")]
 
 
 def death(url: str) -> str:
@@ -99,6 +186,6 @@ def _is_at(record: dict, url: str) -> bool:
 
 def _address(url: str) -> str:
     """Host and port, or the path of a socket."""
-    if url.startswith("unix:"):
-        return url.removeprefix("unix:").replace("//", "", 1)
+    if url.startswith(UNIX):
+        return url.removeprefix(UNIX).replace("//", "", 1)
     return url.rpartition("://")[2].partition("/")[0].replace("localhost", "127.0.0.1")

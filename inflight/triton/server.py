@@ -6,7 +6,7 @@
 It runs in one of two ways: the `tritonserver` inside the nvidia-pytriton wheel (`process`), or one that runs already,
 started by somebody else (`attached`). Models are loaded one by one through the server's API
 (`--model-control-mode=explicit`), so that the state of each is known at any time and the reason of a failure at once.
-That API takes a key (`keys`). A server that dies stays down until `start` is called again.
+That API takes a key (`records`). A server that dies stays down until `start` is called again.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ import httpx
 from google.protobuf import json_format
 
 from inflight.errors import CourseError
-from inflight.triton import client, keys, repository
-from inflight.triton.attached import Address, Attached
+from inflight.triton import attached, client, records, repository
+from inflight.triton.attached import Attached
 from inflight.triton.process import LOG_LINES, PORTS, Process
+from inflight.triton.records import Address
 
 PRIVATE = "INFLIGHT_PRIVATE"  # environment: 1 makes every server private that is not told otherwise
 LOAD_TIMEOUT_S = 300
@@ -160,7 +161,7 @@ class Server:
     @property
     def headers(self) -> dict[str, str]:
         """What a request carries, over HTTP and gRPC, to load models or change settings: the key."""
-        return keys.headers(self.http_url)
+        return records.headers(self.http_url)
 
     # Start and stop ---------------------------------------------------------------------------------------------------
 
@@ -381,4 +382,4 @@ def _address() -> Address | None:
             "INFLIGHT_IMAGE is set, and the course starts no containers any more. Unset it; start yours with the "
             "command in assets/lab-gpu/README.md, and give the course its address: INFLIGHT_URL=http://127.0.0.1:8000."
         )
-    return Address.of_environment()
+    return attached.of_environment()

@@ -23,7 +23,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from inflight.engine.config import IterationStats
 from inflight.errors import CourseError
-from inflight.triton.client import UNIX, Refused, errors, get_json, http_client
+from inflight.triton.client import Refused, errors, get_json, http_client
+from inflight.triton.records import UNIX
 
 STAY = ["request", "slot", "first", "last", "prompt_until"]
 COLUMNS = ["name", "model", "label", "value", "type"]
@@ -133,8 +134,6 @@ class Statistics:
         Batches computed.
     succeeded, failed : int
         Requests answered, and refused or gone wrong, a time-out in the queue among them.
-    queue_ms, compute_ms : float
-        Time that all requests together waited, and were computed.
     batches : Series of int
         Executions by batch size.
     """
@@ -143,8 +142,6 @@ class Statistics:
     executions: int
     succeeded: int
     failed: int
-    queue_ms: float
-    compute_ms: float
     batches: pd.Series
 
     def __sub__(self, before: Statistics) -> Statistics:
@@ -181,8 +178,6 @@ def statistics(http_url: str, model: str) -> Statistics:
         row["execution_count"],
         kinds["success"]["count"],
         kinds["fail"]["count"],
-        kinds["queue"]["ns"] / 1e6,
-        kinds["compute_infer"]["ns"] / 1e6,
         pd.Series(batches, name="executions", dtype=int).rename_axis("batch_size"),
     )
 

@@ -187,8 +187,8 @@ check("2.2", repaired)
 # <code>tensorrt_llm</code>, you can use <code>repository.edit</code>.</details>
 #
 # <details><summary>The error you see</summary>"its owner had …": you changed a setting, or copied a file from another
-# repository. "AttributeError … has no attribute": Python names the line of <code>model.py</code>. "is to be answered
-# with …": every model is loaded, but the maps pass a tensor to the wrong input.</details>
+# repository. "AttributeError … has no attribute": Python names the line of <code>model.py</code>. "the answer to …,
+# where … is wanted": every model is loaded, but the maps pass a tensor to the wrong input.</details>
 
 # %% [markdown]
 # ## Exercise 2.3: fill the templates for another engine
@@ -204,7 +204,7 @@ check("2.2", repaired)
 #   lab 01, the cache is handed out in whole blocks of 32 tokens, and no block belongs to two users.
 # - `streams`: whether a request may get more than one response. The variable is `decoupled_mode`.
 #
-# The check fills templates for engines that you have not seen, and then plays users in a cache of the size that you gave.
+# The check fills templates for engines that you have not seen, and counts the users that fit into a cache of your size.
 
 
 # %%
@@ -236,8 +236,8 @@ check("2.3", fill_for)
 # engine, and look at the files.</details>
 #
 # <details><summary>The error you see</summary>"The templates have no variable …": a typo in a name; the message has the
-# nearest name. "For a hidden engine, … is wanted": the check's engines have other folders and other limits than the lab's,
-# so read them; do not type them in. One user too few: their last block is not full, but it is theirs alone.</details>
+# nearest name. "For a hidden engine, … should be …": the check's engines have other folders and limits than the lab's, so
+# read them; do not type them in. One user too few: their last block is not full, but it is theirs alone.</details>
 
 # %% [markdown]
 # ## Exercise 2.4: who takes this tensor?
@@ -278,7 +278,7 @@ check("2.4", takers)
 # <code>step.input_map.items()</code>.</details>
 #
 # <details><summary>The error you see</summary>"argument of type … is not iterable": you looped over the message itself. Its
-# parts are attributes: <code>config.ensemble_scheduling.step</code>. "In a hidden ensemble …": the check makes up
+# parts are attributes: <code>config.ensemble_scheduling.step</code>. "… in a hidden ensemble …": the check makes up
 # ensembles, so read the repository that your function is given.</details>
 
 # %% [markdown]

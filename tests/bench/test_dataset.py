@@ -13,7 +13,6 @@ from inflight.bench.workload import from_dataset
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.cli import commands
 from inflight.errors import CourseError
-from tests.engines import start_python
 
 README = dataset.MINI_CNN_EVAL.with_name("README.md")
 RECORD = {"input": "The bridge is open.", "instruction": "Summarize:", "output": "A bridge opened today."}
@@ -48,6 +47,8 @@ def test_a_dataset_comes_back_as_it_was_written(tmp_path):
     path = dataset.write_dataset(records, tmp_path / "mini.json")
     assert dataset.read_dataset(path) == records
     assert json.loads(path.read_text(encoding="utf-8"))[1] == RECORD
+    with pytest.raises(CourseError, match="The dataset cannot be written to .*nowhere"):
+        dataset.write_dataset(records, tmp_path / "nowhere" / "mini.json")
     assert [file.name for file in tmp_path.iterdir()] == ["mini.json"]
 
 
@@ -55,16 +56,11 @@ def test_a_dataset_comes_back_as_it_was_written(tmp_path):
     "content, complaint",
     [
         ("not JSON at all", "is not JSON (Expecting value: line 1"),
-        ("[" * 100_000, "is not JSON"),
-        ("9" * 10_000, "is not JSON"),
-        ('[{"input": "cut of', "is not JSON"),
         ({"input": "a"}, "is not a JSON list of records"),
         ([], "has no records"),
         ([RECORD, "text"], "Record 2 of the dataset"),
         ([RECORD, "text"], "is not an object with input, instruction and output"),
-        ([RECORD, RECORD, {"input": "a", "instruction": "b"}], "Record 3 of the dataset"),
         ([{"input": "a", "instruction": "b"}], "has no output, or one that is not text: correct or remove it."),
-        ([{**RECORD, "output": 7}], "has no output"),
         ([{**RECORD, "output": " \n"}], "has no output"),
     ],
 )
@@ -94,8 +90,7 @@ def test_prompts_that_are_too_long_are_dropped(text):
 
 def test_the_limit_is_taken_before_the_filter(text):
     records = [Record("word " * 500, "Summarize:", "a"), *dataset.read_dataset()[:3]]
-    requests = from_dataset(records, text, max_input_len=510, limit=3)
-    assert len(requests) == 2
+    assert dataset.fitting(records, text, max_input_len=510, limit=3) == records[1:3]
 
 
 def test_a_selection_that_leaves_nothing_is_one_sentence(text):
@@ -104,29 +99,7 @@ def test_a_selection_that_leaves_nothing_is_one_sentence(text):
     with pytest.raises(CourseError, match=rf"longer than max_input_len \(40 tokens\); the shortest has {shortest}"):
         from_dataset(records, text, max_input_len=40)
     with pytest.raises(CourseError, match="The limit is 0 records"):
-        from_dataset(records, text, limit=0)
-
-
-FULL_DISK = """
-import resource, signal, sys
-from inflight.bench import dataset
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-try:
-    dataset.write_dataset(dataset.read_dataset(), sys.argv[1])
-except dataset.CourseError as error:
-    sys.exit(f"CourseError: {error}")
-"""
-
-
-def test_a_write_that_fails_leaves_the_file_that_was_there(tmp_path):
-    target = tmp_path / "mini.json"
-    save(target, [RECORD])
-    process = start_python(FULL_DISK, target)
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 1 and "CourseError: The dataset cannot be written" in output
-    assert dataset.read_dataset(target) == [Record(**RECORD)]
-    assert [file.name for file in tmp_path.iterdir()] == ["mini.json"]
+        dataset.fitting(records, text, limit=0)
 
 
 # The shipped dataset --------------------------------------------------------------------------------------------------

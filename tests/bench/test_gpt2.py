@@ -23,22 +23,8 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def result(folder):
     """What the command prints."""
-    ran = CliRunner().invoke(
-        app,
-        [
-            "bench",
-            "gpt2",
-            "--checkpoint",
-            str(folder),
-            "--streams",
-            str(STREAMS),
-            "--tokens",
-            str(TOKENS),
-            "--rounds",
-            "1",
-            "--json",
-        ],
-    )
+    what = ["--checkpoint", str(folder), "--streams", str(STREAMS), "--tokens", str(TOKENS), "--rounds", "1"]
+    ran = CliRunner().invoke(app, ["bench", "gpt2", *what, "--json"])
     assert ran.exit_code == 0, ran.exception
     return json.loads(ran.stdout)
 

@@ -177,23 +177,9 @@ def slow_server(server):
 
 
 def test_ctrl_c_ends_the_race_and_frees_what_it_held(slow_server):
-    command = [
-        sys.executable,
-        "-m",
-        "inflight",
-        "gpt2",
-        "race",
-        ITERATIVE,
-        "--url",
-        slow_server.grpc_url,
-        "--streams",
-        "8",
-        "--tokens",
-        str(LONG),
-        "--offset-s",
-        "0",
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "inflight", "gpt2", "race", ITERATIVE, "--url", slow_server.grpc_url]
+    what = ["--streams", "8", "--tokens", str(LONG), "--offset-s", "0"]
+    process = subprocess.Popen([*command, *what], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: not is_idle(slow_server), "the race has begun")
     process.send_signal(signal.SIGINT)
     shown, errors = process.communicate(timeout=300)

@@ -1,6 +1,5 @@
 """The load generator against a queue of which theory knows everything: one server, a known time of service."""
 
-import json
 import sys
 import threading
 import time
@@ -12,7 +11,7 @@ from inflight.bench.load import load
 from inflight.bench.openai import OpenAISender
 from inflight.bench.workload import TimedRequest, poisson
 from inflight.checkpoint.tokenizer import load_tokenizer
-from tests.bench.openai_stand_in import StandIn, begin
+from tests.bench.openai_stand_in import StandIn, begin, event
 from tests.bench.queue_theory import waits_s
 
 SERVICE_S = 0.2  # long beside what a client and a network add: on an idle machine 2 ms
@@ -33,8 +32,7 @@ class Queue:
         for share in (0.5, 1.0):
             while (left := start + share * SERVICE_S - time.perf_counter()) > 0:
                 time.sleep(left)
-            piece = {"choices": [{"index": 0, "text": self._word, "finish_reason": None}]}
-            handler.wfile.write(b"data: " + json.dumps(piece).encode() + b"\n\n")
+            event(handler, {"choices": [{"text": self._word, "finish_reason": None}]})
         handler.wfile.write(b"data: [DONE]\n\n")
 
 

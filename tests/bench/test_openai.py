@@ -1,7 +1,5 @@
 """Asking another's server by OpenAI's protocol: what is sent, what is counted, and what it says when that fails."""
 
-import json
-
 import pytest
 
 from inflight.bench.load import load
@@ -9,7 +7,7 @@ from inflight.bench.openai import KEY_VARIABLE, OpenAISender
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
-from tests.bench.openai_stand_in import StandIn, begin, send
+from tests.bench.openai_stand_in import StandIn, begin, event, send
 
 REQUESTS = [TimedRequest("Hello", length, 0.0, 3) for length in (5, 1, 8)]
 
@@ -62,7 +60,7 @@ def busy(handler, body):
 
 def broken_off(handler, body):
     begin(handler)
-    handler.wfile.write(b'data: {"choices": [{"text": " a"}]}\n\n')
+    event(handler, {"choices": [{"text": " a"}]})
 
 
 def no_json(handler, body):
@@ -77,7 +75,7 @@ def silent(handler, body):
 
 def other_form(handler, body):
     begin(handler)
-    handler.wfile.write(b"data: " + json.dumps({"answer": "a"}).encode() + b"\n\n")
+    event(handler, {"answer": "a"})
 
 
 @pytest.mark.parametrize(

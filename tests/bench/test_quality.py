@@ -78,13 +78,6 @@ def test_a_small_models_builds_beside_itself(stored, tmp_path, held, monkeypatch
     assert json.dumps(result) and "±" in quality.in_words(result["rows"])[1]["same_top"]
 
 
-@pytest.mark.parametrize("devices, words", [(["CPU", "CPU"], None), (["CPU", "NVIDIA H200"], "NVIDIA H200")])
-def test_devices_are_a_figure_where_the_builds_do_not_share_one(devices, words):
-    empty = dict.fromkeys(("weight_bytes", "tokens_per_s_1", "tokens_per_s_8", "perplexity", "over_checkpoint", "kl"))
-    rows = [{**empty, "same_top": None, "build": name, "device": device} for name, device in zip("ab", devices)]
-    assert quality.in_words(rows)[1].get("device") == words
-
-
 def test_a_hugging_face_folder_is_its_own_reference(small_checkpoint):
     folder = models.huggingface.folder(small_checkpoint)
     text = quality.windows(load_tokenizer(folder), 512)

@@ -8,72 +8,24 @@ from inflight.bench.load import COLUMNS, Run
 from inflight.errors import CourseError
 
 # Three streamed requests of 10, 20 and 30 tokens in two seconds, a whole answer, and one that failed.
-ROWS = [
-    {
-        "request": 0,
-        "sent_s": 0.0,
-        "first_s": 0.1,
-        "last_s": 1.0,
-        "input_len": 5,
-        "output_len": 10,
-        "max_tokens": 10,
-        "ttft_ms": 100.0,
-        "itl_ms": 100.0,
-        "latency_ms": 1000.0,
-        "error": "",
-    },
-    {
-        "request": 1,
-        "sent_s": 0.0,
-        "first_s": 0.2,
-        "last_s": 2.1,
-        "input_len": 7,
-        "output_len": 20,
-        "max_tokens": 20,
-        "ttft_ms": 200.0,
-        "itl_ms": 100.0,
-        "latency_ms": 2100.0,
-        "error": "",
-    },
-    {
-        "request": 2,
-        "sent_s": 0.5,
-        "first_s": 0.8,
-        "last_s": 2.25,
-        "input_len": 9,
-        "output_len": 30,
-        "max_tokens": 30,
-        "ttft_ms": 300.0,
-        "itl_ms": 50.0,
-        "latency_ms": 1750.0,
-        "error": "",
-    },
-    {
-        "request": 3,
-        "sent_s": 1.0,
-        "last_s": 2.5,
-        "input_len": 11,
-        "output_len": 4,
-        "max_tokens": 4,
-        "latency_ms": 1500.0,
-        "error": "",
-    },
-    {
-        "request": 4,
-        "sent_s": 1.5,
-        "last_s": 9.0,
-        "input_len": 13,
-        "output_len": 0,
-        "max_tokens": 4,
-        "error": 'no, "never"',
-    },
-]
+NAN = float("nan")
+ROWS = pd.DataFrame(
+    [
+        # request, sent, first, last, input, output, most, ttft, itl, latency, error
+        (0, 0.0, 0.1, 1.0, 5, 10, 10, 100.0, 100.0, 1000.0, ""),
+        (1, 0.0, 0.2, 2.1, 7, 20, 20, 200.0, 100.0, 2100.0, ""),
+        (2, 0.5, 0.8, 2.25, 9, 30, 30, 300.0, 50.0, 1750.0, ""),
+        (3, 1.0, NAN, 2.5, 11, 4, 4, NAN, NAN, 1500.0, ""),
+        (4, 1.5, NAN, 9.0, 13, 0, 4, NAN, NAN, NAN, 'no, "never"'),
+    ],
+    columns=[name for name in COLUMNS if name != "due_s"],
+).reindex(columns=COLUMNS)
 STARTED_AT = 1_700_000_000.0
 
 
 @pytest.fixture
 def run():
-    return Run(pd.DataFrame(ROWS, columns=COLUMNS), STARTED_AT)
+    return Run(ROWS, STARTED_AT)
 
 
 # Figures --------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import pytest
 
 from inflight.bench import objective, sweep, trace_run
 from inflight.bench.load import COLUMNS, Run
-from inflight.bench.sweep import Aim
 from inflight.bench.workload import TimedRequest, poisson
 from inflight.engine.prediction import IterationCost
 from inflight.errors import CourseError
@@ -16,7 +15,8 @@ from tests.bench.queue_theory import waits_s
 
 SERVICE_S = 0.1  # at most ten requests a second
 SLOTS = 8
-AIM = Aim(objective.parse("ttft=600"), requests=200, rounds=3)
+FIRST_TOKEN = objective.parse("ttft=600")
+EACH = {"requests": 200, "rounds": 3}
 
 
 def make(rate, number, turn):
@@ -57,9 +57,9 @@ class OneAtATime:
         return Run(pd.DataFrame(rows, columns=COLUMNS), 0.0, stopped, self.interrupt if stopped else None)
 
 
-def swept(monkeypatch, aim=AIM, load=None, **options):
+def swept(monkeypatch, wanted=FIRST_TOKEN, load=None, **options):
     monkeypatch.setattr(sweep, "load", load or OneAtATime())
-    return sweep.sweep(None, make, aim, 1, **options)
+    return sweep.sweep(None, make, wanted, 1, **(EACH | options))
 
 
 def test_rates_rise_until_the_server_is_over_its_limit(monkeypatch):
@@ -88,7 +88,7 @@ def test_long_answers_that_are_under_way_at_the_end_are_not_over_the_limit(monke
         rows = run.requests.assign(ttft_ms=50.0, latency_ms=1000 * requests[-1].at_s / 4)
         return Run(rows.assign(last_s=rows["due_s"] + requests[-1].at_s / 4), 0.0)
 
-    result = swept(monkeypatch, Aim(AIM.objective, rates=(2.0, 4.0), requests=200), load)
+    result = swept(monkeypatch, load=load, rates=(2.0, 4.0), rounds=2)
     assert [row["over_limit"] for row in result["rows"]] == [False, False]
     assert result["knee"] == 4.0 and result["capacity"]["measured"] is None
 
@@ -105,21 +105,21 @@ def test_slots_that_fill_in_a_short_round_are_not_over_the_limit(monkeypatch):
         return Run(run.requests.assign(last_s=ends), 0.0)
 
     monkeypatch.setattr(sweep, "load", load)
-    result = sweep.sweep(None, make, Aim(AIM.objective, rates=(3.0, 20.0)), SLOTS)
+    result = sweep.sweep(None, make, FIRST_TOKEN, SLOTS, (3.0, 20.0))
     assert result["rows"][0]["served_per_s_median"] < sweep.OVER * result["rows"][0]["arrived_per_s_median"]
     assert [row["over_limit"] for row in result["rows"]] == [False, True]
 
 
 def test_rates_may_be_named_and_the_sweep_stops_at_the_first_over_the_limit(monkeypatch):
     kept = []
-    aim = Aim(AIM.objective, rates=(2.0, 14.0, 20.0), rounds=2)
-    result = swept(monkeypatch, aim, keep=lambda run, rate, turn: kept.append((rate, turn, len(run.requests))))
+    keep = lambda run, rate, turn: kept.append((rate, turn, len(run.requests)))
+    result = swept(monkeypatch, rates=(2.0, 14.0, 20.0), requests=32, rounds=2, keep=keep)
     assert [row["rate"] for row in result["rows"]] == [2.0, 14.0]
     assert kept == [(2.0, 1, 32), (2.0, 2, 32), (14.0, 1, 32), (14.0, 2, 32)]
 
 
 def test_a_rate_at_which_nothing_meets_the_objective_is_a_row(monkeypatch):
-    result = swept(monkeypatch, Aim(objective.parse("itl=12.6,latency=101"), rates=(9.0, 14.0), requests=200))
+    result = swept(monkeypatch, objective.parse("itl=12.6,latency=101"), rates=(9.0, 14.0), rounds=2)
     assert [row["kept"] for row in result["rows"]] == [False, False] and result["knee"] is None
     assert sweep.in_words(result).startswith("No rate kept the objective: ")
 
@@ -182,4 +182,4 @@ def test_what_was_measured_is_kept_at_an_interrupt(monkeypatch):
 )
 def test_wrong_values_are_one_sentence(options, complaint):
     with pytest.raises(CourseError, match=complaint):
-        Aim(AIM.objective, **options)
+        sweep.check(**({"rates": None, "requests": 32, "rounds": 2} | options))

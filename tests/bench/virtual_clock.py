@@ -8,7 +8,6 @@ import threading
 
 from inflight.bench.load import Clock, Timing
 from inflight.bench.workload import TimedRequest
-from inflight.errors import CourseError
 
 
 class VirtualClock(Clock):
@@ -74,8 +73,6 @@ class OneServer:
         first = self._clock.now_ns()
         self._clock.sleep_until(start + service_ns)
         self._clock.done()
-        if request.text == "fail":
-            raise CourseError("It was told to fail.")
         return Timing(sent, first, start + service_ns, request.max_tokens)
 
     def is_alive(self) -> bool:

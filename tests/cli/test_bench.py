@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from inflight.bench.compare import RATIOS
 from inflight.cli.bench import GONE
 from inflight.cli.commands import app
 from inflight.errors import CourseError
@@ -39,25 +40,78 @@ def test_a_sweep_prints_one_object_and_keeps_its_requests(stand_in, roomy_engine
     assert set(table["round"]) == {1, 2} and len(table) == 32 * len(printed["rows"])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_sweep_with_what_it_has(stand_in, roomy_engine, tmp_path, number):
-    path = tmp_path / "rows.csv"
-    command = [sys.executable, "-m", "inflight", "bench", "sweep", "--url", f"openai:{stand_in.url}", "--csv", path]
-    what = ["--rates", "50,51", "--requests", "8", "--rounds", "200", "--engine-dir", roomy_engine, "--json"]
-    process = subprocess.Popen(
-        [*map(str, command), *map(str, what)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    lines = 1 + 2 * 8  # the header, and two rounds of eight requests
-    wait_until(lambda: path.exists() and path.read_text().count("\n") >= lines, "two rounds are kept")
-    process.send_signal(number)
-    shown, errors = process.communicate(timeout=300)
-    assert process.returncode == 128 + number, errors
-    [row] = json.loads(shown)["rows"]
-    assert (
-        row["rate"] == 50 and 1 <= row["rounds"] < 200 and json.loads(shown)["stopped"] == "The sweep was interrupted."
-    )
-    assert "50 requests per second, round 2 of 200" in errors and "Traceback" not in errors
-    assert len(pd.read_csv(path)) >= 16
+# Ended by a signal ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ended_at(tmp_path):
+    """Ends a benchmark once it has told of a step, and gives what it printed and what it told."""
+
+    def ended_at(step, number, *arguments):
+        told = tmp_path / "told"
+        command = [sys.executable, "-m", "inflight", "bench", *map(str, arguments), "--json"]
+        with told.open("w") as errors, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process:
+            wait_until(lambda: step in told.read_text() or process.poll() is not None, f"it tells of {step!r}")
+            process.send_signal(number)
+            printed = process.stdout.read()
+        assert process.returncode == 128 + number, told.read_text()
+        assert told.read_text().endswith("Ended; nothing that was started is left running.\n")
+        assert "Traceback" not in told.read_text()
+        return printed, told.read_text()
+
+    return ended_at
+
+
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("number", "step", "arguments"),
+    [
+        (signal.SIGINT, "starting", ["compare", "in-process", "ensemble"]),
+        (signal.SIGTERM, "starting", ["compare", "in-process", "ensemble"]),
+        (signal.SIGTERM, "warming up", ["sweep"]),
+        (signal.SIGTERM, "starting Triton", ["gpt2", "--checkpoint", "gpt2-tiny-random"]),
+        (signal.SIGTERM, "warm-up: ", ["batchers"]),
+        (signal.SIGTERM, "building ", ["quality"]),
+    ],
+)
+def test_a_signal_before_anything_is_measured_ends_it_in_a_sentence(ended_at, course_engine, number, step, arguments):
+    printed, _ = ended_at(step, number, *arguments)
+    assert printed == b""
+
+
+@SIGNALS
+def test_a_signal_ends_a_load_with_what_it_has(ended_at, stand_in, roomy_engine, tmp_path, number):
+    where = ["--url", f"openai:{stand_in.url}", "--engine-dir", roomy_engine, "--csv", tmp_path / "run.csv"]
+    printed, told = ended_at("requests answered (", number, "load", *where, "--dataset", "mild", "--rate", 4)
+    answered = json.loads(printed)["rows"][0]["requests"]
+    assert 1 <= answered < 32 and f"The benchmark was interrupted after {answered} of 32 answers." in told
+    assert (pd.read_csv(tmp_path / "run.csv")["output_len"] > 0).sum() == answered
+
+
+@SIGNALS
+def test_a_signal_ends_a_sweep_with_what_it_has(ended_at, stand_in, roomy_engine, tmp_path, number):
+    where = ["--url", f"openai:{stand_in.url}", "--engine-dir", roomy_engine, "--csv", tmp_path / "rows.csv"]
+    what = ["--rates", "50,51", "--requests", 8, "--rounds", 200]
+    printed, told = ended_at("50 requests per second, round 3 of 200", number, "sweep", *where, *what)
+    result = json.loads(printed)
+    assert result["stopped"] == "The sweep was interrupted." and result["stopped"] in told
+    [row] = result["rows"]
+    assert row["rate"] == 50 and 2 <= row["rounds"] < 200 and len(pd.read_csv(tmp_path / "rows.csv")) >= 16
+
+
+@SIGNALS
+def test_a_signal_ends_a_comparison_with_its_whole_rounds(ended_at, stand_in, course_engine, number):
+    with StandIn(" a") as another:
+        ways = [f"openai:{server.url}" for server in (stand_in, another)]
+        printed, _ = ended_at("round 3 of 200", number, "compare", *ways, "--requests", 4, "--rounds", 200)
+    result = json.loads(printed)
+    assert 2 <= result["settings"]["rounds"] < 200 and set(result["ratios"]) == set(RATIOS)
+
+
+# Refused --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ from inflight.checkpoint.sources import fetch
 from inflight.engine import builder as engine
 from inflight.engine.config import BuildConfig, Request
 from inflight.engine.executor import Executor
-from inflight.engine.folder import kept, read
+from inflight.engine.folder import read
 from inflight.engine.model import load as load_model
 from inflight.errors import CourseError
+from inflight.processor import Processor
 from tests.engines import (
     BUILD_SCRIPT,
     SMALL_BUILD,
@@ -32,19 +33,12 @@ from tests.engines import (
     "options, message",
     [
         ({"max_batch_size": 0}, "max_batch_size is 0; give a whole number of at least 1"),
-        ({"max_batch_size": True}, "max_batch_size is True"),
-        ({"max_input_len": -1}, "max_input_len is -1"),
         ({"max_seq_len": 1.5}, "max_seq_len is 1.5"),
-        ({"max_num_tokens": "many"}, "max_num_tokens is 'many'"),
         ({"max_input_len": 2048}, r"max_input_len \(2048\) leaves no room for an answer in max_seq_len \(2048\)"),
         ({"max_num_tokens": 4}, r"max_num_tokens \(4\) is less than one token for each of max_batch_size \(8\)"),
         ({"max_beam_width": 4}, "max_beam_width can only be 1 in this engine: it decodes one beam"),
-        ({"kv_cache_type": "continuous"}, "kv_cache_type can only be 'paged' in this engine: in-flight batching"),
         ({"tokens_per_block": 48}, "tokens_per_block is 48; the engines here have 32, 64, 128, 256"),
-        ({"remove_input_padding": False}, "remove_input_padding can only be True in this engine"),
-        ({"dtype": "float64"}, "dtype is 'float64'; the engines here have 'float32', 'bfloat16', 'float16'"),
         ({"quant_algo": "FP8"}, "quant_algo is 'FP8'; the engines here have 'auto', None, 'W8A16', 'W4A8', 'W4A16'"),
-        ({"kv_cache_quant_algo": "FP8"}, "kv_cache_quant_algo is 'FP8'; the engines here have None, 'INT8'"),
     ],
 )
 def test_a_build_option_that_the_engine_has_not_is_refused_with_the_reason(options, message):
@@ -76,12 +70,10 @@ def test_each_tier_decides_what_auto_is():
         BuildConfig().on("tpu")
 
 
-def test_bfloat16_is_taken_exactly_where_the_cpu_has_it():
-    if processor.here().has_bfloat16:
-        assert BuildConfig(dtype="bfloat16").dtype == "bfloat16"
-    else:
-        with pytest.raises(CourseError, match="needs a CPU with bfloat16 arithmetic"):
-            BuildConfig(dtype="bfloat16")
+def test_bfloat16_is_refused_where_the_processor_has_none(small_checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(processor, "here", lambda: Processor(has_bfloat16=False, has_8_bits=False))
+    with pytest.raises(CourseError, match="needs a CPU with bfloat16 arithmetic"):
+        build_small(small_checkpoint, tmp_path / "engine", dtype="bfloat16")
 
 
 # What is built --------------------------------------------------------------------------------------------------------
@@ -153,8 +145,6 @@ def test_cached_builds_once(small_checkpoint, tmp_path, monkeypatch):
     built_at = (first / "config.json").stat().st_mtime_ns
     assert engine.cached(small_checkpoint, SMALL_BUILD) == first
     assert (first / "config.json").stat().st_mtime_ns == built_at
-    [row] = kept()
-    assert (row.name, row.state) == (first.name, f"built by {engine.engine_version()}") and row.bytes > 1_000_000
 
 
 def test_a_damaged_engine_of_the_cache_is_built_again(small_checkpoint, tmp_path, monkeypatch, capsys):
@@ -250,34 +240,21 @@ def test_a_build_killed_half_way_never_looks_like_an_engine(checkpoint, small_ch
     assert read(build_small(small_checkpoint, folder)).folder == folder
 
 
-def test_the_engine_that_was_there_survives_a_failing_build(small_checkpoint, tmp_path):
-    folder = build_small(small_checkpoint, tmp_path / "engine")
-    process = start_build(small_checkpoint.path, folder, largest_file=1_000_000)
-    output, _ = process.communicate()
-    assert process.returncode == 1, output
-    assert read(folder).build_config == SMALL_BUILD
-
-
 @pytest.mark.parametrize("damage", ["truncated", "no magic"])
 def test_corrupt_gguf(small_checkpoint, tmp_path, damage):
-    good = small_checkpoint.path.read_bytes()
-    content = {
-        "truncated": good[: len(good) // 2],
-        "no magic": b"\0" * 4096,
-    }[damage]
-    file = tmp_path / "corrupt.gguf"
-    file.write_bytes(content)
+    file, good = tmp_path / "corrupt.gguf", small_checkpoint.path.read_bytes()
+    file.write_bytes(good[: len(good) // 2] if damage == "truncated" else b"\0" * 4096)
     with pytest.raises(CourseError, match="corrupt.gguf"):
         engine.build(fetch(str(file)), SMALL_BUILD, tmp_path / "engine")
     assert [path.name for path in tmp_path.iterdir()] == ["corrupt.gguf"]
 
 
-def test_full_disk(small_checkpoint, tmp_path):
-    process = start_build(small_checkpoint.path, tmp_path / "engine", largest_file=1_000_000)
+def test_the_engine_that_was_there_survives_a_disk_that_is_full(small_checkpoint, tmp_path):
+    folder = build_small(small_checkpoint, tmp_path / "engine")
+    process = start_build(small_checkpoint.path, folder, largest_file=1_000_000)
     output, _ = process.communicate()
     assert "CourseError: The engine could not be written to" in output
-    assert "Free some space there or name another folder, and try again." in output
-    assert list(tmp_path.iterdir()) == []
+    assert read(folder).build_config == SMALL_BUILD and list(tmp_path.iterdir()) == [folder]
 
 
 def test_an_engine_is_built_on_one_core(small_checkpoint, tmp_path):

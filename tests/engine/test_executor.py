@@ -13,7 +13,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.config import (
     POLICIES,
     ExecutorConfig,
@@ -310,16 +309,6 @@ def test_static_a_batch_is_answered_together_and_nobody_joins_it(monkeypatch):
         assert batches[:20] == [[first]] * 20
 
 
-def test_max_utilization_pauses_and_no_evict_does_not():
-    paused = {}
-    for policy in POLICIES:
-        config = ExecutorConfig(batch_scheduler_policy=policy, max_tokens_in_paged_kv_cache=TIGHT_CACHE)
-        with load(config) as executor:
-            executor.generate_all([Request(PROMPTS[3], 32) for _ in range(3)])  # one block each, later two
-            paused[policy] = max(row.paused for row in executor.iteration_stats)
-    assert paused["max_utilization"] > 0 == paused["guaranteed_no_evict"]
-
-
 def test_a_waiting_request_does_not_overtake_a_paused_one():
     config = ExecutorConfig(batch_scheduler_policy="max_utilization", max_tokens_in_paged_kv_cache=TIGHT_CACHE)
     with load(config) as executor:
@@ -352,15 +341,11 @@ def test_a_long_prompt_is_computed_in_parts(load_real, alone):
     [
         (Request([], 4), "The prompt is empty"),
         (Request([1], 0), r"request_output_len \(max_tokens\) is 0; it must be at least 1"),
-        (Request([1], -5), "is -5; it must be at least 1"),
         (Request([1] * 49, 4), r"Prompt length \(49\) exceeds maximum input length \(48\)"),
         (Request([1, SMALL_VOCAB], 4), f"token id {SMALL_VOCAB}; this model's ids go from 0 to {SMALL_VOCAB - 1}"),
-        (Request([-1], 4), "input_ids has the token id -1"),
         (Request([1], 4, stop_words=[[2], [99999]]), "stop_words_list has the token id 99999"),
-        (Request([1], 4, bad_words=[[-7]]), "bad_words_list has the token id -7"),
         (Request([1], 4, bad_words=[[1], []]), "bad_words_list has an empty word"),
         (Request([1], 4, end_id=SMALL_VOCAB), f"end_id has the token id {SMALL_VOCAB}; this model's ids go from 0"),
-        (Request([1], 4, end_id=-2), "end_id has the token id -2"),
         (Request([1.5], 4), "input_ids has the token id 1.5"),
         (Request([1], 2.5), r"\(max_tokens\) is 2.5; it must be at least 1"),
     ],
@@ -428,7 +413,6 @@ def hold(executor: Executor) -> threading.Event:
             {"kv_cache_free_gpu_mem_fraction": -0.1},
             "kv_cache_free_gpu_mem_fraction is -0.1; give a value of at least 0 and at most 1",
         ),
-        ({"kv_cache_free_gpu_mem_fraction": 1.1}, "kv_cache_free_gpu_mem_fraction is 1.1"),
         ({"kv_cache_free_gpu_mem_fraction": float("nan")}, "kv_cache_free_gpu_mem_fraction is nan"),
         ({"max_queue_size": -1}, "max_queue_size is -1; give a value of at least 0"),
         ({"max_tokens_in_paged_kv_cache": 0}, "max_tokens_in_paged_kv_cache is 0; give a value of at least 1"),
@@ -468,16 +452,6 @@ def test_a_stream_is_one_token_a_response_and_joins_to_the_whole(executor):
     assert receiver.tokens == ALONE[3]
 
 
-def test_streamed_text_joins_to_the_whole(executor, small_engine):
-    tokenizer = load_tokenizer(small_engine)
-    receiver = send(executor, Request(PROMPTS[5], MAX_OUTPUT, streaming=True)).wait()
-    pieces, before = [], []
-    for response in receiver.responses:
-        pieces.append(tokenizer.decode_increment(before[-8:], response.token_ids, response.is_final))
-        before += response.token_ids
-    assert "".join(pieces) == tokenizer.decode(receiver.tokens)
-
-
 def first_time(tokens: list[int], position: int) -> int:
     """The first position from `position` on whose token has not come before."""
     return next(i for i in range(position, len(tokens)) if tokens[i] not in tokens[:i])
@@ -497,28 +471,12 @@ def test_the_end_token_ends_the_answer_and_is_not_in_it(executor, varied):
     assert (response.token_ids, response.finish_reason) == (tokens[:position], "end_id")
 
 
-def test_min_length_puts_the_end_off(executor, varied):
-    prompt, tokens = varied
-    response = executor.generate(Request(prompt, MAX_OUTPUT, end_id=tokens[0], sampling=SamplingConfig(min_length=5)))
-    assert len(response.token_ids) >= 5
-    assert tokens[0] not in response.token_ids[:5]
-
-
 def test_a_stop_word_ends_the_answer_and_is_in_it(executor, varied):
     prompt, tokens = varied
     position = first_time(tokens, 2)
     word = tokens[position - 1 : position + 1]
     response = executor.generate(Request(prompt, MAX_OUTPUT, stop_words=[[tokens[0], SMALL_VOCAB - 1], word]))
     assert (response.token_ids, response.finish_reason) == (tokens[: position + 1], "stop_words")
-
-
-def test_a_bad_word_does_not_appear(executor, varied):
-    prompt, tokens = varied
-    word = tokens[:2]
-    response = executor.generate(Request(prompt, MAX_OUTPUT, bad_words=[word]))
-    pairs = list(zip(response.token_ids, response.token_ids[1:]))
-    assert response.token_ids[0] == tokens[0]
-    assert tuple(word) not in pairs
 
 
 def test_sampling_is_repeatable_by_its_seed(real_executor):
@@ -631,12 +589,6 @@ def test_in_a_static_batch_who_is_late_does_not_wait_for_the_others(clock, monke
         wait_until(lambda: is_idle(executor), "slots and blocks are free")
 
 
-def test_who_has_time_enough_or_no_limit_is_not_ended(executor):
-    for allotted_time_ms in (None, 3_600_000):
-        request = Request(PROMPTS[3], MAX_OUTPUT, allotted_time_ms=allotted_time_ms)
-        assert executor.generate(request).token_ids == ALONE[3]
-
-
 # Trouble --------------------------------------------------------------------------------------------------------------
 
 
@@ -666,12 +618,7 @@ EXPLODES = SamplingConfig(frequency_penalty=-1e308)  # counted twice it is more 
 POISON = 1000  # a prompt that begins with it has logits that are no numbers
 BAD = {
     "every token forbidden": (Request([1, 2], 8, bad_words=ALL_TOKENS), "Every token is forbidden by bad_words_list"),
-    "every token forbidden, top-k": (
-        Request([1, 2], 8, bad_words=ALL_TOKENS, sampling=SamplingConfig(top_k=5)),
-        "Every token is forbidden by bad_words_list",
-    ),
     "penalty beyond numbers": (Request([1, 2], 8, sampling=EXPLODES), "The logits contain inf, so no token can be"),
-    "logits that are no numbers": (Request([POISON, 2], 8), "The logits contain nan, so no token can be chosen"),
     "logits that are no numbers, with top-p and log-probabilities": (
         Request([POISON, 2], 8, sampling=SamplingConfig(top_p=0.9), return_log_probs=True),
         "The logits contain nan, so no token can be chosen",
@@ -711,17 +658,6 @@ def test_a_fault_while_sampling_ends_that_request_alone(batching, bad, monkeypat
         assert [receiver.wait().tokens for receiver in others] == expected
         wait_until(lambda: is_idle(executor), "slots and blocks are free")
         assert [executor.generate(request).token_ids for request in good] == expected
-
-
-def test_generate_raises_what_the_engine_failed_with(monkeypatch):
-    with load() as executor:
-
-        def fail(chunks):
-            raise RuntimeError("no more electrons")
-
-        monkeypatch.setattr(executor.model, "forward", fail)
-        with pytest.raises(CourseError, match=r"iteration 0 failed \(RuntimeError\): the engine's log says where"):
-            executor.generate(Request([1], 4))
 
 
 @pytest.mark.parametrize("streaming", [True, False])

@@ -84,29 +84,22 @@ def test_same_seed_same_tokens():
     assert runs[0] == runs[1] != runs[2]
 
 
-def changed(config: SamplingConfig, logits, prompt, answer, **sampler) -> list[float]:
-    return Sampler(config, **sampler)._changed(np.array(logits, np.float64), prompt, answer).tolist()
-
-
-def test_repetition_penalty_divides_what_is_positive_and_multiplies_what_is_negative():
-    assert changed(SamplingConfig(repetition_penalty=2.0), [4, -4, 3, -3], [0, 1], []) == [2, -8, 3, -3]
-
-
-def test_repetition_penalty_counts_prompt_and_answer_once():
-    assert changed(SamplingConfig(repetition_penalty=2.0), [4, 4, 4, 4], [0, 0], [0, 1]) == [2, 2, 4, 4]
-
-
-def test_presence_penalty_is_taken_once_and_not_for_the_prompt():
-    assert changed(SamplingConfig(presence_penalty=1.5), [4, 4, 4, 4], [3], [0, 0, 1]) == [2.5, 2.5, 4, 4]
-
-
-def test_frequency_penalty_is_taken_for_each_occurrence():
-    assert changed(SamplingConfig(frequency_penalty=1.5), [4, 4, 4, 4], [3], [0, 0, 1]) == [1, 2.5, 4, 4]
-
-
-def test_penalties_together():
-    config = SamplingConfig(repetition_penalty=2.0, presence_penalty=1.0, frequency_penalty=0.5)
-    assert changed(config, [4, 4, 4], [2], [0, 0]) == [4 / 2 - 1 - 2 * 0.5, 4, 2]
+@pytest.mark.parametrize(
+    ("config", "logits", "prompt", "answer"),
+    [
+        # The first token, which is the likeliest, is brought down to just what the second has.
+        (SamplingConfig(repetition_penalty=2.0), [4, 2], [0], []),
+        (SamplingConfig(repetition_penalty=2.0), [4, 2], [0, 0], [0]),  # once
+        (SamplingConfig(repetition_penalty=2.0), [-2, -4], [0], []),  # what is negative is multiplied
+        (SamplingConfig(presence_penalty=1.5), [4, 2.5], [1], [0, 0]),  # once, and not for the prompt
+        (SamplingConfig(frequency_penalty=1.5), [4, 1], [1], [0, 0]),  # for each occurrence
+        (SamplingConfig(repetition_penalty=2.0, presence_penalty=1.0, frequency_penalty=0.5), [8, 2], [2], [0, 0]),
+    ],
+)
+def test_penalties_by_hand(config, logits, prompt, answer):
+    sampler = Sampler(config)
+    for more, chosen in ((0.01, 0), (-0.01, 1)):
+        assert sampler.choose(np.array([logits[0] + more, logits[1], -9], np.float32), prompt, answer) == chosen
 
 
 def test_a_penalty_changes_the_choice_and_leaves_the_logits_as_they_were():
@@ -142,17 +135,11 @@ def test_log_probability():
     "option, message",
     [
         ({"temperature": math.nan}, "temperature is nan; give a finite number"),
-        ({"temperature": math.inf}, "temperature is inf; give a finite number"),
-        ({"top_p": math.nan}, "top_p is nan; give a finite number"),
-        ({"repetition_penalty": math.nan}, "repetition_penalty is nan; give a finite number"),
         ({"presence_penalty": -math.inf}, "presence_penalty is -inf; give a finite number"),
         ({"temperature": -1.0}, "temperature is -1.0; give a value of at least 0"),
         ({"top_k": -1}, "top_k is -1; give a value of at least 0"),
         ({"top_p": 1.5}, "top_p is 1.5; give a value of between 0 and 1"),
-        ({"min_length": -1}, "min_length is -1; give a value of at least 0"),
-        ({"random_seed": -1}, "random_seed is -1; give a value of at least 0"),
         ({"random_seed": 1.5}, "random_seed is 1.5; give a whole number"),
-        ({"top_k": "5"}, "top_k is '5'; give a whole number"),
         ({"temperature": "hot"}, "temperature is hot; give a finite number"),
         ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0; give a value above 0"),
     ],

@@ -20,7 +20,7 @@ from inflight.triton import repository
 from inflight.triton.server import Server
 from inflight.triton.telemetry import Statistics
 
-NO_STATISTICS = Statistics(0, 0, 0, 0, 0.0, 0.0, pd.Series(dtype=int))
+NO_STATISTICS = Statistics(0, 0, 0, 0, pd.Series(dtype=int))
 
 
 def outcome(batches, requests=4, rejected=(), urgent=()):

@@ -71,15 +71,12 @@ def without_m(block):
     [
         (lambda block: [0.0] * 32, "0, where exactly 24"),
         (lambda block: list(block), "32"),
-        (lambda block: "many", "32"),
         (lambda block: decode(bytes(range(20))), "0, where exactly 24"),  # of one block only
         (neighbours, "neighbours"),
         (lambda block: decode(block)[16:] + decode(block)[:16], "low halves"),
         (lambda block: decode(block[2:4] + block[:2] + block[4:]), "first two bytes are d"),
         (without_m, "leave out m"),
-        (lambda block: [2 * weight - decode(block)[at] for at, weight in enumerate(without_m(block))], "m is added"),
         (lambda block: [np.nan] * 32, "0, where exactly 24"),
-        (lambda block: 1 / 0, "ZeroDivisionError"),
     ],
 )
 def test_a_block_that_is_misread_is_told_how(answer, says):
@@ -138,20 +135,17 @@ GIVES = "import numpy as np\n\n\ndef quantize(blocks):\n    return {}\n"
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (GIVES.format("np.zeros((len(blocks), 20), np.uint8)"), "All q are 0"),
-        (GIVES.format("blocks"), "float32 [516, 32]"),
-        (GIVES.format("[[1], [1, 2]]"), "ValueError"),
-        (GIVES.format("blocks / 0 + nothing"), "quantizer.py, line 5: NameError"),
+        (GIVES.format("np.zeros((len(blocks), 20), np.uint8)"), "at most"),
+        (GIVES.format("blocks"), "float32 [256, 32]"),
         (changed("np.rint(", "np.floor("), "0.5 steps"),
         (changed("/ 15", "/ 16"), "at most"),
-        (changed("q[:, :16] | q[:, 16:] << 4", "q[:, ::2] | q[:, 1::2] << 4"), "i + 16"),
+        (changed("q[:, :16] | q[:, 16:] << 4", "q[:, ::2] | q[:, 1::2] << 4"), "not neighbours"),
         (changed("np.stack([d, m]", "np.stack([m, d]"), "first two bytes are d"),
-        (changed("q[:, :16] | q[:, 16:] << 4", "q[:, 16:] | q[:, :16] << 4"), "in the low half"),
-        (WITH_LOOPS.replace(" if d else 0", ""), "quantizer.py, line 12: ZeroDivisionError"),
+        (changed("q[:, :16] | q[:, 16:] << 4", "q[:, 16:] | q[:, :16] << 4"), "low halves come first"),
+        (WITH_LOOPS.replace(" if d else 0", ""), "all alike not right yet. quantizer.py, line 12: ZeroDivisionError"),
         ("", "'quantize'"),
         ("def quantize(blocks)", "quantizer.py, line 1: SyntaxError"),
         ("import os\nos._exit(3)\n", "exit status 3"),
-        ("import sys\nsys.exit(0)\n", "quantizer.py"),
     ],
 )
 def test_blocks_that_lose_too_much_are_told_why(written, text, says):
@@ -167,8 +161,7 @@ def test_a_quantizer_without_end_is_ended(written, monkeypatch):
 
 def test_a_quantizer_that_nobody_has_written_is_open(written, tmp_path):
     assert check("1.2", written(GIVES.format("None"))).status == "not done yet"
-    refused("1.2", tmp_path / "nowhere.py")
-    refused("1.2", 57)
+    refused("1.2", tmp_path / "nowhere.py", "no file")
 
 
 def test_the_courses_quantizer_makes_an_engine(small_checkpoint, tmp_path):
@@ -244,7 +237,6 @@ def test_a_formula_that_nobody_has_written_is_open():
     assert check("1.3", (lambda *_: None, lambda *_: None)).status == "not done yet"
     result = check("1.3", (kv_bytes, lambda *_: None))
     assert [part for part, status in result.parts.items() if status == "not done yet"] == ["whole blocks"]
-    refused("1.3", kv_bytes)
 
 
 # 1.4 ------------------------------------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from inflight.notebook.checks import check
 from inflight.notebook.mine import COURSES_OWN
 from inflight.paths import COURSE
 from inflight.triton import repository, telemetry
-from inflight.triton.client import Client
 from inflight.triton.server import Server
+from tests.engines import ask_tokens
 
 SEED = os.environ.get("INFLIGHT_SEED", "48151")
 
@@ -261,9 +261,10 @@ def test_a_right_one_serves_and_a_wrong_one_is_refused(small_engine, tmp_path, w
     repo = repository.assemble(
         tmp_path / "repo", small_engine, iteration_log_path=log_path, scheduler_path=COURSES_OWN / "scheduler.py"
     )
-    with Server(repo) as server, Client(server.grpc_url) as client:
-        right = client.ask_tokens([5] * 12, 9, end_id=-1, exclude_input_in_output=True).token_ids
+    with Server(repo) as server:
+        ask = lambda: ask_tokens(server, [5] * 12, 9, end_id=-1, exclude_input_in_output=True)
+        right = ask()
         assert len(right) == 9 and len(telemetry.iterations(log_path)) == 9
         with pytest.raises(CourseError, match=r"own\.py, line \d+: schedule\(\) admits request \d+, which is neither"):
             server.load("tensorrt_llm", scheduler_path=str(written(ADMITS_TWICE)))
-        assert client.ask_tokens([5] * 12, 9, end_id=-1, exclude_input_in_output=True).token_ids == right
+        assert ask() == right

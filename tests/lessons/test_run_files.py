@@ -6,14 +6,14 @@ from collections import Counter, defaultdict
 import pandas as pd
 import pytest
 
-from inflight.bench.load import COLUMNS, Run
+from inflight.bench.load import Run
 from inflight.lessons.batching.run_files import ENGINE, op_stats, timeline
 from tests.bench.test_report import ROWS, STARTED_AT
 
 
 @pytest.fixture
 def run():
-    return Run(pd.DataFrame(ROWS, columns=COLUMNS), STARTED_AT)
+    return Run(ROWS, STARTED_AT)
 
 
 @pytest.fixture

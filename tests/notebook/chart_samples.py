@@ -21,7 +21,7 @@ from inflight.lessons.capstone.service import BRIEF, Deployment, Served
 from inflight.triton.telemetry import Statistics
 
 RANDOM = np.random.default_rng(4)
-NO_STATISTICS = Statistics(0, 0, 0, 0, 0.0, 0.0, pd.Series(dtype=int))
+NO_STATISTICS = Statistics(0, 0, 0, 0, pd.Series(dtype=int))
 SLOTS, BLOCKS = 8, 40
 
 

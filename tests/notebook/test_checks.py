@@ -1,18 +1,15 @@
 """What a lab's check answers, and that it never stops a lab."""
 
-import json
 import subprocess
 import sys
 
-import nbformat
 import numpy as np
 import pandas as pd
 import pytest
 
 from inflight.errors import CourseError
-from inflight.notebook import checks, record, workspace
-from inflight.notebook.checks import NOT_YET, Measured, check, grades, near, plain
-from inflight.paths import COURSE
+from inflight.notebook import checks, workspace
+from inflight.notebook.checks import NOT_YET, Case, Measured, check, grades, near, plain, tried_on
 
 
 @pytest.fixture(autouse=True)
@@ -80,8 +77,8 @@ def test_a_none_inside_an_answer_is_an_answer():
     assert check("9.2", {"a": None}).status == NOT_YET
 
 
-def test_an_unknown_exercise_names_those_there_are():
-    assert check("9.7", 1).hint == "There is no such exercise; there are 9.1."
+def test_an_unknown_exercise_is_told_so():
+    assert check("9.7", 1).hint == "There is no such exercise."
 
 
 def test_what_is_shown_says_it_in_words_and_escapes_the_hint():
@@ -98,36 +95,54 @@ def test_strict_raises_for_what_is_not_right(answer, monkeypatch):
     assert check("9.1", 11520).status == "done"
 
 
-@pytest.fixture
-def course():
-    """What a Python of its own finds after the check of one exercise, and what it says of one that there is not."""
+def test_a_check_imports_the_graders_of_its_lesson_and_no_others():
     script = """
-import json, sys
+import sys
 from inflight.notebook import check
-status = check("4.1", lambda log, slots: None).status
-graders = [name for name in sys.modules if name.startswith("inflight.lessons.") and name.endswith(".grading")]
-modules = [name.split(".")[2] for name in graders]
-print(json.dumps([status, sorted(modules), check("99.1", 1).hint]))
+print(check("4.1", lambda log, slots: None).status)
+print(*[name for name in sys.modules if name.startswith("inflight.lessons.") and name.endswith(".grading")])
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout)
+    assert ran.stdout.splitlines()[-2:] == [NOT_YET, "inflight.lessons.batching.grading"], ran.stderr
 
 
-def test_a_check_imports_the_graders_of_its_lesson_and_no_others(course):
-    status, modules, _ = course
-    assert status == NOT_YET and modules == ["batching"]
+# What is found --------------------------------------------------------------------------------------------------------
+
+CASES = [
+    Case(([1, 2],), 1.5, "mean of [1, 2]", "Add them up, and divide by how many there are.", ((3, "Divide the sum."),)),
+    Case(([4],), 4, "mean of [4]", "One number is its own mean."),
+]
 
 
-def test_an_unknown_exercise_names_those_of_all_lessons(course):
-    known = course[2].partition("there are ")[2].rstrip(".").split(", ")
-    labs = [
-        cell.source
-        for path in sorted((COURSE / "labs").glob("*.ipynb"))
-        for cell in nbformat.read(path, as_version=4).cells
-        if cell.cell_type == "code"
-    ]
-    assert known == sorted(set(record.CHECKED.findall("\n".join(labs))))
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda numbers: sum(numbers) / len(numbers), "Done."),
+        (lambda numbers: None, "Not done yet."),
+        (sum, "Not right yet. mean of [1, 2]: 3, where exactly 1.5 is wanted. Divide the sum."),
+        (max, "Not right yet. mean of [1, 2]: 2, where exactly 1.5 is wanted. Add them up, and divide by how many"),
+        (lambda numbers: numbers.pop() and 1.5, "Not right yet. mean of [4]: 1.5, where exactly 4 is wanted. One"),
+        (lambda numbers: "many", "Not right yet. mean of [1, 2]: 'many', where 1.5 is wanted. Add them up"),
+    ],
+)
+def test_a_function_is_told_of_the_first_case_that_it_gets_wrong(answer, said):
+    grades("9.2")(lambda answer, _choose: tried_on(CASES, answer, near))
+    assert repr(check("9.2", answer)).startswith(f"Exercise 9.2: {said}")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (CourseError("There is no engine."), "Not right yet. There is no engine."),
+        (NotImplementedError(), "Not done yet."),
+    ],
+)
+def test_an_error_that_says_enough_is_told_as_it_is(error, said):
+    def grade(answer, _choose):
+        raise error
+
+    grades("9.2")(grade)
+    assert repr(check("9.2", 1)) == f"Exercise 9.2: {said}"
 
 
 # What is measured -----------------------------------------------------------------------------------------------------

@@ -5,8 +5,9 @@ import pytest
 
 from inflight.lessons.batchers import on_paper
 from inflight.lessons.sequences.sequences import Step
-from inflight.notebook import checks
+from inflight.notebook import checks, record
 from inflight.notebook.checks import check
+from inflight.paths import COURSE
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +52,7 @@ def all_projections_again(x, query, key, value, cache):
 @pytest.mark.parametrize(
     ("exercise", "answer", "says"),
     [
-        ("3.1", felt, "ttft_ms ✓, itl_ms not right yet, end_to_end_ms ✓, tokens_per_s not right yet."),
+        ("3.1", felt, "ttft_ms ✓, itl_ms still open, end_to_end_ms ✓, tokens_per_s still open."),
         ("4.4", (([128] + [8] * 7) * 3, None), "wins ✓, draws still open."),
         ("4.4", (([128] + [8] * 7) * 3, [None] * 24), "wins ✓, draws still open."),
         ("6.1", sizes_without_a_delay,
@@ -69,9 +70,11 @@ def test_a_check_says_which_part_is_right(exercise, answer, says):
     assert result.insight == ""
 
 
-def test_every_exercise_has_a_sentence_or_two_of_insight_for_who_is_done():
+def test_every_check_of_a_lab_has_a_grader_and_a_sentence_or_two_of_insight_for_who_is_done():
     for lesson in checks._lessons():
         checks._import_graders(lesson)
+    labs = "".join(path.read_text(encoding="utf-8") for path in (COURSE / "lessons").glob("*/lab.py"))
+    assert sorted(checks._graders) == sorted(record.CHECKED.findall(labs))
     for exercise, grader in checks._graders.items():
         insight = grader.insight
         assert insight.endswith(".") and insight.count(". ") < 2 and len(insight.split()) > 6, exercise

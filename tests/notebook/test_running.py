@@ -9,7 +9,7 @@ from inflight.errors import CourseError
 from inflight.notebook import session
 from inflight.notebook.widgets import ConfigEditor, Playground
 from inflight.triton import repository
-from inflight.triton.attached import Address
+from inflight.triton.records import Address
 from inflight.triton.server import Server
 from tests.engines import wait_until
 

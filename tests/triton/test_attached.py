@@ -1,21 +1,18 @@
 """A server that runs already: attached, used as far as it lets us, left as it was."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
 from inflight.bench import trace_run
 from inflight.bench.workload import TimedRequest
-from inflight.cli.commands import app
 from inflight.errors import CourseError
 from inflight.lessons import kv_cache
-from inflight.triton import attached, repository, telemetry
-from inflight.triton.attached import Address
+from inflight.triton import attached, records, repository, telemetry
 from inflight.triton.client import Client, get_json, is_ok
+from inflight.triton.records import Address
 from inflight.triton.server import Server
-from tests.engines import build_small, is_ready
+from tests.engines import is_ready
 from tests.triton import foreign
 
 pytestmark = pytest.mark.server
@@ -28,16 +25,10 @@ def assembled(folder, engine, **values):
 
 
 @pytest.fixture(scope="module")
-def roomy_engine(small_checkpoint, tmp_path_factory):
-    """The chat template takes many of the small model's tokens, so its prompts are allowed some more of them."""
-    return build_small(small_checkpoint, tmp_path_factory.mktemp("roomy") / "engine", max_input_len=64)
-
-
-@pytest.fixture(scope="module")
-def fixed(roomy_engine, tmp_path_factory):
+def fixed(small_engine, tmp_path_factory):
     """A Triton that loads nothing on request."""
     folder = tmp_path_factory.mktemp("fixed")
-    with foreign.running(assembled(folder, roomy_engine), folder) as address:
+    with foreign.running(assembled(folder, small_engine), folder) as address:
         yield address
 
 
@@ -99,22 +90,13 @@ def test_one_whose_control_is_closed_by_another_is_used_without_it(small_engine,
             assert is_ready(server)
 
 
-def test_a_server_of_somebody_else_is_measured(fixed, roomy_engine, tmp_path):
-    records = [{"input": f"Hi {number}", "instruction": "b", "output": "word " * 3} for number in range(4)]
-    (tmp_path / "dataset.json").write_text(json.dumps(records))
-    options = ["--url", fixed.grpc_url, "--engine-dir", str(roomy_engine), "--json"]
-    data = ["--dataset", str(tmp_path / "dataset.json"), "--concurrency", "2"]
-    done = CliRunner().invoke(app, ["bench", "load", *options, *data])
-    assert done.exit_code == 0, done.output
-    assert all((row["requests"], row["errors"]) == (4, 0) for row in json.loads(done.stdout)["rows"])
-
-
 # What does ------------------------------------------------------------------------------------------------------------
 
 
 def test_elsewhere_settings_are_ours_and_places_theirs(own, lesson, monkeypatch):
     address = Address(own.http_url, own.grpc_url, own.metrics_url)
-    monkeypatch.setattr(attached, "records", SimpleNamespace(at=lambda url: None))  # so that files are not shared
+    elsewhere = SimpleNamespace(at=lambda url: None, headers=records.headers)  # so that files are not shared
+    monkeypatch.setattr(attached, "records", elsewhere)
     repository.edit(lesson, "tensorrt_llm", gpt_model_type="V1", gpt_model_path="/not/there")
     with Server(lesson, place=address) as server:
         config = get_json(server.http_url, "/v2/models/tensorrt_llm/config")
@@ -142,7 +124,7 @@ def test_ports_that_nobody_names_are_counted_from_the_one_that_is():
     assert Address.at(*named) == Address(*named)
 
 
-@pytest.mark.parametrize("url", ["", "lab", "http://lab", "ftp://lab:21", ":8000", "http://lab:x"])
+@pytest.mark.parametrize("url", ["", "lab", "http://lab", "https://lab:443", ":8000", "http://lab:x", "unix:/nowhere"])
 def test_what_is_no_address_is_refused(url):
     with pytest.raises(CourseError, match="is no address of a server"):
         Address.at(url)

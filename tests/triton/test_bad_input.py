@@ -13,6 +13,7 @@ from inflight.triton import repository
 from inflight.triton.client import Client, Connection, errors, tensors
 from inflight.triton.server import Server
 from tests import outside_clients as outside
+from tests.engines import ask_tokens
 
 pytestmark = pytest.mark.server
 
@@ -32,12 +33,12 @@ class Place:
     engine: Path
     folder: Path
 
-    def ask(self, text=FRANCE, http=False, **options):
-        """A request as the client makes it; `http` chooses the protocol."""
-        return Client(self.streaming.http_url if http else self.streaming.grpc_url).ask(text, **options)
+    def ask(self, text=FRANCE, **options):
+        """A request as the client makes it."""
+        return Client(self.streaming.grpc_url).ask(text, **options)
 
-    def ask_tokens(self, input_ids, request_output_len=4, **options):
-        return Client(self.streaming.grpc_url).ask_tokens(input_ids, request_output_len, **options)
+    def ask_tokens(self, input_ids):
+        return ask_tokens(self.streaming, input_ids, 4)
 
     def send(self, remove=(), **arrays):
         """A request that the client would not make: the usual tensors, with some replaced or left out."""
@@ -79,12 +80,12 @@ def serve_without_an_engine(place):
 
 CASES = {  # what is done, and the fact that its sentence has
     "empty prompt": (lambda p: p.ask(""), "text_input"),
-    "blank prompt": (lambda p: p.ask(" \n ", http=True), "text_input"),
+    "blank prompt": (lambda p: p.ask(" \n "), "text_input"),
     "no tokens": (lambda p: p.ask_tokens([]), "at least one token"),
     "prompt too long": (lambda p: p.ask("word " * 2000), "1024"),
     "max_tokens 0": (lambda p: p.ask(max_tokens=0), "max_tokens"),
     "max_tokens huge": (lambda p: p.ask(max_tokens=10**10), "max_tokens is 10000000000"),
-    "max_tokens text, HTTP": (lambda p: p.ask(max_tokens="many", http=True), "max_tokens is 'many'"),
+    "max_tokens text": (lambda p: p.ask(max_tokens="many"), "max_tokens is 'many'"),
     "wrong dtype": (lambda p: p.send(max_tokens=np.array([[4.0]], np.float32)), "max_tokens"),
     "wrong shape": (lambda p: p.send(max_tokens=np.array([[4, 4]], np.int32)), "[1,2]"),
     "missing tensor": (lambda p: p.send(remove=["max_tokens"]), "max_tokens"),
@@ -93,7 +94,7 @@ CASES = {  # what is done, and the fact that its sentence has
     "unknown model": (lambda p: Client(p.streaming.grpc_url, model="llama").ask(FRANCE), "'llama'"),
     "token id too large": (lambda p: p.ask_tokens([1, 49152]), "49152"),
     "NaN temperature": (lambda p: p.ask(temperature=math.nan), "temperature"),
-    "negative temperature": (lambda p: p.ask(temperature=-1.0, http=True), "temperature is -1.0"),
+    "negative temperature": (lambda p: p.ask(temperature=-1.0), "temperature is -1.0"),
     "top_p above 1": (lambda p: p.ask(top_p=1.5), "top_p is 1.5"),
     "beams": (lambda p: p.ask(beam_width=4), "beam_width"),
     "a negative token id to be decoded": (
@@ -122,8 +123,7 @@ def test_bad_input_has_a_message_and_the_server_still_answers(case, place):
 
 def test_after_all_of_it_both_servers_know_the_capital_of_france(streaming_server, whole_server):
     for server in (streaming_server, whole_server):
-        for url in (server.grpc_url, server.http_url):
-            assert "Paris" in Client(url).ask(FRANCE).text
+        assert "Paris" in Client(server.grpc_url).ask(FRANCE).text
 
 
 def test_a_huge_number_of_tokens_is_cut_to_the_engines_limit(streaming_server):

@@ -75,14 +75,9 @@ def work_of(items, units=1):
     return triton.InferInput("work", [items, 1], "INT32").set_data_from_numpy(np.full((items, 1), units, np.int32))
 
 
-def waiting(number, **values):
+def waiting(number):
     """Requests that come while the model is busy."""
-    return at([0.5 + 0.01 * index for index in range(number)], **values)
-
-
-def order(outcome):
-    """The answered requests as the model saw them: batch by batch, place by place."""
-    return [request for batch in outcome.executions["requests"] for request in batch]
+    return at([0.5 + 0.01 * index for index in range(number)])
 
 
 def outcomes(outcome):
@@ -101,13 +96,6 @@ def test_a_request_may_have_several_items_and_each_has_its_place(plain_server):
     assert columns["instance"] == [0, 0, 0] and len(set(columns["execution"])) == 1
 
 
-def test_without_a_batcher_every_request_is_a_batch(trial):
-    outcome = trial("", [BUSY, *waiting(5)])
-    assert outcome.executions["size"].tolist() == [1] * 6
-    assert outcome.executions["work"].tolist() == [BUSY.work] + [1] * 5
-    assert (outcome.executions["start_s"].iloc[1:].to_numpy() > outcome.executions["end_s"].iloc[:-1].to_numpy()).all()
-
-
 # Size and time --------------------------------------------------------------------------------------------------------
 
 
@@ -115,18 +103,6 @@ def test_what_waits_while_the_model_is_busy_becomes_a_batch_of_at_most_max_batch
     arrivals = [BUSY, *waiting(12)]
     assert trial("dynamic_batching { }", arrivals).executions["size"].tolist() == [1, 8, 4]
     assert trial("dynamic_batching { }", arrivals, max_batch_size=5).executions["size"].tolist() == [1, 5, 5, 2]
-
-
-# Instances and order --------------------------------------------------------------------------------------------------
-
-
-def test_a_higher_priority_overtakes_and_a_request_that_names_none_has_the_default(trial):
-    levels = {3: 3, 4: 3, 0: 2, 7: 2, 2: 2, 1: 1}  # what is named, and what it counts as; 3 and 7 are sent twice
-    named = [3, 3, 0, 7, 7, 2, 1, 1]
-    arrivals = [BUSY, *(Arrival(one.at_s, priority=level) for one, level in zip(waiting(8), named))]
-    outcome = trial("dynamic_batching { priority_levels: 3 default_priority_level: 2 }", arrivals, max_batch_size=4)
-    assert [levels[named[request - 2]] for request in order(outcome)[1:]] == [1, 1, 2, 2, 2, 2, 3, 3]
-    assert outcome.executions["size"].tolist() == [1, 4, 4]
 
 
 # The queue ------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ EXAMPLES = {
     "dynamic_batching.preserve_ordering": "true",
     "dynamic_batching.default_queue_policy.timeout_action": "DELAY",
     "sequence_batching.direct.minimum_slot_utilization": "0.5",
-    "sequence_batching.oldest.preferred_batch_size": "8",
 }
 
 

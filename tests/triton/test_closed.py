@@ -13,9 +13,9 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from inflight.errors import CourseError
-from inflight.triton import keys, records, repository, telemetry
-from inflight.triton.attached import Address
+from inflight.triton import records, repository, telemetry
 from inflight.triton.client import Client, Connection
+from inflight.triton.records import Address
 from inflight.triton.repository import RUNNING_SUM
 from inflight.triton.server import PRIVATE, Server
 from tests.engines import start_python
@@ -49,7 +49,7 @@ def private_server(repo):
 
 
 def key(server) -> str:
-    return server.headers[keys.HEADER]
+    return server.headers[records.HEADER]
 
 
 # What takes a key, over HTTP ------------------------------------------------------------------------------------------
@@ -109,10 +109,10 @@ def is_refused(url: str, endpoint, headers: dict | None = None) -> bool:
 
 @pytest.mark.parametrize("endpoint", HTTP_CONTROL, ids=named)
 def test_control_over_http_takes_the_key(server, endpoint):
-    for headers in ({}, ORIGIN, {keys.HEADER: ""}, {keys.HEADER: "0" * 64}, {keys.HEADER: key(server)[:-1]}):
+    for headers in ({}, ORIGIN, {records.HEADER: ""}, {records.HEADER: "0" * 64}, {records.HEADER: key(server)[:-1]}):
         assert is_refused(server.http_url, endpoint, headers), headers
     if "planted" not in endpoint[1]:  # what it does for the user is not the question here
-        assert not is_refused(server.http_url, endpoint, {keys.HEADER: key(server)})
+        assert not is_refused(server.http_url, endpoint, {records.HEADER: key(server)})
 
 
 @pytest.mark.parametrize("endpoint", HTTP_INFERENCE, ids=named)
@@ -150,9 +150,9 @@ def is_refused_by_grpc(url: str, method: str, headers: dict | None = None) -> bo
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_of_grpc_is_open_or_takes_the_key(server, method):
-    for headers in ({}, {keys.GRPC_HEADER: "0" * 64}, {keys.HEADER: key(server)}):
+    for headers in ({}, {records.GRPC_HEADER: "0" * 64}, {records.HEADER: key(server)}):
         assert is_refused_by_grpc(server.grpc_url, method, headers) == (method not in GRPC_HEALTH | GRPC_INFERENCE)
-    assert not is_refused_by_grpc(server.grpc_url, method, {keys.GRPC_HEADER: key(server)})
+    assert not is_refused_by_grpc(server.grpc_url, method, {records.GRPC_HEADER: key(server)})
 
 
 # Who finds the key ----------------------------------------------------------------------------------------------------
@@ -166,10 +166,10 @@ def test_each_server_has_a_key_of_its_own_in_a_record_that_the_user_alone_can_op
 
 
 def test_a_program_of_the_user_finds_it_by_the_address_alone(server):
-    script = "import sys; from inflight.triton import keys; print(*keys.headers(sys.argv[1]).values())"
+    script = "import sys; from inflight.triton import records; print(*records.headers(sys.argv[1]).values())"
     for url in (server.http_url, server.grpc_url, server.http_url.replace("127.0.0.1", "localhost")):
         assert start_python(script, url).communicate(timeout=60)[0].split() == [key(server)] * 2
-    assert keys.headers("http://127.0.0.1:9") == {}
+    assert records.headers("http://127.0.0.1:9") == {}
 
 
 # Private --------------------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def test_a_private_server_does_all_that_others_do(private_server):
     with Connection(private_server.grpc_url) as connection:
         assert connection.triton.get_model_metadata(MODEL).name == MODEL
     for url in (private_server.grpc_url, private_server.http_url):
-        assert Client(url, MODEL).is_ready() and Client(url, MODEL).metadata()["name"] == MODEL
+        assert Client(url, MODEL).is_ready() and Client(url, MODEL).config().name == MODEL
     attached = Server(private_server.repo, place=Address.at(private_server.http_url)).start()
     assert [row.state for row in attached.models()] == ["READY"]
     attached.stop()

@@ -15,7 +15,7 @@ from inflight.triton.client import Client
 from inflight.triton.repository import contracts
 from inflight.triton.server import Server
 from tests import outside_clients as outside
-from tests.engines import active_requests, build_small, wait_until
+from tests.engines import active_requests, ask_tokens, build_small, wait_until
 
 pytestmark = pytest.mark.server
 
@@ -55,8 +55,7 @@ def ids(engine_dir):
 @pytest.fixture(scope="module")
 def tokens(whole, ids):
     """The answer, by the course's client; the outside ones of 0.9 and later send an end_id of 2 too."""
-    with Client(whole.grpc_url) as client:
-        return client.ask_tokens(ids, LENGTH, end_id=2).token_ids
+    return ask_tokens(whole, ids, LENGTH, end_id=2)
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +81,7 @@ def test_the_token_client_streams(streaming, release, ids, tokens):
 def test_the_token_client_stops_a_stream(streaming, release, ids):
     found = outside.core_streamed_and_stopped(streaming, release, ids, LONG)
     assert 0 < len(found) < LONG
-    with Client(streaming.grpc_url) as client:
-        assert client.ask_tokens(ids, len(found), end_id=2).token_ids == found, "none lost, none twice"
+    assert ask_tokens(streaming, ids, len(found), end_id=2) == found, "none lost, none twice"
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -304,8 +302,7 @@ def test_each_prompt_has_words_of_its_own(streaming, engine_dir, tokens, answer)
 def test_token_requests_in_one_are_answered_as_if_they_were_alone(streaming, engine_dir):
     tokenizer = load_tokenizer(engine_dir)
     ids = [tokenizer.encode(prompt) for prompt in PROMPTS]
-    with Client(streaming.grpc_url) as client:
-        alone = [client.ask_tokens(one, length, end_id=2).token_ids for one, length in zip(ids, LENGTHS)]
+    alone = [ask_tokens(streaming, one, length, end_id=2) for one, length in zip(ids, LENGTHS)]
     for streams in (False, True):
         found = [[] for _ in ids]
         for result in outside.infer_on_stream(streaming, "tensorrt_llm", core_batch(ids, LENGTHS, streams)):

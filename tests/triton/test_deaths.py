@@ -37,17 +37,17 @@ def test_who_waits_for_a_model_that_dies_is_told_and_the_server_starts_again(ser
 
     def read_all(client):
         try:
-            for _ in client.stream("Hello", max_tokens=40, min_length=40):
+            for _ in client.stream("Hello", max_tokens=80, min_length=80):
                 first.release()
         except CourseError as error:
             return error
         return None
 
-    waiting = [Client(url, timeout_s=200) for url in (server.grpc_url, server.http_url) * 4]
+    waiting, engine = [Client(server.grpc_url, timeout_s=200) for _ in range(8)], model_process(server, "tensorrt_llm")
     with ThreadPoolExecutor(len(waiting)) as pool:
         reading = [pool.submit(read_all, client) for client in waiting]
         assert first.acquire(timeout=60)
-        model_process(server, "tensorrt_llm").kill()
+        engine.kill()
         told = [each.result(timeout=300) for each in reading]
     told = [error for error in told if error is not None]  # some may have had all of it
     assert told and all(isinstance(error, ServerGone) and "\n" not in str(error) for error in told), told

@@ -2,24 +2,21 @@
 
 import json
 import os
-import queue
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import tritonclient.grpc as triton
 
-from inflight.checkpoint import sources as checkpoints
 from inflight.checkpoint import weights
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.models import huggingface
 from inflight.triton import repository
-from inflight.triton.client import Client
+from inflight.triton.client import Client, Connection, Refused, text
 from inflight.triton.repository import BASELINE, PIPELINE, assemble, check
 from inflight.triton.server import Server
-from tests.engines import build_small, clients
+from tests.engines import build_small
 
 pytestmark = pytest.mark.server
 
@@ -43,14 +40,6 @@ def small_folder(small_checkpoint, home):
 
 
 # The checkpoint as a Hugging Face folder ------------------------------------------------------------------------------
-
-
-def test_the_folder_is_in_the_cache_and_made_once(small_checkpoint, small_folder, home):
-    assert small_folder.parent == home / "huggingface"
-    made = {path: path.stat().st_mtime_ns for path in small_folder.iterdir()}
-    assert huggingface.folder(small_checkpoint) == small_folder
-    assert {path: path.stat().st_mtime_ns for path in small_folder.iterdir()} == made
-    assert checkpoints.fetch(small_folder).format == "hf"
 
 
 def test_the_weights_are_the_checkpoints_in_bfloat16(small_checkpoint, small_folder):
@@ -151,11 +140,9 @@ def test_an_answer_ends_with_the_models_positions(baseline, small_folder):
     assert all_of_it == exactly(baseline, prompt, room) and len(all_of_it) > len(exactly(baseline, prompt, room - 1))
 
 
-@pytest.mark.parametrize("protocol", [0, 1], ids=["grpc", "http"])
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_a_stream_brings_the_same_text_in_pieces(server, baseline, prompt, protocol):
-    client = clients(server, BASELINE)[protocol]
-    streamed = client.stream(prompt, 24, min_length=24).read()
+def test_a_stream_brings_the_same_text_in_pieces(baseline, prompt):
+    streamed = baseline.stream(prompt, 24, min_length=24).read()
     assert 1 < len(streamed.pieces) <= 25 and streamed.text == exactly(baseline, prompt, 24)
 
 
@@ -194,15 +181,9 @@ def test_what_is_refused_in_one_sentence(baseline, text, options, fact):
 
 
 def test_a_batch_is_refused(server, baseline):
-    tensors = []
-    for name, kind, values in (
-        ("text_input", "BYTES", np.array([[b"a"], [b"b"]], np.object_)),
-        ("max_tokens", "INT32", np.array([[4], [4]], np.int32)),
-    ):
-        tensors.append(triton.InferInput(name, values.shape, kind).set_data_from_numpy(values))
-    arrived = queue.SimpleQueue()
-    with triton.InferenceServerClient(server.grpc_url) as connection:
-        connection.start_stream(lambda result, error: arrived.put(error))
-        connection.async_stream_infer(BASELINE, tensors)
-        assert arrived.get(timeout=60) is not None
+    arrays = {"text_input": text("a", "b"), "max_tokens": np.array([[4], [4]], np.int32)}
+    with Connection(server.grpc_url) as connection:
+        connection.open_stream()
+        connection.send_on_stream(BASELINE, arrays)
+        assert isinstance(connection.next_reply(60).error, Refused)
     assert baseline.is_ready()

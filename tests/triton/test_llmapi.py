@@ -16,12 +16,12 @@ from inflight.engine.config import Request, SamplingConfig
 from inflight.engine.executor import Executor
 from inflight.errors import CourseError
 from inflight.triton import Door, repository
-from inflight.triton.attached import Address
 from inflight.triton.client import Client, Connection, NoAnswer
+from inflight.triton.records import Address
 from inflight.triton.repository import contracts
 from inflight.triton.server import Server
 from tests import outside_clients as outside
-from tests.engines import active_requests, build_small, clients, metric, wait_until
+from tests.engines import active_requests, build_small, metric, wait_until
 from tests.triton import foreign
 
 MODEL, SETTINGS = "tensorrt_llm", "tensorrt_llm/1/model.yaml"
@@ -114,7 +114,7 @@ def generate(server, path: str = "generate", **body):
 def test_its_config_is_that_of_tensorrt_llm_and_model_yaml_decides_what_it_leaves_open(whole, streaming):
     for server, decoupled in ((whole, False), (streaming, True)):
         with Client(server.grpc_url) as client:
-            config = client.config(MODEL)
+            config = client.config()
         assert config.max_batch_size == 0 and config.model_transaction_policy.decoupled is decoupled
         required = [tensor.name for tensor in config.input if not tensor.optional]
         assert required == ["text_input"] and len(config.input) == 22 and len(config.output) == 16
@@ -253,18 +253,17 @@ def test_what_asks_for_nothing_is_taken(whole):
 @pytest.mark.server
 def test_the_courses_client_asks_it_by_its_own_names(whole, streaming, engine, answer):
     for server in (whole, streaming):
-        for client in clients(server):
-            assert client.is_ready() and client.ask(PROMPT, LENGTH).text == answer
-            assert client.ask(PROMPT, LENGTH, exclude_input_in_output=False).text == PROMPT + answer
-            drawn = client.ask(PROMPT, 8, temperature=5.0, top_k=50, random_seed=3).text
-            assert drawn == engine(PROMPT, 8, temperature=5.0, top_k=50, random_seed=3)[0]
-            with pytest.raises(CourseError, match="no option 'bad_words'"):
-                client.ask(PROMPT, LENGTH, bad_words=["one"])
-    for client in clients(streaming):
-        streamed = client.stream(PROMPT, LENGTH).read()
-        assert streamed.text == answer and len(streamed.pieces) == LENGTH
-        stop = answer[3:5]
-        assert client.stream(PROMPT, LONG, stop_words=[stop]).read().text == answer[: answer.index(stop)]
+        client = Client(server.grpc_url)
+        assert client.is_ready() and client.ask(PROMPT, LENGTH).text == answer
+        assert client.ask(PROMPT, LENGTH, exclude_input_in_output=False).text == PROMPT + answer
+        drawn = client.ask(PROMPT, 8, temperature=5.0, top_k=50, random_seed=3).text
+        assert drawn == engine(PROMPT, 8, temperature=5.0, top_k=50, random_seed=3)[0]
+        with pytest.raises(CourseError, match="no option 'bad_words'"):
+            client.ask(PROMPT, LENGTH, bad_words=["one"])
+    streamed = client.stream(PROMPT, LENGTH).read()
+    assert streamed.text == answer and len(streamed.pieces) == LENGTH
+    stop = answer[3:5]
+    assert client.stream(PROMPT, LONG, stop_words=[stop]).read().text == answer[: answer.index(stop)]
 
 
 @pytest.mark.server
@@ -311,7 +310,7 @@ def test_what_it_obeys_reaches_the_engine_also_when_it_is_loaded_again(engine_di
         server.load(MODEL)
         wait_until(lambda: request_slots() == 2 and blocks() == 200, "the engine has other limits")
         with Client(server.grpc_url) as client:
-            assert client.is_decoupled(MODEL)
+            assert client.is_decoupled()
             assert len(client.stream(PROMPT, LENGTH).read().pieces) == 1, "V1 answers at once"
 
 

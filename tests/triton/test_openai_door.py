@@ -7,10 +7,9 @@ import pytest
 
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
-from inflight.triton.client import Client
 from inflight.triton.detokenizer import Text
 from inflight.triton.openai_door import Door
-from tests.engines import active_requests, metric, wait_until
+from tests.engines import active_requests, ask_tokens, metric, wait_until
 
 pytestmark = pytest.mark.server
 
@@ -59,9 +58,8 @@ def of_the_engine(streaming_server, course_engine):
 
     def ask(prompt, max_tokens):
         ids = tokenizer.encode(tokenizer.chat(prompt) if isinstance(prompt, list) else prompt)
-        with Client(streaming_server.grpc_url) as client:
-            answer = client.ask_tokens(ids, max_tokens, end_id=tokenizer.end_id)
-        return tokenizer.decode(answer.token_ids), len(ids), len(answer.token_ids)
+        tokens = ask_tokens(streaming_server, ids, max_tokens, end_id=tokenizer.end_id)
+        return tokenizer.decode(tokens), len(ids), len(tokens)
 
     return ask
 
@@ -129,7 +127,7 @@ def test_a_client_that_goes_away_frees_its_slot(door, streaming_server, stream):
     body = {"prompt": "Once", "max_tokens": LONG, "ignore_eos": True, "stream": stream, "temperature": 0}
     before = iterations(streaming_server)
     with (
-        httpx.Client(base_url=door.url, timeout=1.0) as http,
+        httpx.Client(base_url=door.url, timeout=60 if stream else 1.0) as http,
         http.stream("POST", TEXT, json=body) if stream else (pytest.raises(httpx.ReadTimeout)) as response,
     ):
         if stream:

@@ -1,15 +1,15 @@
 """A scheduler of one's own in the running server: it takes effect at a load, and a bad one hurts nobody."""
 
 import json
-import threading
 
+import numpy as np
 import pytest
 
 from inflight.errors import CourseError
 from inflight.triton import repository
-from inflight.triton.client import Client
+from inflight.triton.client import Connection
 from inflight.triton.server import Server
-from tests.engines import model_process
+from tests.engines import ask_tokens, model_process
 
 pytestmark = pytest.mark.server
 
@@ -76,21 +76,20 @@ def load(server, files):
 
 
 def most_at_once(server, files) -> int:
-    """Requests in the fullest iteration of three that run side by side."""
+    """Requests in the fullest iteration of three prompts that come at once."""
     start = (files / "log.jsonl").stat().st_size if (files / "log.jsonl").exists() else 0
-    with Client(server.grpc_url) as client:
-        streams = [threading.Thread(target=client.stream_tokens(PROMPT, 30, end_id=-1).read) for _ in range(3)]
-        for stream in streams:
-            stream.start()
-        for stream in streams:
-            stream.join()
+    values = {"input_ids": PROMPT, "input_lengths": [len(PROMPT)], "request_output_len": [30], "end_id": [-1]}
+    with Connection(server.grpc_url) as connection:
+        connection.open_stream()
+        arrays = {name: np.array([value] * 3, np.int32) for name, value in values.items()}
+        connection.send_on_stream("tensorrt_llm", arrays)
+        assert [connection.next_reply(60).error for _ in range(3)] == [None] * 3
     lines = (files / "log.jsonl").read_text()[start:].splitlines()
     return max(json.loads(line)["scheduled"] for line in lines)
 
 
 def ask(server, tokens: int = 5) -> list[int]:
-    with Client(server.grpc_url) as client:
-        return client.ask_tokens(PROMPT, tokens, end_id=-1, exclude_input_in_output=True).token_ids
+    return ask_tokens(server, PROMPT, tokens, end_id=-1, exclude_input_in_output=True)
 
 
 def test_it_schedules_from_the_start_and_a_changed_file_takes_effect_at_the_next_load(server, files, load):
@@ -135,9 +134,8 @@ FAILS_LATER = """
 
 def test_one_that_fails_in_a_run_ends_its_requests_and_the_next_are_answered(server, load):
     load(OLDEST_ALONE.replace("        # HERE", FAILS_LATER.replace("FAULT", "raise ValueError('thirteen')")))
-    with Client(server.grpc_url) as client:
-        with pytest.raises(CourseError, match=r"^my_scheduler\.py, line \d+: ValueError: thirteen"):
-            client.ask_tokens([5] * 13, 5)
+    with pytest.raises(CourseError, match=r"^my_scheduler\.py, line \d+: ValueError: thirteen"):
+        ask_tokens(server, [5] * 13, 5)
     assert len(ask(server)) == 5
 
 
@@ -145,13 +143,13 @@ def test_one_that_does_not_return_ends_its_server_which_says_where(small_engine,
     path = tmp_path / "my_scheduler.py"
     path.write_text(OLDEST_ALONE.replace("        # HERE", FAILS_LATER.replace("FAULT", "while True: pass")))
     repo = repository.assemble(tmp_path / "repo", small_engine, decoupled_mode=True, scheduler_path=path)
-    with Server(repo) as server, Client(server.grpc_url) as client:
+    with Server(repo) as server:
         assert len(ask(server)) == 5
         said = (
             rf"my_scheduler\.py, line {HERE + 2}: schedule\(\) did not return\. The process of the model 'tensorrt_llm'"
         )
         with pytest.raises(CourseError, match=rf"^{said} ended with exit status 1"):
-            client.ask_tokens([5] * 13, 5)
+            ask_tokens(server, [5] * 13, 5)
         path.write_text(OLDEST_ALONE)
         server.start()
         assert len(ask(server)) == 5

@@ -1,4 +1,4 @@
-"""The sequence batcher: who keeps a place, who waits, what the model is told, and what a client must not forget."""
+"""Sequences sent to running-sum: what each remembers, what the model is told, and what is refused."""
 
 import numpy as np
 import pytest
@@ -12,10 +12,8 @@ from inflight.triton.server import Server
 pytestmark = pytest.mark.server
 
 PLACES = 4
-IDLE = "sequence_batching.max_sequence_idle_microseconds"
 CANDIDATES = "sequence_batching.oldest.max_candidate_sequences"
-SOON_US, LATE_US = 300_000, 60_000_000
-NO_START = "must specify the START flag"
+LATE_US = 60_000_000
 
 
 @pytest.fixture(scope="module")
@@ -79,18 +77,7 @@ def test_a_sequence_outlives_the_call_and_is_over_at_its_end(server, load):
     assert again[["sum", "memory", "controls"]].values.tolist() == [[5, "", "START END READY"]]
 
 
-# Direct ---------------------------------------------------------------------------------------------------------------
-
-
-def test_direct_gives_a_sequence_one_place_for_its_life(server, load, log_path):
-    load()
-    answers = send(server, talks(range(1, PLACES + 1), 5))
-    assert (answers.groupby("sequence")["place"].nunique() == 1).all()
-    assert set(answers["place"]) == set(range(PLACES))
-    log = sequences.executions(log_path)
-    seen = log[log["ready"]].merge(answers, on=["execution", "sequence"], suffixes=("_log", ""))
-    assert len(seen) == len(answers) and (seen["place_log"] == seen["place"]).all()
-    assert (seen["start_log"] == seen["start"]).all() and (seen["end_log"] == seen["end"]).all()
+# What the model is told -----------------------------------------------------------------------------------------------
 
 
 def test_a_place_that_nobody_came_for_is_not_ready(server, load, log_path):
@@ -106,28 +93,12 @@ def test_a_place_that_nobody_came_for_is_not_ready(server, load, log_path):
     assert rows["sequence"].tolist() == [0, 0, last]
 
 
-# Oldest ---------------------------------------------------------------------------------------------------------------
-
-
-# What a client forgets ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("strategy", [{}, {CANDIDATES: PLACES}], ids=["direct", "oldest"])
-def test_a_forgotten_end_holds_the_place_until_the_idle_time_out(server, load, strategy):
-    load(**{IDLE: SOON_US}, **strategy)
-    answers = send(server, [*starts(1, 2, 3, 4), Step(5, start=True, end=True)])
-    assert set(answers["outcome"]) == {"answered"}
-    assert answers["execution"].iloc[-1] > answers["execution"].iloc[:-1].max()
-    gone = send(server, [Step(1, 1)])
-    assert gone["outcome"].tolist() == ["refused"] and gone["sum"].isna().all()
-    assert NO_START in gone["message"].item()
-
-
-def test_a_forgotten_start_is_refused(server, load, log_path):
-    load()
+def test_what_is_refused_is_a_row_with_tritons_reason(server, load, log_path, strategy):
+    load(**strategy)
     answers = send(server, [Step(21, 1), Step(22, 5, start=True), Step(21, 2, end=True), Step(22, 5, end=True)])
     assert answers["outcome"].tolist() == ["refused", "answered", "refused", "answered"]
-    assert NO_START in answers["message"].iloc[0]
+    assert "must specify the START flag" in answers["message"].iloc[0]
     assert answers["sum"].dropna().tolist() == [5, 10]
     assert 21 not in set(sequences.executions(log_path)["sequence"])
 

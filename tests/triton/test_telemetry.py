@@ -78,11 +78,6 @@ def test_the_log_has_a_row_an_iteration_and_the_fields_of_the_executor(tmp_path)
     assert table["context_tokens"].sum() + table["generation_tokens"].sum() == 31
 
 
-def test_a_line_that_is_still_being_written_is_left_out(tmp_path):
-    (tmp_path / "log").write_text(log_line() + log_line(iteration=2)[:40])
-    assert iterations(tmp_path / "log")["iteration"].tolist() == [1]
-
-
 def test_a_missing_log_and_a_file_that_is_no_log_are_refused(tmp_path):
     with pytest.raises(CourseError, match="No such file.*iteration_log_path"):
         iterations(tmp_path / "nothing")

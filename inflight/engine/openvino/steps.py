@@ -8,8 +8,7 @@
     keep_last_tokens(graph)
     program = compiled(graph, build_config, "W4A8")
 
-`builder.build` takes the first four steps, `runner.OpenVINOModel` the others. `operations` and `fused` say
-what a graph and a program consist of.
+`builder.build` takes the first four steps, `runner.OpenVINOModel` the others.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import errno
 import os
 import shutil
 import tempfile
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -207,18 +205,3 @@ def cache_shapes(program: ov.CompiledModel) -> dict[str, tuple[ov.Type, list[int
 def block_bytes(program: ov.CompiledModel) -> int:
     """Bytes of one KV cache block: keys and values of `tokens_per_block` tokens in every layer, with their scales."""
     return sum(kind.size * int(np.prod(shape)) for kind, shape in cache_shapes(program).values())
-
-
-# For a reader ---------------------------------------------------------------------------------------------------------
-
-
-def operations(graph: ov.Model) -> Counter[str]:
-    """How many operations of each type a graph has; its constants, which are data, are left out."""
-    names = (node.get_type_name() for node in graph.get_ordered_ops())
-    return Counter(name for name in names if name != "Constant")
-
-
-def fused(program: ov.CompiledModel) -> Counter[str]:
-    """How many operations of each type a program has, as the runtime reports them; its constants are left out."""
-    nodes = (node.get_rt_info()["layerType"].astype(str) for node in program.get_runtime_model().get_ordered_ops())
-    return Counter(name for name in nodes if name != "Const")

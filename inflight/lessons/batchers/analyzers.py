@@ -30,7 +30,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from inflight import cache, files
 from inflight.errors import CourseError
 from inflight.paths import ASSETS
-from inflight.triton import keys, repository
+from inflight.triton import records, repository
 from inflight.triton.server import Server
 
 # Libraries that the binary wants, and the names under which nvidia-pytriton carries them.
@@ -230,7 +230,7 @@ class _KeySender(InferenceServerClientPlugin):
     """Has a client of tritonclient send the key of the server that it asks."""
 
     def __init__(self, url: str):
-        self._headers = keys.headers(url)
+        self._headers = records.headers(url)
 
     def __call__(self, request) -> None:
         request.headers = {**request.headers, **self._headers}

@@ -14,11 +14,21 @@ import pandas as pd
 
 from inflight.engine.config import BuildConfig
 from inflight.engine.own_scheduler import OwnScheduler
-from inflight.engine.plan_rules import SchedulerError
 from inflight.engine.play import Asked, Trial
 from inflight.engine.prediction import schedule
 from inflight.engine.scheduler import GuaranteedNoEvict, Scheduler, StaticBatching
-from inflight.notebook.checks import NOT_YET, Beside, Finding, Measured, OneAtATime, grades, is_untouched, near
+from inflight.notebook.checks import (
+    NOT_YET,
+    Beside,
+    Case,
+    Finding,
+    Measured,
+    OneAtATime,
+    grades,
+    is_untouched,
+    near,
+    tried_on,
+)
 
 TRIAL_S = 30  # for all that a learner's scheduler plays; it takes one or two, or some on a busy machine
 SLACK = 1.03  # so much of the built-in rule's count is another way to do the same
@@ -32,25 +42,12 @@ SLACK = 1.03  # so much of the built-in rule's count is another way to do the sa
     "Better batching wins back at most the share of wasted slots; in time less, since fuller iterations take longer.",
 )
 def _wasted(wasted: Callable, choose: random.Random) -> Finding:
-    for _ in range(10):
-        slots = choose.randint(2, 8)
-        log = _log(slots, choose)
-        got, right = wasted(log.copy(), slots), 1 - log["scheduled"].sum() / (len(log) * slots)
-        if got is None:
-            return NOT_YET
-        if not near(got, right):
-            why = "How many slots were there in all iterations together, and how many of them computed nothing?"
-            if near(got, 1 - right):
-                why = "That is the share that computed something; the waste is the rest."
-            elif not 0 <= got <= 1:
-                why = "A share lies between 0 and 1: divide by all slots of all iterations."
-            return f"For scheduled = {log['scheduled'].tolist()} and {slots} slots you have {got:.3f}. {why}"
-    return None
+    return tried_on([_log(choose) for _ in range(10)], wasted, near)
 
 
-def _log(slots: int, choose: random.Random) -> pd.DataFrame:
-    """An iteration log with the columns that count requests and tokens."""
-    rows = []
+def _log(choose: random.Random) -> Case:
+    """An iteration log, with the columns that count requests and tokens."""
+    slots, rows = choose.randint(2, 8), []
     for iteration in range(1, choose.randint(10, 40)):
         scheduled = choose.randint(1, slots)
         prompts = choose.randint(0, scheduled)
@@ -66,39 +63,35 @@ def _log(slots: int, choose: random.Random) -> pd.DataFrame:
                 "empty_seats": slots - scheduled,
             }
         )
-    return pd.DataFrame(rows)
+    log = pd.DataFrame(rows)
+    empty = log["empty_seats"].mean()
+    count = "A share lies between 0 and 1: divide by all slots of all iterations."
+    return Case(
+        (log, slots),
+        float(empty / slots),
+        f"share wasted, of {slots} slots with scheduled = {log['scheduled'].tolist()}",
+        "How many slots were there in all iterations together, and how many of them computed nothing?",
+        (
+            (float(1 - empty / slots), "That is the share that computed something; the waste is the rest."),
+            (float(empty), count),
+            (float(empty * len(log)), count),
+        ),
+    )
 
 
 # 4.2 and 4.3: schedulers ----------------------------------------------------------------------------------------------
 
 
 @grades("4.2", "Static batching is one condition: nobody starts while anybody runs.", within_s=TRIAL_S)
-def _static(path: str, choose: random.Random) -> Finding:
-    return _compared(path, _short_prompts(choose), StaticBatching(), _as_static)
-
-
-def _as_static(beside: Beside) -> list[Measured]:
-    return [
-        beside.measured(
-            "requests that started while others ran",
-            "joined",
-            exactly=0,
-            advice="With V1 nobody starts while anybody runs: look at now.running.",
-        ),
-        _overtaken(beside),
-        beside.measured(
-            "slots that a batch left empty while requests waited",
-            "empty_at_start",
-            exactly=0,
-            advice="A batch takes as many as wait, up to now.max_batch_size.",
-        ),
-        beside.measured(
-            "iterations",
-            "iterations",
-            at_most=beside.course.iterations,
-            advice="Each running request gets a token in every iteration; the next batch starts right after the last.",
-        ),
-    ]
+def _static(path: str, choose: random.Random) -> list[Measured]:
+    beside = _beside(path, _short_prompts(choose), StaticBatching())
+    joined = beside.measured(
+        "requests that started while others ran",
+        "joined",
+        exactly=0,
+        advice="With V1 nobody starts while anybody runs: look at now.running.",
+    )
+    return [joined, *_figures(beside, "A batch takes as many as wait, up to now.max_batch_size.")]
 
 
 @grades(
@@ -108,38 +101,37 @@ def _as_static(beside: Beside) -> list[Measured]:
     within_s=TRIAL_S,
 )
 def _in_flight(path: str, choose: random.Random) -> dict[str, Callable[[], Finding]]:
-    short, long = _short_prompts(choose), _long_prompts(choose)
-    return {
-        case: lambda case=case, trial=trial: _compared(path, trial, GuaranteedNoEvict(), partial(_as_in_flight, case))
-        for case, trial in (("short prompts", short), ("long prompts", long))
-    }
+    def with_these(case: str, trial: Trial) -> list[Measured]:
+        advice = "Start a waiting request as soon as a slot is free, even if others run."
+        return _figures(_beside(path, trial, GuaranteedNoEvict()), advice, SLACK, f", {case}")
+
+    trials = {"short prompts": _short_prompts(choose), "long prompts": _long_prompts(choose)}
+    return {case: partial(with_these, case, trial) for case, trial in trials.items()}
 
 
-def _as_in_flight(case: str, beside: Beside) -> list[Measured]:
+def _figures(beside: Beside, advice: str, slack: float = 1.0, case: str = "") -> list[Measured]:
+    """Of both rules; `advice` is for who leaves slots empty."""
     return [
-        _overtaken(beside, f", {case}"),
         beside.measured(
-            f"slots left empty while requests waited, {case}",
-            "empty_slots",
-            at_most=math.floor(SLACK * beside.course.empty_slots),
-            advice="Start a waiting request as soon as a slot is free, even if others run.",
+            f"requests overtaken by one that came later{case}",
+            "overtaken",
+            exactly=0,
+            advice="now.waiting is in the order of arrival: start with its first, and stop at the first that does not "
+            "fit.",
         ),
         beside.measured(
-            f"iterations, {case}",
+            f"slots left empty while requests waited{case}",
+            "empty_slots",
+            at_most=math.floor(slack * beside.course.empty_slots),
+            advice=advice,
+        ),
+        beside.measured(
+            f"iterations{case}",
             "iterations",
-            at_most=math.floor(SLACK * beside.course.iterations),
-            advice="Each running request gets a token in every iteration.",
+            at_most=math.floor(slack * beside.course.iterations),
+            advice="Each running request gets a token in every iteration, and a free slot is taken right away.",
         ),
     ]
-
-
-def _overtaken(beside: Beside, case: str = "") -> Measured:
-    return beside.measured(
-        f"requests overtaken by one that came later{case}",
-        "overtaken",
-        exactly=0,
-        advice="now.waiting is in the order of arrival: start with its first, and stop at the first that does not fit.",
-    )
 
 
 def _short_prompts(choose: random.Random) -> Trial:
@@ -167,15 +159,20 @@ def _trial(requests: list[Asked], limits: BuildConfig) -> Trial:
     return Trial(requests, limits.max_batch_size * -(-limits.max_seq_len // limits.tokens_per_block), limits)
 
 
-def _compared(path: str, trial: Trial, built_in: Scheduler, figures: Callable[[Beside], list[Measured]]) -> Finding:
-    """What a learner's scheduler came to, beside the built-in rule and one request at a time."""
-    try:
-        counts = _counts(OwnScheduler(path), trial)
-    except SchedulerError as error:
-        return NOT_YET if "returned a NoneType" in str(error) else str(error)
-    if counts.most_at_once == 1:
-        return NOT_YET  # as it was given
-    return figures(Beside(counts, _counts(built_in, trial), _counts(OneAtATime(), trial)))
+def _beside(path: str, trial: Trial, built_in: Scheduler) -> Beside:
+    """What a learner's scheduler comes to, beside the built-in rule, and one request at a time, as the file was given.
+
+    Raises
+    ------
+    SchedulerError
+        The file fails, or breaks a rule.
+    NotImplementedError
+        It runs one request at a time.
+    """
+    beside = Beside(*(_counts(each, trial) for each in (OwnScheduler(path), built_in, OneAtATime())))
+    if beside.own == beside.nothing:
+        raise NotImplementedError
+    return beside
 
 
 @dataclass
@@ -190,18 +187,14 @@ class _Counts:
         Requests that started while others ran.
     overtaken : int
         Requests that waited while one that came later started.
-    empty_at_start, empty_slots : int
-        Slots that computed nothing while requests waited: in the iterations in which a batch began, and in all.
-    most_at_once : int
-        Requests in the fullest iteration.
+    empty_slots : int
+        Slots that computed nothing while requests waited, over all iterations.
     """
 
     iterations: int = 0
     joined: int = 0
     overtaken: int = 0
-    empty_at_start: int = 0
     empty_slots: int = 0
-    most_at_once: int = 0
 
 
 def _counts(scheduler: Scheduler, trial: Trial) -> _Counts:
@@ -213,15 +206,15 @@ def _counts(scheduler: Scheduler, trial: Trial) -> _Counts:
             counts.overtaken += started[-1] + 1 - len(started)
         if iteration.running:
             counts.joined += len(started)
-        empty = trial.limits.max_batch_size - len(plan.compute) if len(started) < len(waiting) else 0
-        counts.empty_slots += empty
-        counts.empty_at_start += 0 if iteration.running else empty
-        counts.most_at_once = max(counts.most_at_once, len(plan.compute))
+        if len(started) < len(waiting):
+            counts.empty_slots += trial.limits.max_batch_size - len(plan.compute)
         counts.iterations = iteration.number
     return counts
 
 
 # 4.4 ------------------------------------------------------------------------------------------------------------------
+
+WINS = ([128] + [8] * 7) * 3  # the course's
 
 
 @grades("4.4", "It matters how lengths differ within a batch, not in the whole list.")
@@ -237,15 +230,15 @@ def _is_trace(name: str, lengths: list[int] | None) -> Finding:
         return (
             f"{name} needs 24 lengths between 8 and 128; it has {len(lengths)}, from {min(lengths)} to {max(lengths)}."
         )
-    if any(length != int(length) for length in lengths):
-        return f"{name} has a length that is not a whole number of tokens."
-    static, in_flight = (
-        len(schedule(lengths, 8, kind, at_the_start=8).iterations) for kind in ("V1", "inflight_fused_batching")
-    )
-    times = static / in_flight
     if name == "wins":
-        advice = "The worst batch for static batching has one long answer; let each batch have one."
-        return Measured("times the iterations, in wins", times, at_least=2.5, course=WINS, nothing=1, advice=advice)
+        return Measured(
+            "times the iterations, in wins",
+            _times(lengths),
+            at_least=2.5,
+            course=_times(WINS),
+            nothing=1,
+            advice="The worst batch for static batching has one long answer; let each batch have one.",
+        )
     ordered = sorted(lengths)
     return [
         Measured(
@@ -258,7 +251,7 @@ def _is_trace(name: str, lengths: list[int] | None) -> Finding:
         ),
         Measured(
             "times the iterations, in draws",
-            times,
+            _times(lengths),
             at_most=1.1,
             course=1,
             nothing=1,
@@ -267,9 +260,12 @@ def _is_trace(name: str, lengths: list[int] | None) -> Finding:
     ]
 
 
-WINS = len(schedule(([128] + [8] * 7) * 3, 8, "V1", 8).iterations) / len(
-    schedule(([128] + [8] * 7) * 3, 8, "inflight_fused_batching", 8).iterations
-)
+def _times(lengths: list[int]) -> float:
+    """Iterations of static batching over those in flight."""
+    static, in_flight = (
+        len(schedule(lengths, 8, kind, at_the_start=8).iterations) for kind in ("V1", "inflight_fused_batching")
+    )
+    return static / in_flight
 
 
 # 4.5 ------------------------------------------------------------------------------------------------------------------
@@ -280,27 +276,10 @@ WINS = len(schedule(([128] + [8] * 7) * 3, 8, "V1", 8).iterations) / len(
     "By Little's law it is the sum of all latencies over the time of the run; requests that wait are part of it.",
 )
 def _requests_in_flight(in_flight: Callable, choose: random.Random) -> Finding:
-    for _ in range(5):
-        rows = _requests(choose)
-        got = in_flight(rows.copy())
-        if got is None:
-            return NOT_YET
-        right = rows["latency_ms"].sum() / 1000 / (rows["last_s"].max() - rows["sent_s"].min())
-        if not math.isclose(got, right, rel_tol=0.02):
-            why = "Add up the seconds that requests spend in the server; over which time do you spread them?"
-            if math.isclose(got, 1000 * right, rel_tol=0.02):
-                why = "latency_ms are milliseconds, the others seconds."
-            elif math.isclose(got * rows["last_s"].max(), rows["latency_ms"].sum() / 1000, rel_tol=0.02):
-                why = "The run begins when the first request is sent, not at 0."
-            return (
-                f"For {len(rows)} requests that take {rows['latency_ms'].mean() / 1000:.2f} s on average, sent and "
-                f"answered within {rows['last_s'].max() - rows['sent_s'].min():.2f} s, you have {got:.2f} in flight. "
-                + why
-            )
-    return None
+    return tried_on([_requests(choose) for _ in range(5)], in_flight, near)
 
 
-def _requests(choose: random.Random) -> pd.DataFrame:
+def _requests(choose: random.Random) -> Case:
     """What clients saw of a run; the first request is sent some time after the run began."""
     begin = choose.uniform(0.5, 2)
     rows = []
@@ -315,4 +294,17 @@ def _requests(choose: random.Random) -> pd.DataFrame:
                 "latency_ms": 1000 * latency,
             }
         )
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    end, total_s = float(table["last_s"].max()), float(table["latency_ms"].sum()) / 1000
+    mean = total_s / (end - begin)
+    return Case(
+        (table,),
+        mean,
+        f"in flight, of {len(rows)} requests that take {total_s / len(rows):.2f} s on average, sent and answered "
+        f"within {end - begin:.2f} s",
+        "Add up the seconds that requests spend in the server; over which time do you spread them?",
+        (
+            (1000 * mean, "latency_ms are milliseconds, the others seconds."),
+            (total_s / end, "The run begins when the first request is sent, not at 0."),
+        ),
+    )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
-import os
 import random
 import runpy
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -17,14 +16,38 @@ from inflight.checkpoint import q4_1
 from inflight.engine.config import BuildConfig, Chunk, Request
 from inflight.engine.executor import Executor
 from inflight.engine.fake_model import FakeModel
-from inflight.errors import CourseError
 from inflight.notebook import mine, progress
-from inflight.notebook.checks import NOT_YET, Finding, Measured, grades
+from inflight.notebook.checks import NOT_YET, Case, Finding, Measured, grades, tried_on
 
 # 1.1: a block is decoded ----------------------------------------------------------------------------------------------
 
 NUM_BLOCKS = 24
-# What a block says to somebody who takes it for something else, and what to tell them.
+ELSEWISE = "Take one block apart on paper: float16 d, float16 m, then 16 bytes with two q each; w = d·q + m."
+
+
+@grades("1.1", "A weight of 4 bits is one of 16 levels, and its block says where these lie: w = d·q + m.")
+def _decoded(decode: Callable, choose: random.Random) -> Finding:
+    blocks = np.array([_random_block(choose) for _ in range(NUM_BLOCKS)])
+    answers = [decode(bytes(block)) for block in blocks]
+    if all(answer is None for answer in answers):
+        return NOT_YET
+    made = [np.asarray(answer, float).reshape(-1) for answer in answers]
+    if any(len(weights) != q4_1.BLOCK for weights in made):
+        return f"A block has {q4_1.BLOCK} weights: return a list or an array of 32 numbers for a block."
+    right = np.isclose(made, q4_1.dequantize(blocks), rtol=1e-3, atol=1e-5).all(axis=1)
+    return Measured(
+        "blocks decoded as the file means them", int(right.sum()), exactly=NUM_BLOCKS, course=NUM_BLOCKS, nothing=0,
+        advice=_misreading(blocks, np.array(made)) or ELSEWISE,
+    )  # fmt: skip
+
+
+def _random_block(choose: random.Random) -> np.ndarray:
+    d, m = choose.uniform(0.002, 0.05), choose.uniform(-0.4, 0.4)
+    scales = np.array([d, m], np.float16).view(np.uint8)
+    return np.concatenate([scales, np.array([choose.randrange(256) for _ in range(q4_1.BLOCK // 2)], np.uint8)])
+
+
+# What blocks say to somebody who takes them for something else, and what to tell them.
 MISREADINGS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
     "The two halves of a byte are not neighbours: the low ones are weights 0 to 15, the high ones 16 to 31.": (
         lambda d, m, low, high: d * np.stack([low, high], axis=2).reshape(len(low), -1) + m
@@ -38,53 +61,19 @@ MISREADINGS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
     "Your weights leave out m: where q is 0, the weight is m, not 0.": (
         lambda d, m, low, high: d * np.concatenate([low, high], axis=1)
     ),
-    "m is added, whatever its sign.": lambda d, m, low, high: d * np.concatenate([low, high], axis=1) - m,
 }
-ELSEWISE = "Take one block apart on paper: float16 d, float16 m, then 16 bytes with two q each; w = d·q + m."
 
 
-@grades("1.1", "A weight of 4 bits is one of 16 levels, and its block says where these lie: w = d·q + m.")
-def _decoded(decode: Callable, choose: random.Random) -> Finding:
-    blocks = np.array([_random_block(choose) for _ in range(NUM_BLOCKS)])
-    answers = [decode(bytes(block)) for block in blocks]
-    if all(answer is None for answer in answers):
-        return NOT_YET
-    made = [_floats(answer) for answer in answers]
-    if any(answer is None for answer in made):
-        return f"A block has {q4_1.BLOCK} weights: return a list or an array of 32 numbers for a block."
-    right = [_alike(answer, says) for answer, says in zip(made, q4_1.dequantize(blocks))]
-    return Measured(
-        "blocks decoded as the file means them", sum(right), exactly=NUM_BLOCKS, course=NUM_BLOCKS, nothing=0,
-        advice=_misread(blocks, made),
-    )  # fmt: skip
-
-
-def _random_block(choose: random.Random) -> np.ndarray:
-    d, m = choose.uniform(0.002, 0.05), choose.uniform(-0.4, 0.4)
-    scales = np.array([d, m], np.float16).view(np.uint8)
-    return np.concatenate([scales, np.array([choose.randrange(256) for _ in range(q4_1.BLOCK // 2)], np.uint8)])
-
-
-def _floats(answer: object) -> np.ndarray | None:
-    """An answer as 32 floats, or None where it is something else."""
-    try:
-        values = np.asarray(answer, np.float64).reshape(-1)
-    except (TypeError, ValueError):
-        return None
-    return values if len(values) == q4_1.BLOCK else None
-
-
-def _alike(made: np.ndarray, says: np.ndarray) -> bool:
-    return bool(np.allclose(made, says, rtol=1e-3, atol=1e-5))
-
-
-def _misread(blocks: np.ndarray, made: list[np.ndarray]) -> str:
-    d, m = np.ascontiguousarray(blocks[:, :4]).view(np.float16).astype(np.float32).T[..., None]
-    low, high = (half.astype(np.float32) for half in (blocks[:, 4:] & 15, blocks[:, 4:] >> 4))
-    for advice, misread in MISREADINGS.items():
-        if all(_alike(answer, one) for answer, one in zip(made, misread(d, m, low, high))):
-            return advice
-    return ELSEWISE
+def _misreading(blocks: np.ndarray, weights: np.ndarray) -> str:
+    """What to tell somebody for whom blocks, uint8 [.., 20], hold these weights, [.., 32]; blank if nothing fits."""
+    d, m, q = q4_1.unpacked(blocks)
+    halves = np.split(q, 2, axis=1)
+    with np.errstate(all="ignore"):  # nonsense may be infinite
+        most = 0.1 * ((q4_1.dequantize(blocks) - weights) ** 2).sum()
+        for advice, misread in MISREADINGS.items():
+            if ((misread(d[:, None], m[:, None], *halves) - weights) ** 2).sum() < most:
+                return advice
+    return ""
 
 
 # 1.2: blocks are made -------------------------------------------------------------------------------------------------
@@ -97,30 +86,9 @@ ENCODE = "Lay 15 steps from the smallest weight to the largest, and give each we
 @grades("1.2", "The steps of a block are as wide as its range asks: one weight far out costs all 32 of them precision.",
         keeps="quantizer", within_s=CHECK_S,
         endless="Compute with whole arrays, not weight by weight.")  # fmt: skip
-def _encoded(path: str, choose: random.Random) -> Finding | dict[str, Finding]:
-    kinds = _weights(choose)
-    given = np.concatenate(list(kinds.values()))
-    made = runpy.run_path(path)["quantize"](given.copy())
-    if made is None:
-        return NOT_YET
-    made = np.asarray(made)
-    if made.dtype != np.uint8 or made.shape != (len(given), 20):
-        return f"For {len(given)} blocks give uint8 [{len(given)}, 20]; yours is {made.dtype} {list(made.shape)}."
-    courses = runpy.run_path(str(mine.COURSES_OWN / "quantizer.py"))["quantize"]
-    ends = np.cumsum([len(blocks) for blocks in kinds.values()])
-    findings: dict[str, Finding] = {}
-    for (kind, blocks), theirs in zip(kinds.items(), np.split(made, ends[:-1])):
-        reached = q4_1.share_lost(blocks, theirs)
-        if kind == "all alike":
-            wrong = "Where all 32 weights are alike there is no range to divide by: d is 0, and m says it all."
-            findings[kind] = wrong if not reached < 1e-6 else None
-            continue
-        course = q4_1.share_lost(blocks, courses(blocks))
-        findings[kind] = Measured(
-            f"{kind}: squared error, of the weights' own spread", 100 * reached, at_most=100 * ROOM * course,
-            course=100 * course, nothing=100, unit="%", advice=_what_is_wrong(blocks, theirs),
-        )  # fmt: skip
-    return findings
+def _encoded(path: str, choose: random.Random) -> dict[str, Callable[[], Finding]]:
+    quantize, courses = (runpy.run_path(file)["quantize"] for file in (path, str(mine.COURSES_OWN / "quantizer.py")))
+    return {kind: partial(_loss, kind, blocks, quantize, courses(blocks)) for kind, blocks in _weights(choose).items()}
 
 
 def _weights(choose: random.Random) -> dict[str, np.ndarray]:
@@ -133,28 +101,24 @@ def _weights(choose: random.Random) -> dict[str, np.ndarray]:
     }
 
 
-def _what_is_wrong(blocks: np.ndarray, made: np.ndarray) -> str:
-    """The advice for a quantizer's blocks: read otherwise they may say what they should."""
-    scales, low, high = made[:, :4], made[:, 4:] & 15, made[:, 4:] >> 4
-    in_turn = np.stack([low, high], 2).reshape(len(made), -1)
-    readings = {
-        "Weight i shares its byte with weight i + 16, not with its neighbour.": (
-            scales, in_turn[:, :16] | in_turn[:, 16:] << 4
-        ),
-        "Weight i is in the low half of its byte, and weight i + 16 in the high half.": (scales, high | low << 4),
-        "The first two bytes are d, the next two are m.": (scales[:, [2, 3, 0, 1]], made[:, 4:]),
-    }  # fmt: skip
-    with np.errstate(all="ignore"):  # nonsense may be infinite
-        lost = q4_1.share_lost(blocks, made)
-        for advice, parts in readings.items():
-            if q4_1.share_lost(blocks, np.concatenate(parts, axis=1)) < 0.5 * lost:
-                return advice
-        off = (q4_1.dequantize(made) - blocks).mean() / (np.ptp(blocks, axis=1).mean() / q4_1.STEPS)
-    if (low.max(), high.max()) == (0, 0):
-        return "All q are 0."
-    if abs(off) > 0.25:
-        return f"On average your weights lie {abs(off):.1f} steps too {'high' if off > 0 else 'low'}. {ENCODE}"
-    return ENCODE
+def _loss(kind: str, blocks: np.ndarray, quantize: Callable, courses: np.ndarray) -> Finding:
+    made = quantize(blocks.copy())
+    if made is None:
+        return NOT_YET
+    made = np.asarray(made)
+    if made.dtype != np.uint8 or made.shape != courses.shape:
+        return f"For {len(blocks)} blocks give uint8 [{len(blocks)}, 20]; yours is {made.dtype} {list(made.shape)}."
+    lost, course = q4_1.share_lost(blocks, made), q4_1.share_lost(blocks, courses)
+    if kind == "all alike":
+        wrong = "Where all 32 weights are alike there is no range to divide by: d is 0, and m says it all."
+        return None if lost < 1e-6 else wrong
+    off = (q4_1.dequantize(made) - blocks).mean() / (np.ptp(blocks, axis=1).mean() / q4_1.STEPS)
+    bias = f"On average your weights lie {abs(off):.1f} steps too {'high' if off > 0 else 'low'}. "
+    return Measured(
+        f"{kind}: squared error, of the weights' own spread", 100 * lost, at_most=100 * ROOM * course,
+        course=100 * course, nothing=100, unit="%",
+        advice=_misreading(made, blocks) or (bias if abs(off) > 0.25 else "") + ENCODE,
+    )  # fmt: skip
 
 
 # 1.3: the KV cache of any model ---------------------------------------------------------------------------------------
@@ -171,36 +135,18 @@ BYTES_ADVICE = {
 
 
 @grades("1.3", "What a layer keeps of a token stands in the config: work out the memory before you buy it.")
-def _kv_of_any_model(answer: object, choose: random.Random) -> Finding | dict[str, Callable[[], Finding]]:
-    if not isinstance(answer, tuple | list) or len(answer) != 2:
-        return "Give both functions: check('1.3', (kv_bytes, users_that_fit))."
+def _kv_of_any_model(answer: tuple[Callable, Callable], choose: random.Random) -> dict[str, Callable[[], Finding]]:
     kv_bytes, users_that_fit = answer
-
-    def bytes_of(kind: str) -> Finding:
-        for _ in range(CASES):
-            config = _architecture(kind, choose)
-            if found := _compared(f"bytes per token for {config}", kv_bytes(dict(config)), _kv_bytes(config)):
-                return found if found == NOT_YET else dataclasses.replace(found, advice=BYTES_ADVICE[kind])
-        return None
-
-    def whole_blocks() -> Finding:
-        advice = "A block belongs to one user: round the tokens up to whole blocks of 32 before you divide."
-        for number in range(CASES):
-            config = _architecture(("KV heads", "latent")[number % 2], choose)
-            memory, tokens = _where_blocks_matter(config, choose)
-            what = f"users with {tokens:,} tokens each in {memory / 1e9:.0f} GB, for {config}"
-            if found := _compared(what, users_that_fit(dict(config), memory, tokens), _users(config, memory, tokens)):
-                return found if found == NOT_YET else dataclasses.replace(found, advice=advice)
-        return None
-
-    return {**{kind: lambda kind=kind: bytes_of(kind) for kind in BYTES_ADVICE}, "whole blocks": whole_blocks}
-
-
-def _compared(what: str, got: object, right: int) -> Finding:
-    if got is None:
-        return NOT_YET
-    found = Measured(what, float(got) if isinstance(got, int | float) else math.nan, exactly=right)
-    return None if got == right else found
+    configs = {kind: [_architecture(kind, choose) for _ in range(CASES)] for kind in BYTES_ADVICE}
+    of_each = {
+        kind: [Case((one,), _kv_bytes(one), f"bytes per token for {one}", BYTES_ADVICE[kind]) for one in configs[kind]]
+        for kind in configs
+    }
+    in_blocks = [_where_blocks_matter(one, choose) for one in configs["KV heads"] + configs["latent"]]
+    return {
+        **{kind: partial(tried_on, cases, kv_bytes) for kind, cases in of_each.items()},
+        "whole blocks": partial(tried_on, in_blocks, users_that_fit),
+    }
 
 
 def _architecture(kind: str, choose: random.Random) -> dict[str, int]:
@@ -231,18 +177,16 @@ def _kv_bytes(config: dict[str, int]) -> int:
     return config["num_hidden_layers"] * kept * FLOAT16
 
 
-def _users(config: dict[str, int], memory: int, tokens: int) -> int:
-    return memory // (-(-tokens // PER_BLOCK) * PER_BLOCK * _kv_bytes(config))
-
-
-def _where_blocks_matter(config: dict[str, int], choose: random.Random) -> tuple[int, int]:
-    """Memory and tokens for which other roundings give another number of users."""
-    while True:
-        tokens = choose.randint(2, 60) * PER_BLOCK + choose.randint(1, PER_BLOCK - 1)
-        memory = choose.randint(4, 80) * 10**9
-        whole, down = (_users(config, memory, number) for number in (tokens, tokens - tokens % PER_BLOCK))
-        if whole not in (memory // (tokens * _kv_bytes(config)), down):
-            return memory, tokens
+def _where_blocks_matter(config: dict[str, int], choose: random.Random) -> Case:
+    """So many users, and so much of their last block empty, that another rounding gives another number of them."""
+    users, blocks = choose.randint(50, 200), choose.randint(3, 20)
+    tokens = PER_BLOCK * blocks - choose.randint(PER_BLOCK // 2, PER_BLOCK - 1)
+    of_each = blocks * PER_BLOCK * _kv_bytes(config)
+    memory = users * of_each + choose.randrange(of_each)
+    return Case(
+        (config, memory, tokens), users, f"users with {tokens} tokens each in {memory / 1e9:.1f} GB, for {config}",
+        "A block belongs to one user: round the tokens up to whole blocks of 32 before you divide.",
+    )  # fmt: skip
 
 
 # 1.4: an engine for a service -----------------------------------------------------------------------------------------
@@ -251,23 +195,17 @@ USERS, PROMPT, ANSWER, MEMORY = 16, 200, 56, 170e6
 
 
 @grades("1.4", "A service's limits decide its engine: shorter limits and smaller numbers make room for users.")
-def _engine_for_a_service(folder: object, choose: random.Random) -> Finding | dict[str, Finding]:
-    try:
-        info = engine.read(os.fspath(folder))
-    except (CourseError, TypeError) as error:
-        return str(error) if isinstance(error, CourseError) else "Give the folder that engine.build made."
+def _engine_for_a_service(folder: Path, choose: random.Random) -> dict[str, Finding]:
+    info = engine.read(folder)
     # The longest last: where an iteration has no room for it beside the others, it must wait until they are gone.
     lengths = [*(choose.randint(20, 60) for _ in range(USERS - 1)), PROMPT]
     vocabulary = info.pretrained_config["vocab_size"]
     requests = [Request([choose.randrange(vocabulary) for _ in range(length)], ANSWER) for length in lengths]
     progress.say(f"your engine computes {len(requests)} prompts")
-    try:
-        with Executor.load(info.folder) as executor:
-            responses = executor.generate_all(requests)
-            together = max(row.scheduled for row in executor.iteration_stats)
-            block_bytes = executor.model.block_bytes
-    except CourseError as error:
-        return f"It does not serve: {error}"
+    with Executor.load(info.folder) as executor:
+        responses = executor.generate_all(requests)
+        together = max(row.scheduled for row in executor.iteration_stats)
+        block_bytes = executor.model.block_bytes
     limits = info.build_config
     cache = limits.max_batch_size * -(-limits.max_seq_len // limits.tokens_per_block) * block_bytes
     return {
@@ -291,9 +229,7 @@ TOPICS = ("rivers", "chess", "bread", "bees", "maps", "salt", "tides", "paper", 
 
 
 @grades("1.5", "With activations as they are, company changes nothing: each answer is computed as if it were alone.")
-def _company(answer: object, choose: random.Random) -> Finding | dict[str, Callable[[], Finding] | Finding]:
-    if not isinstance(answer, tuple | list) or len(answer) != 2:
-        return "Give the function and the engine's folder: check('1.5', (compare, folder))."
+def _company(answer: tuple[Callable, Path | None], choose: random.Random) -> dict[str, Callable[[], Finding]]:
     compare, folder = answer
     return {
         "the comparison": lambda: _compares(compare, choose),
@@ -301,25 +237,23 @@ def _company(answer: object, choose: random.Random) -> Finding | dict[str, Calla
     }
 
 
-class _Steadfast(FakeModel):
-    """Gives the same words whoever is in the iteration, at the pace of a model, so that requests meet."""
+class _InCompany(FakeModel):
+    """At the pace of a model, so that requests meet; each other request in its iteration moves a token by `sways`."""
 
-    sways = 0  # by how much a token moves for each other request in its iteration
+    def __init__(self, sways: int):
+        super().__init__(BuildConfig())
+        self.sways = sways
 
     def forward(self, chunks: list[Chunk]) -> np.ndarray:
         time.sleep(0.005)
         return np.roll(super().forward(chunks), self.sways * (len(chunks) - 1), axis=1)
 
 
-class _Sociable(_Steadfast):
-    sways = 1
-
-
 def _compares(compare: Callable, choose: random.Random) -> Finding:
     """Whether a learner's function tells an engine that company sways from one that it does not."""
-    for model in (_Sociable, _Steadfast):
+    for sways in (1, 0):
         prompt, *others = [[choose.randrange(1000) for _ in range(8)] for _ in range(1 + FRIENDS)]
-        with Executor(model(BuildConfig())) as executor:
+        with Executor(_InCompany(sways)) as executor:
             right = executor.generate(Request(prompt, LENGTH)).token_ids
             before = len(executor.iteration_stats)
             given = compare(executor, list(prompt), [list(one) for one in others])
@@ -339,33 +273,28 @@ def _compares(compare: Callable, choose: random.Random) -> Finding:
             )  # fmt: skip
         if alone != right:
             return "The first is not what the engine answers to `prompt` alone: run it once with nobody beside it."
-        if model is _Sociable and in_company == alone:
+        if sways and in_company == alone:
             return (
                 "This engine answers otherwise in company, and your two answers are the same: return the second run's."
             )
-        if model is _Steadfast and in_company != alone:
+        if not sways and in_company != alone:
             return (
                 "Company does not change this engine's words, and your two answers differ: is the second to `prompt`?"
             )
     return None
 
 
-def _keeps_its_words(folder: object, choose: random.Random) -> Finding:
+def _keeps_its_words(folder: Path, choose: random.Random) -> Finding:
     """Prompts that nobody knows, alone and in company, on the learner's engine: by the check itself."""
-    try:
-        info = engine.read(os.fspath(folder))
-        tokenizer = checkpoint.load_tokenizer(info.folder)
-        prompts = [tokenizer.encode(tokenizer.chat(f"Tell me about {one}.")) for one in choose.sample(TOPICS, PROMPTS)]
-        requests = [Request(prompt, WORDS, return_log_probs=True) for prompt in prompts]
-        progress.say(f"your engine computes {PROMPTS} prompts, alone and together")
-        with Executor.load(info.folder) as executor:
-            alone = [executor.generate(request) for request in requests]
-            together = executor.generate_all(requests)
-            most = max(row.scheduled for row in executor.iteration_stats)
-    except CourseError as error:
-        return str(error)
-    except TypeError:
-        return "The second part of the answer is the folder that engine.build made."
+    info = engine.read(folder)
+    tokenizer = checkpoint.load_tokenizer(info.folder)
+    prompts = [tokenizer.encode(tokenizer.chat(f"Tell me about {one}.")) for one in choose.sample(TOPICS, PROMPTS)]
+    requests = [Request(prompt, WORDS, return_log_probs=True) for prompt in prompts]
+    progress.say(f"your engine computes {PROMPTS} prompts, alone and together")
+    with Executor.load(info.folder) as executor:
+        alone = [executor.generate(request) for request in requests]
+        together = executor.generate_all(requests)
+        most = max(row.scheduled for row in executor.iteration_stats)
     if most < PROMPTS:
         return Measured("requests in one iteration of your engine", most, at_least=PROMPTS, nothing=1,
                         advice="An engine that never has company keeps its words, and serves one user: give it slots "

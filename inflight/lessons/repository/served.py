@@ -66,7 +66,8 @@ def served(repo: Path, replaced: Collection[str] = PIPELINE) -> Iterator[client.
             with client.Connection(server.grpc_url) as connection:
                 yield connection
         except CourseError as error:
-            raise CourseError(str(error).partition("\nLast lines")[0].replace(f"{copy}/", "")) from error
+            said = str(error).partition("\nLast lines")[0].replace(f"{copy}/", "")
+            raise CourseError(f"Triton says: {said}") from error
         finally:
             server.stop(drain_s=0)
 

@@ -27,7 +27,7 @@ from inflight.triton.repository.layout import (
     is_repository,
     models,
 )
-from inflight.triton.repository.pbtxt import MOST_BYTES, as_text, fill, read_config, write_config
+from inflight.triton.repository.pbtxt import as_text, fill, read_config, write_config
 from inflight.triton.repository.templates import DEFAULTS
 
 # Tier -> the kind of an instance of a model that computes with PyTorch.
@@ -157,7 +157,7 @@ def _take_settings(config: ModelConfig, settings: ModelConfig) -> None:
 
 
 def _assemble_model(template: Path, folder: Path, values: dict, contract: str) -> None:
-    text = files.read_text(template / CONFIG, "template", MOST_BYTES, "Check the repository out again.")
+    text = files.read_text(template / CONFIG, "template", "Check the repository out again.")
     config = fill(text, values, f"{template.name}/{CONFIG}")
     apply_contract(config, contract)
     config.name = folder.name

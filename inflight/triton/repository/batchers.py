@@ -49,9 +49,6 @@ FIELDS: dict[str, Parameter] = {
         "float", None, "Share of the batch's slots at which it is sent off.", low=0, high=1
     ),
     "sequence_batching.oldest.max_candidate_sequences": Parameter("int", None, "Most sequences in progress.", low=1),
-    "sequence_batching.oldest.preferred_batch_size": Parameter(
-        "ints", None, "Batch sizes that are sent off without waiting.", low=1
-    ),
     "sequence_batching.oldest.max_queue_delay_microseconds": Parameter(
         "int", None, "Longest wait for more requests.", low=0
     ),

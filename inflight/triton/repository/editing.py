@@ -15,8 +15,6 @@ from inflight.triton.repository.parameter import Parameter
 from inflight.triton.repository.parameters import PARAMETERS, parameter_problems
 from inflight.triton.repository.pbtxt import as_text, diff, parse, read_config, write_config
 
-MOST_SCHEDULER_BYTES = 1 << 20
-
 
 def get_parameter(config: ModelConfig, name: str) -> str:
     """Text of a parameter; blank when it is not there."""
@@ -63,7 +61,7 @@ def note_scheduler(config: ModelConfig) -> None:
     """
     path = Path(get_parameter(config, "scheduler_path"))
     if path.is_file():
-        content = files.read_bytes(path, "scheduler", MOST_SCHEDULER_BYTES, "Name a Python file that can be read.")
+        content = files.read_bytes(path, "scheduler", "Name a Python file that can be read.")
         config.parameters["scheduler_sha256"].string_value = hashlib.sha256(content).hexdigest()
 
 

@@ -28,13 +28,13 @@ class Edge:
     optional: bool
 
 
-def ensemble_edges(repo: str | Path, ensemble: str = "ensemble") -> list[Edge]:
-    """What flows where in an ensemble, read from the repository's files.
+def ensemble_edges(repo: str | Path) -> list[Edge]:
+    """What flows where in the ensemble, read from the repository's files.
 
     Without the tensors that are there for outside clients alone: they carry nothing in a request that is answered.
     """
     configs = {name: read_config(Path(repo) / name / CONFIG) for name in models(repo)}
-    config = configs[ensemble]
+    config = configs["ensemble"]
     producers = {tensor.name: ("client", tensor) for tensor in config.input}
     edges = []
     for step in config.ensemble_scheduling.step:

@@ -19,7 +19,7 @@ from inflight.engine.config import ExecutorConfig
 from inflight.errors import CourseError
 from inflight.triton.repository.parameter import Parameter, Problem
 from inflight.triton.repository.parameters import PARAMETERS
-from inflight.triton.repository.pbtxt import MOST_BYTES, as_text
+from inflight.triton.repository.pbtxt import as_text
 
 _ENGINE = PARAMETERS["tensorrt_llm"]
 # Policy -> the engine's two settings that make it.
@@ -118,7 +118,7 @@ def problems(path: Path) -> list[Problem]:
 def _parsed(path: Path) -> tuple[dict[str, Any], list[Problem]]:
     """The value of each key that is obeyed, and what is wrong."""
     try:
-        content = yaml.safe_load(files.read_text(path, "settings", MOST_BYTES, "Assemble the repository again."))
+        content = yaml.safe_load(files.read_text(path, "settings", "Assemble the repository again."))
     except yaml.YAMLError as error:
         return {}, [Problem(str(path), "syntax", f"{error}.".replace("\n", " "), "Correct this line.")]
     if not isinstance(content, dict):

@@ -14,8 +14,6 @@ from inflight import files
 from inflight.errors import CourseError
 from inflight.triton.repository.layout import CONFIG, VARIABLE
 
-MOST_BYTES = 1 << 20  # the longest that come with Triton have some 10,000
-_LONG_WORD = re.compile(r"\S{81,}")  # a file that is no config may have lines of any length
 _BARE_VALUE = re.compile(r"-?\d+|true|false|[A-Z][A-Z0-9_]*")
 
 
@@ -30,10 +28,9 @@ def parse(text: str, file: str = CONFIG) -> ModelConfig:
     try:
         return text_format.Parse(text, ModelConfig())
     except text_format.ParseError as error:
-        reason = _parse_reason(str(error), text)
-        raise CourseError(f"{file}: {_LONG_WORD.sub(lambda word: f'{word[0][:80]}…', reason)}") from None
+        raise CourseError(f"{file}: {_parse_reason(str(error), text)}") from None
     except (ValueError, TypeError, OverflowError, RecursionError) as error:  # protobuf's own, without a place
-        raise CourseError(f"{file}: {str(error)[:200]}. Correct the value.") from None
+        raise CourseError(f"{file}: {error}. Correct the value.") from None
 
 
 def _parse_reason(error: str, text: str) -> str:
@@ -59,14 +56,14 @@ def read_config(path: str | Path) -> ModelConfig:
     Raises
     ------
     CourseError
-        It is not there, cannot be read, is too large for a config, or is not right.
+        It is not there, cannot be read, or is not right.
     """
     if not Path(path).exists():
         raise CourseError(
             f"{path} does not exist. Assemble the repository: in a notebook by the cell that did, in a terminal by "
             "`inflight assemble`."
         )
-    return parse(files.read_text(path, "config", MOST_BYTES, "Assemble the repository again."), str(path))
+    return parse(files.read_text(path, "config", "Assemble the repository again."), str(path))
 
 
 def to_text(config: ModelConfig) -> str:

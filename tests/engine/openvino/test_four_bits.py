@@ -18,6 +18,7 @@ from inflight.engine.folder import MODEL_FILE, WEIGHTS_FILE, read
 from inflight.engine.model import load
 from inflight.engine.openvino import four_bits, steps
 from inflight.processor import Processor
+from tests.engine.openvino.test_steps import fused
 from tests.engines import SMALL_BUILD, SMALL_LAYERS, build_small, write_quantized
 
 PRODUCTS = 7 * SMALL_LAYERS
@@ -138,7 +139,7 @@ def test_the_processor_chooses_where_the_build_did_not(stored_file, tmp_path, mo
     monkeypatch.setattr(processor, "here", lambda: Processor(has_bfloat16=False, has_8_bits=has_8_bits))
     assert read(folder).quant_algo == ("W4A8" if has_8_bits else "W4A16") and "8-bit" in read(folder).precision
     assert read(decided).quant_algo == "W4A16" and "as it was built" in read(decided).precision
-    has_sums, has_none = (steps.fused(load(one)._compiled)["FullyConnected"] for one in (folder, decided))
+    has_sums, has_none = (fused(load(one)._compiled)["FullyConnected"] for one in (folder, decided))
     assert (has_sums > has_none) == has_8_bits
 
 

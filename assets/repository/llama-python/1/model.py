@@ -7,9 +7,9 @@ from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.models import huggingface
 from inflight.triton import python_model
+from inflight.triton.detokenizer import Text
 from inflight.triton.repository import contracts
 
-NUM_PRECEDING = 8  # tokens before the next ones, by which these become text: a character has at most four
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
@@ -31,7 +31,7 @@ class TritonPythonModel:
             self.parameters["dtype"],
             python_model.device(args),
         )
-        # Its chat template runs where it can take no more than its share of time and memory, not in the pipeline.
+        # The course's own: it renders a chat, and makes text of single tokens.
         self.tokenizer = load_tokenizer(self.parameters["tokenizer_dir"] or self.parameters["checkpoint_dir"])
         self.is_chat = self.parameters["apply_chat_template"] and self.tokenizer.has_template
         if self.is_chat:
@@ -51,9 +51,14 @@ class TritonPythonModel:
         asked = python_model.prompt(request)
         prompt = self.tokenizer.chat(asked) if self.is_chat else asked
         if python_model.wants_stream(request, "stream", self.decoupled):
-            pieces = _Pieces(self.tokenizer, sender)
-            self._generate(request, sender, prompt, huggingface.token_streamer(pieces.add))
-            pieces.end()
+            text = Text(self.tokenizer, stops=[])
+
+            def send(token):
+                if piece := text.add([token], is_final=False):
+                    sender.send(_response(piece))
+
+            self._generate(request, sender, prompt, huggingface.token_streamer(send))
+            sender.send(_response(text.add([], is_final=True)), flags=FINAL)
             return
         text = self._generate(request, sender, prompt)
         if not python_model.scalar(request, "exclude_input_in_output", self.parameters["exclude_input_in_output"]):
@@ -92,22 +97,6 @@ class TritonPythonModel:
                 "positions: shorten the text."
             )
         return positions - length
-
-
-class _Pieces:
-    """Sends an answer token by token, in whole characters."""
-
-    def __init__(self, tokenizer, sender):
-        self.tokenizer, self.sender = tokenizer, sender
-        self.preceding = []
-
-    def add(self, token):
-        if text := self.tokenizer.decode_increment(self.preceding, [token], is_final=False):
-            self.sender.send(_response(text))
-        self.preceding = [*self.preceding, token][-NUM_PRECEDING:]
-
-    def end(self):
-        self.sender.send(_response(self.tokenizer.decode_increment(self.preceding, [], is_final=True)), flags=FINAL)
 
 
 def _response(text: str):

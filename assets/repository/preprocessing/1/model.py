@@ -17,7 +17,7 @@ class TritonPythonModel:
         self.foreign = contracts.foreign("preprocessing")
         self.tokenizer = load_tokenizer(self.parameters["tokenizer_dir"])
         if self.parameters["apply_chat_template"]:
-            self.tokenizer.chat("Hello")  # a template that cannot be used is found now, and its process is there
+            self.tokenizer.chat("Hello")  # a template that cannot be used is found now
 
     def execute(self, requests):
         return [python_model.answer(self._tokenize, request) for request in requests]
