@@ -5,6 +5,8 @@
     for size in progress.over((1536, 2560), "Cache", "{:,} tokens".format):    # "Cache: 2 of 2, 2,560 tokens … 11 s"
         measure(size)
 
+A cell that is interrupted says so in a sentence.
+
 It is text, which changes in its place: a bar made of widgets stands still while a step lasts, and is broken on a page
 that is opened again after its kernel. It bears a mark, KEY, by which it is kept out of stored notebooks and pages.
 """
@@ -152,3 +154,13 @@ def over(items: Iterable[Item], what: str, name: Callable[[Item], str] = str) ->
 def is_progress(output: dict) -> bool:
     """Whether an output of a notebook is such a line."""
     return bool(output.get("metadata", {}).get(KEY))
+
+
+def _say_interrupted(shell, kind, interrupt, where, tb_offset=None) -> None:
+    """What stands below a cell that the toolbar's square ended: not where in the course's code that was."""
+    interrupt._render_traceback_ = lambda: ["Interrupted. Run this cell again."]
+    shell.showtraceback((kind, interrupt, where))
+
+
+if _shell := get_ipython():
+    _shell.set_custom_exc((KeyboardInterrupt,), _say_interrupted)

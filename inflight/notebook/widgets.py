@@ -41,9 +41,9 @@ class Playground(Dashboard):
     """
 
     def __init__(self, server: Server):
-        self.prompt = ipywidgets.Textarea(
-            "Write a short story about a lighthouse.", description="Prompt", layout={"grid_column": "1 / -1"}
-        )
+        whole_row = {"grid_area": "auto / 1 / auto / -1"}  # a grid_column would go with ipywidgets' empty grid_area
+        prompt = "Write a short story about a lighthouse."
+        self.prompt = ipywidgets.Textarea(prompt, description="Prompt", layout=whole_row)
         self.max_tokens = ipywidgets.IntSlider(120, 1, 400, description="Max tokens")
         self.temperature = ipywidgets.FloatSlider(0.7, min=0, max=2, step=0.1, description="Temperature")
         self.top_k = ipywidgets.IntSlider(40, 1, 200, description="top_k")

@@ -1,6 +1,6 @@
 """Ask a running server for text, whole or streamed, and any of its models by the names of tensors.
 
-    client = Client("127.0.0.1:8001")                   # or "http://127.0.0.1:8000", from which gRPC's port follows
+    client = Client("127.0.0.1:8001")                   # gRPC; "http://127.0.0.1:8000" for HTTP
     print(client.ask("Name the capital of France.").text)
     for piece in client.stream("Tell me a story.", max_tokens=100):
         print(piece, end="")
@@ -9,14 +9,15 @@
         result = connection.infer("text-embedding", {"text_input": text("a black hole")}, timeout_s=60)
         result.as_numpy("embedding")
 
-Requests go over gRPC, by tritonclient; what a server tells of itself is read over HTTP, by httpx. Whatever they raise
-becomes a CourseError of one of three kinds: `ServerGone`, `NoAnswer` (in time), or `Refused` with Triton's reason.
+tritonclient speaks gRPC, httpx HTTP. Whatever they raise becomes a CourseError of one of three kinds: `ServerGone`,
+`NoAnswer` (in time), or `Refused` with Triton's reason.
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
+import json
 import queue
 import re
 import time
@@ -30,6 +31,7 @@ import grpc
 import httpx
 import numpy as np
 import tritonclient.grpc as triton
+from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype, triton_to_np_dtype
 
@@ -277,16 +279,21 @@ def get_json(url: str, path: str, timeout_s: float = SHORT_TIMEOUT_S) -> Any:
     """
     with errors(url, timeout_s), http_client(url, timeout_s) as http:
         response = http.get(path)
+        return _content(response, response.text)
+
+
+def _content(response: httpx.Response, piece: str) -> Any:
+    """The JSON of an answer, or of one of its pieces; `Refused` with the reason where it says no."""
     try:
-        content = response.json()
+        content = json.loads(piece)
     except ValueError:
         content = None
     if isinstance(content, dict) and isinstance(content.get("error"), str):
         raise Refused(_PREFIX.sub("", content["error"]).strip())
     if content is None or response.is_error:  # Triton gives a reason with each of these
         raise Refused(
-            f"What answers at {response.url} is not Triton's HTTP: status {response.status_code} and "
-            f"{response.text[:200]!r}. By default HTTP has port 8000, gRPC 8001 and the metrics 8002."
+            f"What answers at {response.url} is not Triton's HTTP: status {response.status_code} and {piece[:200]!r}. "
+            "By default HTTP has port 8000, gRPC 8001 and the metrics 8002."
         )
     return content
 
@@ -378,22 +385,18 @@ class Stream:
 
 
 class Client:
-    """A client for one server, over gRPC. May be used from several threads.
+    """A client for one server. May be used from several threads.
 
     Parameters
     ----------
     url : str
-        "host:port" of gRPC; or "http://host:port" of HTTP, from which gRPC's is found, as `Address.at` says.
+        "host:port" for gRPC, "http://host:port" for HTTP.
     model : str
         The text model. Where there is no ensemble and `tensorrt_llm` takes text itself, as TensorRT-LLM's model of
         today does, that one is asked, by its own names of the inputs.
     timeout_s : float
-        Longest time to wait for a whole answer, or for the next piece of one. The server gives a whole answer up then.
-
-    Attributes
-    ----------
-    url : str
-        "host:port" of gRPC.
+        Longest time to wait for a whole answer, or for the next piece of one. Over gRPC the server gives a whole answer
+        up then; over HTTP, which has no word for it, in the time that the model allows.
 
     Raises
     ------
@@ -402,11 +405,13 @@ class Client:
     """
 
     def __init__(self, url: str, model: str = TEXT_MODEL, timeout_s: float = 120):
-        self.url = records.Address.at(url).grpc_url if records.is_http(url) else url.rstrip("/")
+        self.url = url.rstrip("/")
         self.model = model
         self.timeout_s = timeout_s
         self._config: ModelConfig | None = None
-        self._connection = Connection(self.url)
+        self._connection = None if records.is_http(self.url) else Connection(self.url)
+        if self._connection is None and not self.url.startswith(records.UNIX):
+            records.check_address(self.url)
 
     def ask(self, text: str, max_tokens: int = 64, **options) -> Answer:
         """Ask for a whole answer.
@@ -425,9 +430,11 @@ class Client:
             The server refused the request, did not answer in time, or died; the model has no such input.
         """
         inputs = {"text_input": text, "max_tokens": max_tokens, **options}
+        if self._connection is None:
+            return Stream(self._over_http(inputs)).read()
         allowed_us = int((self.timeout_s + GIVE_UP_S) * 1e6)  # then nobody waits any more, and the server gives it up
         if self.is_decoupled():  # such a model answers only on a stream
-            return Stream(self._pieces(inputs, timeout=allowed_us)).read()
+            return Stream(self._over_grpc(inputs, timeout=allowed_us)).read()
         config, how = self.config(), {"request_id": _new_name(), "timeout": allowed_us}
         arrays, started = arrays_for(config, inputs), time.perf_counter()
         result = self._connection.infer(config.name, arrays, self.timeout_s, **how)
@@ -435,19 +442,25 @@ class Client:
 
     def stream(self, text: str, max_tokens: int = 64, **options) -> Stream:
         """Ask for an answer in pieces, as they are made. The model must be decoupled. Parameters as `ask`."""
-        return Stream(self._pieces({"text_input": text, "max_tokens": max_tokens, **options, "stream": True}))
+        inputs = {"text_input": text, "max_tokens": max_tokens, **options, "stream": True}
+        return Stream(self._new(self._over_http(inputs) if self._connection is None else self._over_grpc(inputs)))
 
     def is_live(self) -> bool:
         """Whether the server answers, whatever its models do."""
-        return self._says(lambda triton, **how: triton.is_server_live(**how))
+        return self._says("/v2/health/live", lambda triton, **how: triton.is_server_live(**how))
 
     def is_ready(self) -> bool:
         """Whether the server answers, every model it was told to load is ready, and this client's is among them."""
-        return self._says(
-            lambda triton, **how: triton.is_server_ready(**how) and triton.is_model_ready(self.config().name, **how)
-        )
+        if not self._says("/v2/health/ready", lambda triton, **how: triton.is_server_ready(**how)):
+            return False
+        with contextlib.suppress(CourseError):
+            name = self.config().name
+            return self._says(f"/v2/models/{name}/ready", lambda triton, **how: triton.is_model_ready(name, **how))
+        return False
 
-    def _says(self, ask: Callable[..., bool]) -> bool:
+    def _says(self, path: str, ask: Callable[..., bool]) -> bool:
+        if self._connection is None:
+            return is_ok(self.url, path)
         with contextlib.suppress(CourseError), errors(self.url):
             return ask(self._connection.triton, client_timeout=SHORT_TIMEOUT_S)
         return False
@@ -460,6 +473,9 @@ class Client:
 
     def _told_config(self) -> ModelConfig:
         def told(model: str) -> ModelConfig:
+            if self._connection is None:  # of a newer server, without the fields that are unknown here
+                content = get_json(self.url, f"/v2/models/{model}/config")
+                return json_format.ParseDict(content, ModelConfig(), ignore_unknown_fields=True)
             with errors(self.url):
                 return self._connection.triton.get_model_config(model, client_timeout=SHORT_TIMEOUT_S).config
 
@@ -477,7 +493,8 @@ class Client:
         return self.config().model_transaction_policy.decoupled
 
     def close(self) -> None:
-        self._connection.close()
+        if self._connection is not None:
+            self._connection.close()
 
     def __enter__(self) -> Client:
         return self
@@ -485,12 +502,9 @@ class Client:
     def __exit__(self, *_) -> None:
         self.close()
 
-    def _pieces(self, inputs: dict, **options) -> Generator[str, None, None]:
-        """Yield what is new until the server says that it has sent the last; closing the connection ends the request.
-
-        Each piece of TensorRT-LLM's model of today has all that came before as well.
-        """
-        config, is_over, said = self.config(), False, 0
+    def _over_grpc(self, inputs: dict, **options) -> Generator[str, None, None]:
+        """Yield pieces until the server says that it has sent the last; closing the connection ends the request."""
+        config, is_over = self.config(), False
         arrays = arrays_for(config, inputs)
         with Connection(self.url) as connection:
             connection.open_stream()
@@ -502,9 +516,37 @@ class Client:
                     raise reply.error
                 is_over = reply.is_final
                 if not reply.is_empty:
-                    piece = _text(reply.result)
-                    yield piece[said:]
-                    said = len(piece) if is_llmapi(config) else 0
+                    yield _text(reply.result)
+
+    def _over_http(self, inputs: dict) -> Generator[str, None, None]:
+        """Yield pieces until the response ends; closing it ends the request. Inputs are checked as for gRPC."""
+        config = self.config()
+        arrays_for(config, inputs)
+        try:
+            body = json.dumps({**_named(config, inputs), "id": _new_name()}, allow_nan=False)
+        except ValueError as error:
+            raise CourseError(f"The request cannot be written as JSON ({error}): give finite numbers.") from None
+        with (
+            errors(self.url, self.timeout_s),
+            http_client(self.url, self.timeout_s) as http,
+            http.stream("POST", f"/v2/models/{config.name}/generate_stream", content=body) as response,
+        ):
+            if response.is_error:  # the reason of a model is an event of the stream, Triton's own is none
+                _content(response, response.read().decode("utf-8", "replace").removeprefix("data:"))
+            for line in response.iter_lines():
+                if line.startswith("data:"):
+                    reply = _content(response, line.removeprefix("data:"))
+                    if not isinstance(reply, dict) or not isinstance(reply.get("text_output"), str):
+                        raise CourseError(f"{config.name} answers without a text_output: name a model of text.")
+                    yield reply["text_output"]
+
+    def _new(self, pieces: Generator[str, None, None]) -> Generator[str, None, None]:
+        """What is new in each piece: each of TensorRT-LLM's model of today has all that came before as well."""
+        said = 0
+        with contextlib.closing(pieces):
+            for piece in pieces:
+                yield piece[said:]
+                said = len(piece) if is_llmapi(self.config()) else 0
 
 
 # A request's tensors --------------------------------------------------------------------------------------------------

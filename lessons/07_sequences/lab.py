@@ -3,8 +3,7 @@
 #
 # Four exercises, 80 minutes in all (an estimate). You write a client that forgets neither START nor END, say on paper which
 # requests are served, and write a model that asks to be called again: many streams, each with its own state, some of them
-# cancelled. The model is kept: lab 08 continues from it. A check never stops the notebook. It starts a server of its own where
-# it needs one.
+# cancelled. The model is kept: lab 08 continues from it. A check never stops the notebook.
 #
 # {navigation}
 
@@ -13,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from inflight.lessons.sequences import Step, sequences, streams
-from inflight.notebook import check
+from inflight.notebook import check, mine
 from inflight.triton import Server, repository
 
 workdir = tempfile.TemporaryDirectory()
@@ -150,9 +149,9 @@ check("7.2", fates)
 # sender. In each call every request that is ready gets **one** word. Then it is rescheduled, or ended with `FINAL`. A text
 # may have no words at all; end it at once.
 #
-# Keep what you know of a stream in `self.states`, a dict by correlation id, and forget a stream that is over. The check sends
-# seven texts at once to a model with four places. It counts your calls, compares what each client has heard, and counts what
-# your model still keeps at the end, wherever it keeps it.
+# Keep what you know of a stream in `self.states`, a dict by correlation id, and forget a stream that is over. The check plays
+# Triton for your model, with seven texts at once and four places. It counts your calls, compares what each client has heard,
+# and counts what your model keeps of streams that are over, wherever it keeps it.
 
 # %%
 # %%writefile {workdir.name}/model.py
@@ -178,7 +177,7 @@ def value(request, name):
 # LAB:         self.states = {}  # by correlation id
 # LAB:
 # LAB:     def execute(self, requests):
-# LAB:         return None  # your code
+# LAB:         raise NotImplementedError  # your code
 @dataclass
 class State:
     """What is known of a stream from one call to the next."""
@@ -246,9 +245,9 @@ check("7.3", written)
 #
 # *Core · importance 5/5 · difficulty 5/5 · 25 minutes*
 #
-# Twelve readers take turns at a model with one place, and half of them close the page. That can happen at two moments. If
-# the request is in a call of `execute`, `request.is_cancelled()` is true. If it waits in the queue, Triton drops it, and the
-# model is not told. But the request's response sender knows: `sender.is_cancelled()`.
+# Twelve readers share the four places, and half of them close the page. That can happen at two moments. If the request is in
+# a call of `execute`, `request.is_cancelled()` is true. If it waits in the queue, Triton drops it, and the model is not told.
+# But the request's response sender knows: `sender.is_cancelled()`.
 #
 # Mend `model.py` above so that no state stays of a reader who has gone, no word is computed for them, and the others hear
 # all of their words. Three facts about this Triton:
@@ -269,18 +268,15 @@ check("7.4", written)
 # request.</details>
 #
 # <details><summary>The error you see</summary>"Things that are kept": states of requests that were dropped in the queue.
-# "execute has failed" with <code>KeyError</code>: you deleted a state, and its request was still in the batch.
-# <code>RuntimeError</code>: you delete from a dict while you go through it; go through <code>list(…)</code> of it.</details>
+# <code>KeyError</code>: you deleted a state, and its request was still in the batch. <code>RuntimeError</code>,
+# <em>dictionary changed size</em>: you delete from a dict while you go through it; go through <code>list(…)</code> of
+# it.</details>
 
 # %% [markdown]
-# ## Bonus
-#
-# If you are early: here your model runs on the server of this notebook. Let a client ask for at most *n* words, by a request
-# parameter (`request.parameters()` is JSON).
+# Once it has passed, your model is kept. Here it runs on the server of this notebook. The second of three readers leaves after
+# three words:
 
 # %% tags=["nbval-ignore-output"]
-from inflight.notebook import mine
-
 part = mine.part("iterative_model")
 print(repr(part))
 (repo / "words" / "1").mkdir(parents=True, exist_ok=True)
@@ -304,8 +300,14 @@ sequence_batching {
 }
 """)
 server.load("words")
-heard = streams.ask(server, "words", ["to be or not", "all the world is a stage"])
-print(*heard["word"])
+texts = ["to be or not", "all the world is a stage", "I wandered lonely as a cloud"]
+heard = streams.ask(server, "words", texts, leave_after={2: 3})
+print(heard.groupby("stream")["word"].agg(" ".join).to_string(header=False))
+
+# %% [markdown]
+# ## Bonus
+#
+# If you are early: let a client ask for at most *n* words, by a request parameter (`request.parameters()` is JSON).
 
 # %% [markdown]
 # ## Elsewhere

@@ -82,7 +82,7 @@ def test_every_token_of_every_stream_is_there(server, expected, model):
 
 
 def test_the_simple_model_finishes_one_before_it_begins_the_other(server):
-    tokens = run(server, SIMPLE, max_tokens=LONG, offsets_s=[0, 0.02])
+    tokens = run(server, SIMPLE, max_tokens=LONG, offsets_s=[0, 0.1])
     first, second = (group["time_s"] for _, group in tokens.groupby("stream"))
     # Two streams have a thread of the client each: the last token of one may be seen after the first of the other.
     assert sum(first < second.min()) > LONG / 2

@@ -72,9 +72,11 @@ SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
         (signal.SIGINT, "starting", ["compare", "in-process", "ensemble"]),
         (signal.SIGTERM, "starting", ["compare", "in-process", "ensemble"]),
         (signal.SIGTERM, "warming up", ["sweep"]),
-        (signal.SIGTERM, "starting Triton", ["gpt2", "--checkpoint", "gpt2-tiny-random"]),
-        (signal.SIGTERM, "warm-up: ", ["batchers"]),
-        (signal.SIGTERM, "building ", ["quality"]),
+        pytest.param(
+            *(signal.SIGTERM, "starting Triton", ["gpt2", "--checkpoint", "gpt2-tiny-random"]), marks=pytest.mark.slow
+        ),
+        pytest.param(signal.SIGTERM, "warm-up: ", ["batchers"], marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, "building ", ["quality"], marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_before_anything_is_measured_ends_it_in_a_sentence(ended_at, course_engine, number, step, arguments):
@@ -85,7 +87,7 @@ def test_a_signal_before_anything_is_measured_ends_it_in_a_sentence(ended_at, co
 @SIGNALS
 def test_a_signal_ends_a_load_with_what_it_has(ended_at, stand_in, roomy_engine, tmp_path, number):
     where = ["--url", f"openai:{stand_in.url}", "--engine-dir", roomy_engine, "--csv", tmp_path / "run.csv"]
-    printed, told = ended_at("requests answered (", number, "load", *where, "--dataset", "mild", "--rate", 4)
+    printed, told = ended_at("requests answered (", number, "load", *where, "--dataset", "mild", "--rate", 1)
     answered = json.loads(printed)["rows"][0]["requests"]
     assert 1 <= answered < 32 and f"The benchmark was interrupted after {answered} of 32 answers." in told
     assert (pd.read_csv(tmp_path / "run.csv")["output_len"] > 0).sum() == answered
@@ -106,9 +108,9 @@ def test_a_signal_ends_a_sweep_with_what_it_has(ended_at, stand_in, roomy_engine
 def test_a_signal_ends_a_comparison_with_its_whole_rounds(ended_at, stand_in, course_engine, number):
     with StandIn(" a") as another:
         ways = [f"openai:{server.url}" for server in (stand_in, another)]
-        printed, _ = ended_at("round 3 of 200", number, "compare", *ways, "--requests", 4, "--rounds", 200)
+        printed, _ = ended_at("round 3 of 20000", number, "compare", *ways, "--requests", 4, "--rounds", 20000)
     result = json.loads(printed)
-    assert 2 <= result["settings"]["rounds"] < 200 and set(result["ratios"]) == set(RATIOS)
+    assert 2 <= result["settings"]["rounds"] < 20000 and set(result["ratios"]) == set(RATIOS)
 
 
 # Refused --------------------------------------------------------------------------------------------------------------

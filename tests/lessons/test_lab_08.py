@@ -207,7 +207,7 @@ WRONG = {  # what is written in place of what, and the figure or the line that t
     "computes all again": ("text.cached = len(text.ids)", "pass", "tokens computed"),
     "constant": (STEP, "        tokens = [7] * len(texts)\n", "answers that differ"),
     "who waits is sent away": ("if number in self.texts:", "if number in computed:", "was released after 0"),
-    "no last response": ("flags=FINAL if is_last else 0", "flags=0", "last response"),
+    "no last response": ("flags=FINAL if is_last else 0", "flags=0", "without FINAL"),
     "no such name": ("net.num_layers", "net.layer_count", "AttributeError"),
 }  # fmt: skip
 FEW = ("no slot comes back", "nobody waits")  # in the gate; the others are slow

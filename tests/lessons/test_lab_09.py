@@ -111,6 +111,7 @@ def of_all_that_came(table, ttft, itl):
         ("9.1", lambda table, ttft, itl: right_goodput(table[table["error"] == ""], ttft, itl), "without an answer"),
         ("9.1", lambda table, ttft, itl: right_goodput(table, ttft, math.inf), "some of them late"),
         ("9.1", lambda table, ttft, itl: "much", "str"),
+        ("9.1", lambda table, ttft, itl: right_goodput(table, ttft / 1000, itl / 1000), "in milliseconds"),
         ("9.2", lambda *_: 8, "fit"),
         ("9.2", lambda m, b, p, a, s, n: m // b // (p + a), "blocks"),
         ("9.2", lambda m, b, p, a, s, n: right_users(m, b, p, a, 0, n), "shared"),

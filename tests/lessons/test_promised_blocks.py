@@ -17,17 +17,12 @@ LOG = pd.DataFrame({
 REQUESTS = [TimedRequest("a", 100, 0, 33), TimedRequest("b", 30, 0, 40)]
 
 
-def test_each_request_is_found_by_its_prompt():
-    shares = promised_blocks.shares(LOG, REQUESTS).set_index(["iteration", "request"])
-    # 40 + 30 tokens are 3 blocks, 33 + 100 are 5.
-    assert shares["promised"].to_dict() == {(1, 7): 1, (2, 7): 1, (2, 8): 3, (3, 7): 1, (3, 8): 3}
-
-
 def test_what_is_idle_is_promised_or_not():
+    # Each request is found by its prompt: 40 + 30 tokens are 3 blocks, 33 + 100 are 5.
     idle = promised_blocks.idle(LOG, REQUESTS)
     assert idle.to_dict("list") == {"iteration": [1, 2, 3], "promised": [1, 4, 4], "to_nobody": [7, 2, 4]}
 
 
 def test_a_log_of_other_requests_is_told():
     with pytest.raises(CourseError, match="a prompt of 40 tokens that is none of these requests'"):
-        promised_blocks.shares(LOG, REQUESTS[:1])
+        promised_blocks.idle(LOG, REQUESTS[:1])

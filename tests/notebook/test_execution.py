@@ -146,6 +146,16 @@ def test_a_course_error_is_shown_as_its_sentence(tmp_path):
     assert error.traceback == ["CourseError: Take a larger one."]
 
 
+def test_an_interrupt_is_shown_as_a_sentence_and_ends_the_run(tmp_path):
+    cell = "import os, signal\nfrom inflight.notebook import progress\nos.kill(os.getpid(), signal.SIGINT)"
+    write(tmp_path / "notebooks", "00_start", cell, "1")
+    with pytest.raises(CourseError, match=r"cell \[1\] .* failed with KeyboardInterrupt"):
+        execution.run(None, tmp_path / "out", tmp_path / "notebooks")
+    copy = nbformat.read(tmp_path / "out" / "00_start.ipynb", as_version=4)
+    [error] = [output for cell in copy.cells for output in cell.get("outputs", []) if output.output_type == "error"]
+    assert error.traceback == ["Interrupted. Run this cell again."]
+
+
 def test_a_dead_kernel_is_named(tmp_path):
     write(tmp_path / "notebooks", "00_start", "import os\nos._exit(3)")
     with pytest.raises(CourseError, match=r"00_start, cell \[1\] `import os` failed with the end of its kernel"):

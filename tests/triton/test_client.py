@@ -1,4 +1,4 @@
-"""Asking a server: whole and streamed, what ends an answer early, and what Triton counts of it."""
+"""Asking a server: whole and streamed, over both protocols; what ends an answer early, and what Triton counts of it."""
 
 import threading
 
@@ -6,8 +6,8 @@ import pytest
 
 from inflight.errors import CourseError
 from inflight.triton import telemetry
-from inflight.triton.client import Client
-from tests.engines import active_requests, wait_until
+from inflight.triton.client import Client, Refused
+from tests.engines import active_requests, clients, wait_until
 
 pytestmark = pytest.mark.server
 
@@ -17,9 +17,9 @@ LONG = 1500  # tokens; some ten seconds, so that there is something to end early
 NO_END = {"end_id": -1}
 
 
-@pytest.fixture
-def client(streaming_server):
-    with Client(streaming_server.grpc_url) as client:
+@pytest.fixture(params=[0, 1], ids=["grpc", "http"])
+def client(request, streaming_server):
+    with clients(streaming_server)[request.param] as client:
         yield client
 
 
@@ -33,15 +33,17 @@ def slot_is_free(server) -> None:
 def test_whole_and_streamed_give_the_same_text(client, whole_server):
     asked, streamed = client.ask(FRANCE), client.stream(FRANCE).read()
     assert "Paris" in asked.text and asked.latency_s >= asked.time_to_first_s > 0
-    assert asked.text == Client(whole_server.grpc_url).ask(FRANCE).text == streamed.text
+    assert {asked.text} == {other.ask(FRANCE).text for other in clients(whole_server)} == {streamed.text}
     assert len(streamed.pieces) > 5 and len(streamed.inter_token_s) == len(streamed.pieces) - 1
     assert streamed.times_s == sorted(streamed.times_s)
 
 
-def test_the_address_of_http_leads_to_grpc(streaming_server):
-    with Client(streaming_server.http_url) as client:
-        assert client.url == streaming_server.grpc_url and client.is_ready()
-    assert Client("http://lab:8000/").url == "lab:8001"
+def test_a_server_is_ready_where_it_answers(client):
+    assert client.is_live() and client.is_ready()
+    for nobody in (Client("127.0.0.1:1"), Client("http://127.0.0.1:1")):
+        assert not nobody.is_live() and not nobody.is_ready()
+        with pytest.raises(CourseError, match="does not answer, or went away.* Start it"):
+            nobody.ask(FRANCE)
 
 
 def test_multi_byte_characters_stay_whole(client):
@@ -70,6 +72,12 @@ def test_unknown_option(client):
         client.ask(FRANCE, temprature=1.0)
 
 
+@pytest.mark.parametrize("ask", [Client.ask, lambda client, text: client.stream(text).read()])
+def test_a_refusal_is_tritons_reason_alone(client, ask):
+    with pytest.raises(Refused, match=r"^text_input is empty: send at least one character that is not a space\.$"):
+        ask(client, " ")
+
+
 def test_several_requests_at_once(streaming_server):
     prompts = [FRANCE, "What is 2 + 2?", "Name a colour.", "Say hello.", "Name an animal.", "What is water?"]
     alone = [Client(streaming_server.grpc_url).ask(prompt, max_tokens=1).text for prompt in prompts]
@@ -78,8 +86,8 @@ def test_several_requests_at_once(streaming_server):
     def ask(index: int, client: Client) -> None:
         answers[index] = client.stream(prompts[index % len(prompts)], max_tokens=24).read().text
 
-    shared = Client(streaming_server.grpc_url)
-    threads = [threading.Thread(target=ask, args=(index, shared)) for index in range(12)]
+    shared = clients(streaming_server)
+    threads = [threading.Thread(target=ask, args=(index, shared[index % 2])) for index in range(12)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -102,12 +110,15 @@ def test_leaving_the_loop_frees_the_slot(client, streaming_server):
 
 
 @pytest.mark.parametrize("kind", ["streaming_server", "whole_server"])
-def test_a_time_out_says_so_and_frees_the_slot(request, kind):
+@pytest.mark.parametrize("protocol, length", [(0, LONG), (1, 100)], ids=["grpc", "http"])
+def test_a_time_out_says_so_and_frees_the_slot(request, kind, protocol, length):
+    """Over HTTP it cannot be said how long one waits: the engine goes on to the end of the answer."""
     server = request.getfixturevalue(kind)
+    url = (server.grpc_url, server.http_url)[protocol]
     with pytest.raises(CourseError, match=r"No answer from .* within 0.2 s. Wait longer with timeout_s"):
-        Client(server.grpc_url, timeout_s=0.2).ask("Tell me a long story.", max_tokens=LONG, **NO_END)
+        Client(url, timeout_s=0.2).ask("Tell me a long story.", max_tokens=length, **NO_END)
     slot_is_free(server)
-    assert "Paris" in Client(server.grpc_url).ask(FRANCE).text
+    assert "Paris" in Client(url).ask(FRANCE).text
 
 
 # Triton's statistics --------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from inflight.errors import CourseError
-from inflight.lessons.iterative_gpt2 import iterative_trial
+from inflight.notebook import iterative_trial
 from tests import backend_stand_ins
 from tests.engines import wait_until
 
@@ -21,7 +21,7 @@ SHORT_S = 0.001
 @pytest.fixture
 def iterative():
     """The module, with stand-ins for what only a model's process has, and a clock that a test sets."""
-    with backend_stand_ins.backend(iterative_trial._backend()):
+    with backend_stand_ins.backend(iterative_trial.backend()):
         yield importlib.import_module("inflight.triton.iterative")
 
 

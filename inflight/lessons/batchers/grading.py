@@ -12,9 +12,9 @@ from inflight.bench import workload
 from inflight.errors import CourseError
 from inflight.lessons.batchers import batch_run
 from inflight.lessons.batchers.batch_run import Arrival
-from inflight.lessons.batchers.batches_on_paper import on_paper
+from inflight.lessons.batchers.batches_on_paper import Played, on_paper
 from inflight.notebook import progress
-from inflight.notebook.checks import NOT_YET, Finding, Measured, grades, near
+from inflight.notebook.checks import NOT_YET, Beside, Finding, Measured, grades, near
 from inflight.triton import custom_batching, repository
 from inflight.triton.server import Server
 
@@ -60,7 +60,7 @@ def _batch_sizes(sizes: Callable, choose: random.Random) -> dict[str, Callable[[
 
 LEAST_MEAN_BATCH, MOST_MS, RATE = 3.0, 300, 30
 MOST, DELAY = "max_batch_size", "dynamic_batching.max_queue_delay_microseconds"
-_COURSES_OWN, _NOTHING = {MOST: 8, DELAY: 125_000}, {}
+_COURSES_OWN = {MOST: 8, DELAY: 125_000}
 
 
 @grades("6.2", "A delay buys larger batches with the latency of the first in each: set it from the budget backwards.")
@@ -75,41 +75,37 @@ def _within_budget(settings: dict, choose: random.Random) -> Finding:
         return f"The settings are {settings}: each is a whole number."
     if values.get(MOST, 8) < 1 or values.get(DELAY, 0) < 0:
         return f"The settings are {settings}: {MOST} is at least 1, and a delay at least 0."
-    moments = workload.poisson(2000, rate=RATE, seed=choose.randrange(10**6))
-
-    def played(arrivals_s: list[float]) -> list:
-        return [
-            on_paper([1000 * at_s for at_s in arrivals_s], each.get(DELAY, 0) / 1000, each.get(MOST, 8), 40, 4)
-            for each in (values, _COURSES_OWN, _NOTHING)
-        ]
-
-    busy, alone = played(moments), played([0.0])
-
-    def measured(what: str, figures: list[float], advice: str, **budget) -> Measured:
-        return Measured(what, figures[0], course=figures[1], nothing=figures[2], advice=advice, **budget)
-
+    busy, alone = (
+        Beside(*(_played(arrivals_s, each) for each in (values, _COURSES_OWN, {})))
+        for arrivals_s in (workload.poisson(2000, rate=RATE, seed=choose.randrange(10**6)), [0.0])
+    )
     return [
-        measured(
+        busy.measured(
             "requests a batch",
-            [one.mean_batch for one in busy],
-            "What lets a request wait for others, and how many may a batch hold?",
+            "mean_batch",
             at_least=LEAST_MEAN_BATCH,
+            advice="What lets a request wait for others, and how many may a batch hold?",
         ),
-        measured(
+        busy.measured(
             "P95",
-            [one.p95_ms for one in busy],
-            "At thirty a second, how long do you wait for two or three more?",
+            "p95_ms",
             at_most=MOST_MS,
             unit="ms",
+            advice="At thirty a second, how long do you wait for two or three more?",
         ),
-        measured(
+        alone.measured(
             "answer to a request that comes alone",
-            [one.p95_ms for one in alone],
-            "Where no other request comes, a batch is never full, and the whole delay is waited.",
+            "p95_ms",
             at_most=MOST_MS,
             unit="ms",
+            advice="Where no other request comes, a batch is never full, and the whole delay is waited.",
         ),
     ]
+
+
+def _played(arrivals_s: list[float], settings: dict) -> Played:
+    arrivals_ms = [1000 * at_s for at_s in arrivals_s]
+    return on_paper(arrivals_ms, settings.get(DELAY, 0) / 1000, settings.get(MOST, 8), fixed_ms=40, item_ms=4)
 
 
 # Exercise 6.3 ---------------------------------------------------------------------------------------------------------
@@ -117,11 +113,8 @@ def _within_budget(settings: dict, choose: random.Random) -> Finding:
 LIMIT, MOST_IN_A_BATCH, REQUESTS, MANY = 24, 8, 32, 2000
 _FRAGMENT = "dynamic_batching { max_queue_delay_microseconds: 200000 }"
 _SILENCE_S = 8  # a library that never says yes has nobody answered
-# What there is to do where the requests are a learner's own: to look at the library.
-_UNANSWERED = {
-    "See whether the model still works.": "A request that is alone may always join, or nobody ever serves it.",
-    "Start it again.": "Look at your pointers and arrays: userp is what you wrote into *userp, and is freed once.",
-}
+_ALONE = "A request that is alone may always join, or nobody ever serves it."
+_POINTER = "Look at your pointers and arrays: userp is what you wrote into *userp, and is freed once."
 # Stands before a library, and keeps in a file how many pieces of memory it has taken and not freed.
 _COUNTED = """
 #include <stdio.h>
@@ -190,7 +183,6 @@ def _library(source: Path, choose: random.Random) -> Finding:
             at_most=4,  # the batch that is open, and one for all batches, of two loads
             advice="What a batch takes when it begins, ModelBatchFinalize gives back: it is called for each batch.",
         ),
-        Measured("batches", len(own)),
     ]
 
 
@@ -220,65 +212,61 @@ def _batches(folder: Path, library: Path, lengths: list[int]) -> list[list[int]]
             server.load(repository.BATCH_COST, fixed_ms=0)
             run([LIMIT + 1] * MANY)  # each is a batch of its own
     except CourseError as error:
-        told, _, _ = str(error).partition(" Last lines")
-        for words, what_to_try in _UNANSWERED.items():
-            told = told.replace(words, what_to_try)
-        return f"{where}. {told}"
+        told = str(error).partition(". ")[0]
+        advice = _POINTER if "went away" in told else _ALONE if "no answer" in told else ""
+        return f"{where}. {told}. {advice}".rstrip()
     of_request = outcome.requests.set_index("request")["work"]
     return [[int(of_request[request]) for request in batch] for batch in outcome.executions["requests"]]
 
 
-# Exercise 6.4: spans (s) from arrival to the start of a batch, of the batches, from arrival to a rejection ------------
+# Exercise 6.4: spans (s) from arrival to a batch, of batches, from arrival to a rejection; idle (ms), a hint ----------
 
 _RUNS = {
     "a gap in which somebody waits": (
         ([(0.0, 0.0), (0.1, 0.5)], [(0.0, 0.2), (0.5, 0.7)], []),
+        300,
         "Between a batch and the next, while a request is in the queue, in milliseconds.",
     ),
     "a gap in which nobody waits": (
         ([(0.0, 0.0), (0.5, 0.5)], [(0.0, 0.2), (0.5, 0.7)], []),
+        0,
         "An idle model is no harm as long as nobody waits for it.",
     ),
     "two who wait at once": (
         ([(0.0, 0.0), (0.1, 0.6), (0.15, 0.6)], [(0.0, 0.2), (0.6, 0.7)], []),
+        400,
         "A moment counts once, however many wait in it.",
     ),
     "somebody rejected": (
         ([(0.0, 0.0), (0.6, 0.6)], [(0.0, 0.2), (0.6, 0.7)], [(0.3, 0.4), (0.1, 0.1)]),
+        100,
         "A rejected request waits until its answer comes, and is in no batch.",
+    ),
+    "any run": (
+        (
+            [(0.0, 0.0), (0.05, 0.3), (0.25, 0.3), (0.35, 0.4), (0.7, 0.8)],
+            [(0.0, 0.1), (0.3, 0.4), (0.4, 0.5), (0.8, 0.9)],
+            [(0.1, 0.15), (0.6, 0.75), (0.55, 0.6), (0.92, 0.97)],
+        ),
+        500,  # 0.1 to 0.3, 0.55 to 0.8, and after the last batch 0.92 to 0.97
+        "Look at every stretch between two neighbouring starts and ends.",
     ),
 }
 
 
 @grades("6.4", "A busy figure beside a queue figure is not enough: what hurts is idle time while somebody waits.")
-def _idle(idle_ms: Callable, choose: random.Random) -> dict[str, Callable[[], Finding]]:
-    def right_in(runs: list[tuple], hint: str) -> Finding:
-        for answered, batches, rejected in runs:
-            requests, executions = _tables(answered, batches, rejected)
-            right, got = _idle_ms(answered, batches, rejected), idle_ms(requests.copy(), executions.copy())
-            if got is None:
-                return NOT_YET
-            if not near(got, right) and not abs(float(got) - right) <= 1:
-                run = f"{len(requests)} requests in {len(executions)} batches"
-                return f"{run}: it was {right:.0f} ms, and your function says {float(got):g}. {hint}"
+def _idle(idle_ms: Callable, _choose: random.Random) -> dict[str, Callable[[], Finding]]:
+    def right_in(run: tuple, right: int, hint: str) -> Finding:
+        requests, executions = _tables(*run)
+        got = idle_ms(requests, executions)
+        if got is None:
+            return NOT_YET
+        if not near(got, right) and not abs(float(got) - right) <= 1:
+            said = f"{len(requests)} requests in {len(executions)} batches"
+            return f"{said}: it was {right} ms, and your function says {float(got):g}. {hint}"
         return None
 
-    cases = {part: ([run], hint) for part, (run, hint) in _RUNS.items()}
-    at_random = [_made_up(choose) for _ in range(12)]
-    cases["any run"] = (at_random, "Look at every stretch between two neighbouring starts and ends.")
-    return {part: lambda case=case: right_in(*case) for part, case in cases.items()}
-
-
-def _made_up(choose: random.Random) -> tuple[list, list, list]:
-    answered, batches, rejected, now = [], [], [], 0.0
-    for _ in range(choose.randrange(3, 7)):
-        start = now + choose.choice((0.0, 0.01, 0.2, 0.4))
-        end = start + choose.choice((0.05, 0.1))
-        waits = [(max(0.0, start - choose.choice((0.0, 0.03, 0.1, 0.3))), start) for _ in range(choose.randrange(1, 4))]
-        answered, batches, now = answered + waits, [*batches, (start, end)], end
-        if choose.random() < 0.5:
-            rejected.append((start, start + choose.choice((0.0, 0.05, 0.3))))
-    return answered, batches, rejected
+    return {part: lambda case=case: right_in(*case) for part, case in _RUNS.items()}
 
 
 def _tables(answered: list, batches: list, rejected: list) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -291,16 +279,6 @@ def _tables(answered: list, batches: list, rejected: list) -> tuple[pd.DataFrame
     requests["execution"] = requests["execution"].astype("Int64")
     requests.insert(0, "request", range(1, len(requests) + 1))
     return requests, pd.DataFrame(numbered, columns=["execution", "start_s", "end_s"])
-
-
-def _idle_ms(answered: list, batches: list, rejected: list) -> float:
-    """By steps of a millisecond: every time here is a multiple of ten."""
-    moments = (step / 1000 + 0.0005 for step in range(int(1000 * max(end for _, end in batches + rejected)) + 1))
-    return sum(
-        any(first < now < last for first, last in answered + rejected)
-        and not any(first < now < last for first, last in batches)
-        for now in moments
-    )
 
 
 # Exercise 6.5: rounds of (throughput, P99 in ms) by configuration, the winner within 100 ms, a hint ------------------

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from inflight.bench.load import COLUMNS
+from inflight.bench.objective import Objective
 from inflight.errors import CourseError
 from inflight.lessons.capstone import service
 from inflight.lessons.capstone.service import BRIEF, MIB, SHARE, Brief, Deployment, Served
@@ -24,54 +24,49 @@ SHEDDING = replace(TUNED, max_queue_size=4)
 RUNS, NUMBER = 10, 100  # hidden runs, and requests of each: so many that no lucky burst decides
 
 
+# Runs that are made up, each with one more thing to think of than the one before it: its further requests, a row each,
+# and what to say when that was not thought of.
+COLUMNS = ["sent_s", "ttft_ms", "itl_ms", "last_s", "error"]
+TTFT_MS, ITL_MS, NONE = 500, 40, float("nan")
+KINDS = (
+    (
+        [(0.5, 320, 30, 1.4, ""), (0.9, 480, 22, 1.8, ""), (1.6, 150, 38, 2.5, ""), (1.7, 410, 12, 2.3, "")],
+        "all in time: divide them by the seconds from the first one sent to the last answer",
+    ),
+    (
+        [(2.2, 700, 20, 3.3, ""), (2.5, 300, 55, 3.8, ""), (2.8, 900, 60, 4.8, "")],
+        "some of them late: a request counts when its TTFT and its ITL are both within their limits",
+    ),
+    (
+        [(3.1, 250, NONE, 3.4, "")],
+        "some with an answer of a single token: it has no ITL (NaN), so it cannot break that limit",
+    ),
+    (
+        [(1.1, NONE, NONE, 10.1, "Its time is over."), (3.3, NONE, NONE, 12.3, "Its time is over.")],
+        "some without an answer: they are not in time, but the run lasts until the last of them has ended, too",
+    ),
+)
+
+
 @grades("9.1", "Over its limit a server still has much throughput, and hardly any goodput.")
-def _goodput(goodput: Callable, choose: random.Random) -> Finding:
-    for kind, told in KINDS.items():
-        table, ttft, itl = _table(choose, kind)
-        got = goodput(table.copy(), ttft, itl)
+def _goodput(goodput: Callable, _choose: random.Random) -> Finding:
+    rows: list[tuple] = []
+    for further, told in KINDS:
+        rows += further
+        table = pd.DataFrame(rows, columns=COLUMNS)
+        got = goodput(table.copy(), TTFT_MS, ITL_MS)
         if got is None:
             return NOT_YET
-        if not isinstance(got, int | float) or isinstance(got, bool):
+        if not isinstance(got, int | float):
             return f"goodput returned a {type(got).__name__}; it is a number of requests per second."
-        in_time = (table["error"] == "") & (table["ttft_ms"] <= ttft)
-        in_time &= (table["itl_ms"] <= itl) | table["itl_ms"].isna()
-        wanted = in_time.sum() / (table["last_s"].max() - table["sent_s"].min())
+        in_time = Objective(TTFT_MS, ITL_MS).met(table).sum()
+        if got == 0:
+            return f"{len(rows)} requests, {in_time} in time, and your goodput is 0. All limits are in milliseconds."
+        wanted = in_time / (table["last_s"].max() - table["sent_s"].min())
         if not near(got, wanted):
             much = "too much" if got > wanted else "too little"
-            return f"{len(table)} requests, {told}. Your goodput is {got:.4g}, which is {much}."
+            return f"{len(rows)} requests, {told}. Your goodput is {got:.4g}, which is {much}."
     return None
-
-
-# Runs that are made up, each with one more thing to think of, and what to say when it was not.
-KINDS = {
-    "all in time": "all in time: divide them by the seconds from the first one sent to the last answer",
-    "late": "some of them late: a request counts when its TTFT and its ITL are both within their limits",
-    "one token": "some with an answer of a single token: it has no ITL (NaN), so it cannot break that limit",
-    "errors": "some without an answer: they are not in time, but the run lasts until the last of them has ended, too",
-}
-
-
-def _table(choose: random.Random, kind: str) -> tuple[pd.DataFrame, float, float]:
-    """Requests of a made-up run, and limits for TTFT and ITL."""
-    ttft, itl, rows = choose.uniform(300, 900), choose.uniform(20, 60), []
-    number = choose.randint(12, 20)
-    for place in range(number):
-        sent = choose.uniform(0.2, 1) + place * 0.4
-        first, others = (
-            choose.uniform(1.05, 2) if kind != "all in time" and (place + turn) % 3 == 0 else choose.uniform(0.2, 0.95)
-            for turn in (0, 1)
-        )
-        row = dict.fromkeys(COLUMNS, float("nan"))
-        row |= {"request": place, "due_s": sent, "sent_s": sent, "output_len": 20, "error": ""}
-        row |= {"ttft_ms": ttft * first, "itl_ms": itl * others}
-        row["last_s"] = sent + (row["ttft_ms"] + 19 * row["itl_ms"]) / 1000
-        if kind == "one token" and place % 4 == 2:
-            row |= {"itl_ms": float("nan"), "output_len": 1, "ttft_ms": ttft / 2}
-        if kind == "errors" and (place % 4 == 1 or place == number - 1):
-            nothing = {"ttft_ms": float("nan"), "itl_ms": float("nan"), "output_len": 0}
-            row |= nothing | {"error": "Its time is over.", "last_s": sent + 9}
-        rows.append(row)
-    return pd.DataFrame(rows, columns=COLUMNS), ttft, itl
 
 
 @grades("9.2", "Fewer bytes per token and shared blocks both make room for more users in the same memory.")
@@ -128,28 +123,26 @@ def _played(
         return str(error)
     course, nothing = (_known(each, brief, seeds) for each in (courses, Deployment()))
     one, other, none = yours.row(), course.row(), nothing.row()
+    most = max(FELL_SHORT, key=one.__getitem__)  # of the requests that were not in time
     return [
         Measured(
-            f"{name}, of {one['requests']} in {RUNS} rehearsals" if name == "in time" else name,
-            one[name],
-            at_least=enough(course) if name == "in time" else None,
-            course=other[name],
-            nothing=none[name],
-            advice=_advice(one),
-        )
-        for name in ("in time", "first token late", "ITL too high", "no answer")
+            f"in time, of {one['requests']} in {RUNS} rehearsals",
+            yours.met,
+            at_least=enough(course),
+            course=course.met,
+            nothing=nothing.met,
+            advice=f"{one[most]} {FELL_SHORT[most]}",
+        ),
+        *(Measured(name, one[name], course=other[name], nothing=none[name]) for name in FELL_SHORT),
     ]
 
 
-def _advice(row: dict[str, int]) -> str:
-    """What most of the requests that were not in time fell short of, and what that means."""
-    reasons = {
-        "first token late": "first tokens came too late: what do those requests wait for, work or blocks?",
-        "ITL too high": "ITLs were too high: too much is computed in the iterations that those requests share.",
-        "no answer": "requests had no answer, which is not in time either.",
-    }
-    most = max(reasons, key=row.__getitem__)
-    return f"{row[most]} {reasons[most]}"
+# What requests fell short of, and what that means.
+FELL_SHORT = {
+    "first token late": "first tokens came too late: what do those requests wait for, work or blocks?",
+    "ITL too high": "ITLs were too high: too much is computed in the iterations that those requests share.",
+    "no answer": "requests had no answer, which is not in time either.",
+}
 
 
 @functools.lru_cache(maxsize=32)

@@ -102,7 +102,7 @@ class TuningBoard(Dashboard):
         self._rows.append(row)
         table = pd.DataFrame(self._rows, dtype=object).fillna("")
         shown = table.to_html(index=False, border=0, justify="left")
-        self._table.value = re.sub("<(t[hd])>", r'<\1 style="padding: 2px 8px">', shown)
+        self._table.value = re.sub("<(t[hd])>", r'<\1 style="padding: 2px 8px; text-align: left">', shown)
 
     def _result(self) -> str:
         if not self.runs or self._stopping.is_set():  # a run that was stopped adds nothing

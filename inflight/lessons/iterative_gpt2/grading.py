@@ -13,9 +13,10 @@ import pandas as pd
 
 from inflight.bench import gpt2_client
 from inflight.errors import CourseError
-from inflight.lessons.iterative_gpt2 import iterative_trial
+from inflight.lessons.iterative_gpt2 import gpt2_trial
 from inflight.lessons.iterative_gpt2.log import executions, passes
 from inflight.notebook.checks import NOT_YET, Beside, Finding, Measured, grades
+from inflight.notebook.iterative_trial import Problem, Stream
 from inflight.notebook.mine import COURSES_OWN, PARTS
 from inflight.triton import repository
 from inflight.triton.server import Server
@@ -169,13 +170,15 @@ def _ten_streams_four_places(answer: tuple[dict, Server], _choose: random.Random
     within_s=TRIAL_S,
 )
 def _few_slots_many_readers(path: str, choose: random.Random) -> Finding:
-    models = [COURSES_OWN / PARTS["iterative_gpt2"], path]
+    streams = _streams(choose)
     try:
-        plain, course, own = iterative_trial.played(models, _streams(choose), PLACES)
+        own = gpt2_trial.with_model(path, streams, PLACES)
     except NotImplementedError:
         return NOT_YET
-    except iterative_trial.Problem as problem:
+    except Problem as problem:
         return f"{problem}."
+    course = gpt2_trial.with_model(COURSES_OWN / PARTS["iterative_gpt2"], streams, PLACES)
+    plain = gpt2_trial.without_a_cache(streams)
     beside = Beside(own, course, plain)
     return [
         Measured(
@@ -214,19 +217,21 @@ def _few_slots_many_readers(path: str, choose: random.Random) -> Finding:
     ]
 
 
-def _streams(choose: random.Random) -> list[dict]:
+def _streams(choose: random.Random) -> list[Stream]:
     """Prompts of many lengths. Five clients leave early, one more than there are slots, and one while it waits."""
     streams = []
     for number, leaves in enumerate([True] * 5 + [False] * 6):
         words = [choose.choice(BEGINNINGS), *choose.choices(REST, k=choose.randint(0, 4))]
+        max_tokens = choose.randint(6, 14)
         streams.append(
-            {
-                "prompt": " ".join(words),
-                "max_tokens": choose.randint(6, 14),
-                "arrives": 1 + number // 2,
-                "leaves_after": choose.randint(3, 5) if leaves else None,
-                "is_late": number in (0, 2),
-            }
+            Stream(
+                " ".join(words),
+                max_tokens,
+                arrives=1 + number // 2,
+                leaves_after=choose.randint(3, 5) if leaves else None,
+                is_late=number in (0, 2),
+                parameters={"max_tokens": max_tokens, "ignore_eos": True},
+            )
         )
-    streams[4]["leaves_after"] = 0  # it comes in the third call, when the four before it have the slots
+    streams[4].leaves_after = 0  # it comes in the third call, when the four before it have the slots
     return streams

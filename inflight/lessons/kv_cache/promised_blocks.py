@@ -11,8 +11,8 @@ from inflight.errors import CourseError
 from inflight.triton import telemetry
 
 
-def shares(log: pd.DataFrame, requests: Sequence[TimedRequest]) -> pd.DataFrame:
-    """What each request holds, and what `guaranteed_no_evict` has promised it.
+def idle(log: pd.DataFrame, requests: Sequence[TimedRequest]) -> pd.DataFrame:
+    """What becomes of the blocks that nobody holds, under `guaranteed_no_evict`.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ def shares(log: pd.DataFrame, requests: Sequence[TimedRequest]) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        As `telemetry.shares`, and `promised`: blocks that a request does not hold yet and may ask for.
+        One row an iteration: `iteration`, `promised` to those who run, and `to_nobody`; both in blocks.
 
     Raises
     ------
@@ -44,20 +44,8 @@ def shares(log: pd.DataFrame, requests: Sequence[TimedRequest]) -> pd.DataFrame:
                 "requests of this run, each with its own log."
             )
         longest[number] = prompt + wanted[prompt].pop(0).max_tokens
-    size = int(log["tokens_per_block"].iloc[0])
-    whole = -(-table["request"].map(longest) // size)
-    return table.assign(promised=whole - table["blocks"])
-
-
-def idle(log: pd.DataFrame, requests: Sequence[TimedRequest]) -> pd.DataFrame:
-    """What becomes of the blocks that nobody holds, under `guaranteed_no_evict`.
-
-    Returns
-    -------
-    DataFrame
-        One row an iteration: `iteration`, `promised` to those who run, and `to_nobody`; both in blocks.
-    """
-    promised = shares(log, requests).groupby("iteration")["promised"].sum()
+    whole = -(-table["request"].map(longest) // int(log["tokens_per_block"].iloc[0]))
+    promised = (whole - table["blocks"]).groupby(table["iteration"]).sum()
     free = log.set_index("iteration")["kv_blocks_free"]
     promised = promised.reindex(free.index, fill_value=0).clip(upper=free)  # who has just left holds no promise
     return pd.DataFrame({"promised": promised, "to_nobody": free - promised}).reset_index()

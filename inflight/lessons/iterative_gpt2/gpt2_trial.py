@@ -1,0 +1,82 @@
+"""What a GPT-2 model computes while it is played as Triton would: what goes through its network is counted.
+
+It changes the network for that: it is for a process of its own, as `iterative_trial` is.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from inflight.checkpoint.tokenizer import load_tokenizer
+from inflight.models import gpt2_network
+from inflight.notebook.iterative_trial import Names, Stream, Triton
+from inflight.paths import ASSETS
+
+CHECKPOINT = ASSETS / "checkpoints" / "course-gpt2"
+NAMES = Names("text_input", "number", "start", "ready", "text_output", piece="token")
+
+
+@dataclass
+class Computed:
+    """What a model made of all streams.
+
+    Attributes
+    ----------
+    texts : list of str
+        The answer of each stream.
+    computed : int
+        Tokens that went through the network.
+    passes, together : int
+        Its forward passes, and the most texts in one of them.
+    grown : int
+        By how much what the model keeps grew while it served the same streams once more.
+    """
+
+    texts: list[str]
+    computed: int = 0
+    passes: int = 0
+    together: int = 0
+    grown: int = 0
+
+
+def with_model(path: str | Path, streams: Sequence[Stream], places: int) -> Computed:
+    """The answers of the model in a file; what it raises, and `iterative_trial.Problem`, comes through."""
+    import torch
+
+    torch.set_num_threads(1)  # others may be at work here, and threads that wait for each other are slowest then
+    result, forward = Computed([]), gpt2_network.Network._forward
+
+    @functools.wraps(forward)
+    def counted(network, ids, positions, last, attend):
+        result.computed += len(ids)
+        result.passes += 1
+        result.together = max(result.together, len(last))
+        return forward(network, ids, positions, last, attend)
+
+    triton = Triton(path, NAMES, places, checkpoint_dir=str(CHECKPOINT))
+    gpt2_network.Network._forward = counted
+    result.texts = ["".join(stream.pieces) for stream in triton.play(streams).streams]
+    gpt2_network.Network._forward = forward
+    result.grown = triton.growth(streams)
+    return result
+
+
+def without_a_cache(streams: Sequence[Stream]) -> Computed:
+    """The answers, each text alone and whole at every pass, and the tokens that this computes."""
+    from torch.nn.functional import scaled_dot_product_attention
+
+    def attend(_layer, projected):
+        return scaled_dot_product_attention(*projected.permute(1, 2, 0, 3), is_causal=True).transpose(0, 1)
+
+    network, tokenizer, result = gpt2_network.load(str(CHECKPOINT)), load_tokenizer(CHECKPOINT), Computed([])
+    for stream in streams:
+        ids = tokenizer.encode(stream.text)
+        start = len(ids)
+        for _ in range(stream.wanted if stream.leaves_after is None else stream.leaves_after):
+            result.computed += len(ids)
+            ids += network.next_tokens(ids, list(range(len(ids))), [len(ids) - 1], attend)
+        result.texts.append("".join(tokenizer.decode([token], skip_special_tokens=False) for token in ids[start:]))
+    return result

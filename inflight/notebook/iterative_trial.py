@@ -1,0 +1,341 @@
+"""An iterative model played as Triton would, without a server: what its clients hear, what it does, what it keeps.
+
+    triton = Triton("model.py", Names("text", "ID", "START", "READY", "word"), places=4)
+    played = triton.play([Stream("a b c", wanted=3), Stream("one two", wanted=2, leaves_after=1)])
+    played.calls, played.streams[0].pieces                  # 3, ["a", "b", "c"]
+
+It runs a `model.py` that others write, and leaves a stand-in for Triton's Python module behind: for a process of its
+own, as `checks` gives one to a grader. Whom a client's leaving meets in a call, and whom in the queue, is given here,
+where on a server it is chance.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import runpy
+import sys
+import types
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+BACKEND = "triton_python_backend_utils"
+FINAL, ALL, RESCHEDULE = 1, 1, 2  # Triton's flags
+CORRELATION_ID = 40_000_000_000  # of the first sequence: Triton makes up large ones
+MOST_SILENT = 5  # calls in a row in which nobody gets anything
+
+
+class Problem(Exception):
+    """What a model did that Triton's clients would suffer from, in a sentence."""
+
+
+# What stands for Triton -----------------------------------------------------------------------------------------------
+
+
+class Tensor:
+    def __init__(self, name: str, array: np.ndarray):
+        self._name, self._array = name, array
+
+    def name(self) -> str:
+        return self._name
+
+    def as_numpy(self) -> np.ndarray:
+        return self._array
+
+
+class InferenceResponse:
+    def __init__(self, output_tensors=(), error=None):
+        self.tensors, self.error = {tensor.name(): tensor for tensor in output_tensors}, error
+
+
+class TritonError(Exception):
+    INTERNAL, INVALID_ARG = 1, 3
+
+    def __init__(self, message: str, code: int = 0):
+        super().__init__(message)
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a model's config calls its tensors, and what the lesson calls a response."""
+
+    text: str
+    number: str
+    start: str
+    ready: str
+    output: str
+    piece: str = "word"
+
+
+@dataclass(eq=False)
+class Stream:
+    """A client and its sequence.
+
+    Attributes
+    ----------
+    text : str
+        What it sends.
+    wanted : int
+        Responses of the whole answer.
+    arrives : int
+        The first call that it may be in.
+    leaves_after : int, optional
+        Responses after which the client has gone; with 0 after its first call.
+    is_late : bool
+        When it leaves, its request is in one more call. Otherwise Triton drops the request, and the model is not told.
+    parameters : dict
+        Of its request.
+    pieces : list of str
+        What it was sent.
+    num_for_nobody : int
+        How many of these when it had gone.
+    """
+
+    text: str
+    wanted: int
+    arrives: int = 1
+    leaves_after: int | None = None
+    is_late: bool = False
+    parameters: dict = field(default_factory=dict)
+    number: int = field(default=0, init=False)
+    output: str = field(default="", init=False)
+    pieces: list[str] = field(default_factory=list, init=False)
+    num_for_nobody: int = field(default=0, init=False)
+    calls: int = field(default=0, init=False)
+    has_left = is_over = False  # over: its last response has come
+
+    def hear(self, response: InferenceResponse) -> None:
+        if response.error is not None:
+            raise RuntimeError(f"the model answered with an error: {response.error}")
+        if self.output not in response.tensors:
+            raise RuntimeError(f"a response has no output {self.output!r}")
+        value = response.tensors[self.output].as_numpy().item()
+        self.pieces.append(value if isinstance(value, str) else value.decode("utf-8"))
+        self.num_for_nobody += self.has_left
+        self.has_left = self.has_left or len(self.pieces) == self.leaves_after
+
+
+class Sender:
+    """Sends the responses of a stream; Triton gives a new one in each call, and only the latest knows who has gone."""
+
+    def __init__(self, stream: Stream):
+        self._stream, self._call = stream, stream.calls
+
+    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+        if self._stream.is_over:
+            raise RuntimeError("a response was sent after the last one of its request")
+        if response is not None:
+            self._stream.hear(response)
+        self._stream.is_over = flags == FINAL
+
+    def is_cancelled(self) -> bool:
+        if self._stream.is_over:
+            raise RuntimeError("a sender was asked after its FINAL, which brings Triton down")
+        return self._stream.has_left and self._call == self._stream.calls
+
+
+class Request:
+    """A stream's request in one call; one that is not ready keeps the place of a stream that is not there."""
+
+    def __init__(self, stream: Stream | None, names: Names):
+        self.stream, self.flags = stream, ALL
+        self._inputs = {
+            names.text: np.array([[stream.text.encode("utf-8") if stream else b""]], object),
+            names.number: np.array([[stream.number if stream else 0]], np.uint64),
+            names.start: np.array([[stream is not None and not stream.calls]], np.int32),
+            names.ready: np.array([[stream is not None]], np.int32),
+        }
+        if stream:
+            self.had_left, self.num_before = stream.has_left, len(stream.pieces)
+            stream.calls += 1
+
+    def inputs(self) -> list[Tensor]:
+        return [Tensor(name, array) for name, array in self._inputs.items()]
+
+    def parameters(self) -> str:
+        return json.dumps(self.stream.parameters if self.stream else {})
+
+    def get_response_sender(self) -> Sender | None:
+        return Sender(self.stream) if self.stream else None
+
+    def set_release_flags(self, flags: int) -> None:
+        self.flags = flags
+
+    def is_cancelled(self) -> bool:
+        return self.stream is not None and self.stream.has_left
+
+
+def _input(request: Request, name: str) -> Tensor | None:
+    return next((tensor for tensor in request.inputs() if tensor.name() == name), None)
+
+
+def backend() -> types.ModuleType:
+    """A module with what a model imports from Triton."""
+    module = types.ModuleType(BACKEND)
+    module.Tensor, module.InferenceResponse, module.TritonError = Tensor, InferenceResponse, TritonError
+    module.get_input_tensor_by_name = _input
+    module.TRITONSERVER_RESPONSE_COMPLETE_FINAL = FINAL
+    module.TRITONSERVER_REQUEST_RELEASE_ALL, module.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = ALL, RESCHEDULE
+    return module
+
+
+# A run ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Played:
+    """What came of some streams.
+
+    Attributes
+    ----------
+    streams : list of Stream
+        With what they were sent.
+    calls : int
+        Of `execute`.
+    num_without : int
+        Ready requests that got nothing in a call although their clients were there.
+    num_released : int
+        Requests whose clients had gone by then, and that were not rescheduled: Triton keeps their places.
+    growth : int
+        See `Triton.growth`, where that was counted.
+    """
+
+    streams: list[Stream]
+    calls: int = 0
+    num_without: int = 0
+    num_released: int = 0
+    growth: int = 0
+
+
+class Triton:
+    """Loads a decoupled model and plays it as the sequence batcher does, each sequence in its place (`direct`).
+
+    Parameters
+    ----------
+    path : path
+        The `model.py`.
+    names : Names
+    places : int
+        In the batch.
+    parameters : str
+        Those of the model's config.
+
+    Raises
+    ------
+    Problem
+        There is no model in the file. What the file raises itself comes through, here and in a run.
+    """
+
+    def __init__(self, path: str | Path, names: Names, places: int, **parameters: str):
+        sys.modules[BACKEND] = backend()
+        module = runpy.run_path(str(path))
+        if "TritonPythonModel" not in module:
+            raise Problem("Triton cannot load it: there is no class TritonPythonModel in the file")
+        self._model, self._names, self._places = module["TritonPythonModel"](), names, places
+        self._numbers = itertools.count(CORRELATION_ID)
+        values = {name: {"string_value": value} for name, value in parameters.items()}
+        self._model.initialize({"model_config": json.dumps({"parameters": values})})
+
+    def play(self, streams: Sequence[Stream]) -> Played:
+        """Call the model's `execute` until all streams are over; the same may be played again.
+
+        Raises
+        ------
+        Problem
+            A request was released before its answer was complete, or nobody gets anything any more.
+        """
+        played = Played([replace(stream) for stream in streams])
+        for stream in played.streams:
+            stream.number, stream.output = next(self._numbers), self._names.output
+        waiting: list[Stream] = list(played.streams)
+        seats: list[Stream | None] = [None] * self._places
+        moment = num_silent = 0
+        while waiting or any(seats):
+            moment += 1
+            for place, taken in enumerate(seats):
+                if taken is None and waiting and waiting[0].arrives <= moment:
+                    seats[place] = waiting.pop(0)
+            if not any(seats):
+                continue
+            used = max(place for place, stream in enumerate(seats) if stream) + 1
+            requests = [Request(stream, self._names) for stream in seats[:used]]
+            if self._model.execute(requests) is not None:
+                raise Problem("execute returned something: a decoupled model returns None, and answers by its senders")
+            played.calls += 1
+            for place, request in enumerate(requests):
+                seats[place] = self._after(request, played)
+            is_news = any(one.is_over or len(one.pieces) > each.num_before for each in requests if (one := each.stream))
+            num_silent = 0 if is_news else num_silent + 1
+            if num_silent == MOST_SILENT:
+                number, piece = sum(map(bool, seats)), self._names.piece
+                raise Problem(f"{number} streams are in the batch, and none gets a {piece} any more")
+        return played
+
+    def _after(self, request: Request, played: Played) -> Stream | None:
+        """Who has the place of this request in the next call."""
+        stream = request.stream
+        if stream is None:
+            return None
+        number, asked = len(stream.pieces), f"{stream.wanted} {self._names.piece}s"
+        if number == request.num_before and stream.wanted and not request.had_left:
+            played.num_without += 1
+        if request.flags != RESCHEDULE:
+            played.num_released += request.had_left
+            if not stream.has_left and not stream.is_over:
+                raise Problem(
+                    f"Somebody waits in vain: a request was released after {number} of its {asked} and without FINAL, "
+                    "which ends its answer. Reschedule it until then"
+                )
+            return None
+        if stream.is_over:
+            raise Problem("A request was rescheduled after FINAL, its last response, which brings Triton down")
+        if number > max(1, stream.wanted):
+            raise Problem(f"A request got more than the {asked} that it asked for")
+        stream.has_left = stream.has_left or stream.leaves_after == 0
+        if stream.has_left and not stream.is_late:
+            return None  # Triton ends it itself when it would come back
+        stream.is_late = stream.is_late and not stream.has_left
+        return stream
+
+    def growth(self, streams: Sequence[Stream]) -> int:
+        """By how much what the model keeps grows while it serves these streams once more; see `_kept`."""
+        before = _kept(self._model)
+        self.play(streams)
+        return _kept(self._model) - before
+
+
+def _kept(model: Any) -> int:
+    """Count what hangs on `model`, its class and its module: items of containers, attributes, bytes of tensors.
+
+    What belongs to other packages, such as a network or a sender of responses, counts as one.
+    """
+    own = {kind.__module__ for kind in type(model).__mro__} - {"builtins"}
+    seen: set[int] = set()
+
+    def inside(value: Any) -> int:
+        if id(value) in seen or isinstance(value, type | types.ModuleType):
+            return 0
+        seen.add(id(value))
+        if isinstance(value, dict):
+            parts = [*value.keys(), *value.values()]
+        elif isinstance(value, list | tuple | set | frozenset | deque):
+            parts = list(value)
+        elif hasattr(value, "untyped_storage"):  # a tensor, or a view of one, which keeps the whole
+            return value.untyped_storage().size()
+        elif hasattr(value, "nbytes"):
+            return value.nbytes
+        elif type(value).__module__ in own:
+            slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+            parts = [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]
+        else:
+            return 0
+        return len(parts) + sum(map(inside, parts))
+
+    of_classes = {name: value for kind in type(model).__mro__ for name, value in vars(kind).items()}
+    roots = type(model).execute.__globals__ | of_classes
+    return inside(model) + sum(inside(value) for name, value in roots.items() if not name.startswith("__"))
