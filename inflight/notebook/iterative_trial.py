@@ -24,14 +24,12 @@ from typing import Any
 
 import numpy as np
 
+from inflight.errors import CourseError
+
 BACKEND = "triton_python_backend_utils"
 FINAL, ALL, RESCHEDULE = 1, 1, 2  # Triton's flags
 CORRELATION_ID = 40_000_000_000  # of the first sequence: Triton makes up large ones
 MOST_SILENT = 5  # calls in a row in which nobody gets anything
-
-
-class Problem(Exception):
-    """What a model did that Triton's clients would suffer from, in a sentence."""
 
 
 # What stands for Triton -----------------------------------------------------------------------------------------------
@@ -106,37 +104,28 @@ class Stream:
     output: str = field(default="", init=False)
     pieces: list[str] = field(default_factory=list, init=False)
     num_for_nobody: int = field(default=0, init=False)
-    calls: int = field(default=0, init=False)
-    has_left = is_over = False  # over: its last response has come
-
-    def hear(self, response: InferenceResponse) -> None:
-        if response.error is not None:
-            raise RuntimeError(f"the model answered with an error: {response.error}")
-        if self.output not in response.tensors:
-            raise RuntimeError(f"a response has no output {self.output!r}")
-        value = response.tensors[self.output].as_numpy().item()
-        self.pieces.append(value if isinstance(value, str) else value.decode("utf-8"))
-        self.num_for_nobody += self.has_left
-        self.has_left = self.has_left or len(self.pieces) == self.leaves_after
-
-
-class Sender:
-    """Sends the responses of a stream; Triton gives a new one in each call, and only the latest knows who has gone."""
-
-    def __init__(self, stream: Stream):
-        self._stream, self._call = stream, stream.calls
+    has_begun = has_left = is_over = False  # over: its last response has come
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
-        if self._stream.is_over:
+        """What the model's response sender does."""
+        if self.is_over:
             raise RuntimeError("a response was sent after the last one of its request")
+        if response is not None and response.error is not None:
+            raise RuntimeError(f"the model answered with an error: {response.error}")
         if response is not None:
-            self._stream.hear(response)
-        self._stream.is_over = flags == FINAL
+            if self.output not in response.tensors:
+                raise RuntimeError(f"a response has no output {self.output!r}")
+            value = response.tensors[self.output].as_numpy().item()
+            self.pieces.append(value if isinstance(value, str) else value.decode("utf-8"))
+            self.num_for_nobody += self.has_left
+        self.has_left = self.has_left or len(self.pieces) == self.leaves_after
+        self.is_over = flags == FINAL
 
     def is_cancelled(self) -> bool:
-        if self._stream.is_over:
+        """What the model's response sender says: on Triton the one of each call does, as long as the stream goes on."""
+        if self.is_over:
             raise RuntimeError("a sender was asked after its FINAL, which brings Triton down")
-        return self._stream.has_left and self._call == self._stream.calls
+        return self.has_left
 
 
 class Request:
@@ -147,12 +136,11 @@ class Request:
         self._inputs = {
             names.text: np.array([[stream.text.encode("utf-8") if stream else b""]], object),
             names.number: np.array([[stream.number if stream else 0]], np.uint64),
-            names.start: np.array([[stream is not None and not stream.calls]], np.int32),
+            names.start: np.array([[stream is not None and not stream.has_begun]], np.int32),
             names.ready: np.array([[stream is not None]], np.int32),
         }
         if stream:
             self.had_left, self.num_before = stream.has_left, len(stream.pieces)
-            stream.calls += 1
 
     def inputs(self) -> list[Tensor]:
         return [Tensor(name, array) for name, array in self._inputs.items()]
@@ -160,8 +148,8 @@ class Request:
     def parameters(self) -> str:
         return json.dumps(self.stream.parameters if self.stream else {})
 
-    def get_response_sender(self) -> Sender | None:
-        return Sender(self.stream) if self.stream else None
+    def get_response_sender(self) -> Stream | None:
+        return self.stream
 
     def set_release_flags(self, flags: int) -> None:
         self.flags = flags
@@ -227,7 +215,7 @@ class Triton:
 
     Raises
     ------
-    Problem
+    CourseError
         There is no model in the file. What the file raises itself comes through, here and in a run.
     """
 
@@ -235,7 +223,7 @@ class Triton:
         sys.modules[BACKEND] = backend()
         module = runpy.run_path(str(path))
         if "TritonPythonModel" not in module:
-            raise Problem("Triton cannot load it: there is no class TritonPythonModel in the file")
+            raise CourseError("Triton cannot load it: there is no class TritonPythonModel in the file.")
         self._model, self._names, self._places = module["TritonPythonModel"](), names, places
         self._numbers = itertools.count(CORRELATION_ID)
         values = {name: {"string_value": value} for name, value in parameters.items()}
@@ -246,7 +234,7 @@ class Triton:
 
         Raises
         ------
-        Problem
+        CourseError
             A request was released before its answer was complete, or nobody gets anything any more.
         """
         played = Played([replace(stream) for stream in streams])
@@ -265,7 +253,9 @@ class Triton:
             used = max(place for place, stream in enumerate(seats) if stream) + 1
             requests = [Request(stream, self._names) for stream in seats[:used]]
             if self._model.execute(requests) is not None:
-                raise Problem("execute returned something: a decoupled model returns None, and answers by its senders")
+                raise CourseError(
+                    "execute returned something: a decoupled model returns None, and answers by its senders."
+                )
             played.calls += 1
             for place, request in enumerate(requests):
                 seats[place] = self._after(request, played)
@@ -273,7 +263,7 @@ class Triton:
             num_silent = 0 if is_news else num_silent + 1
             if num_silent == MOST_SILENT:
                 number, piece = sum(map(bool, seats)), self._names.piece
-                raise Problem(f"{number} streams are in the batch, and none gets a {piece} any more")
+                raise CourseError(f"{number} streams are in the batch, and none gets a {piece} any more.")
         return played
 
     def _after(self, request: Request, played: Played) -> Stream | None:
@@ -281,21 +271,22 @@ class Triton:
         stream = request.stream
         if stream is None:
             return None
+        stream.has_begun = True
         number, asked = len(stream.pieces), f"{stream.wanted} {self._names.piece}s"
         if number == request.num_before and stream.wanted and not request.had_left:
             played.num_without += 1
         if request.flags != RESCHEDULE:
             played.num_released += request.had_left
             if not stream.has_left and not stream.is_over:
-                raise Problem(
+                raise CourseError(
                     f"Somebody waits in vain: a request was released after {number} of its {asked} and without FINAL, "
-                    "which ends its answer. Reschedule it until then"
+                    "which ends its answer. Reschedule it until then."
                 )
             return None
         if stream.is_over:
-            raise Problem("A request was rescheduled after FINAL, its last response, which brings Triton down")
+            raise CourseError("A request was rescheduled after FINAL, its last response, which brings Triton down.")
         if number > max(1, stream.wanted):
-            raise Problem(f"A request got more than the {asked} that it asked for")
+            raise CourseError(f"A request got more than the {asked} that it asked for.")
         stream.has_left = stream.has_left or stream.leaves_after == 0
         if stream.has_left and not stream.is_late:
             return None  # Triton ends it itself when it would come back

@@ -43,7 +43,7 @@ class Computed:
 
 
 def with_model(path: str | Path, streams: Sequence[Stream], places: int) -> Computed:
-    """The answers of the model in a file; what it raises, and `iterative_trial.Problem`, comes through."""
+    """The answers of the model in a file; what it raises, and what `Triton` does, comes through."""
     import torch
 
     torch.set_num_threads(1)  # others may be at work here, and threads that wait for each other are slowest then

@@ -16,7 +16,7 @@ from inflight.errors import CourseError
 from inflight.lessons.iterative_gpt2 import gpt2_trial
 from inflight.lessons.iterative_gpt2.log import executions, passes
 from inflight.notebook.checks import NOT_YET, Beside, Finding, Measured, grades
-from inflight.notebook.iterative_trial import Problem, Stream
+from inflight.notebook.iterative_trial import Stream
 from inflight.notebook.mine import COURSES_OWN, PARTS
 from inflight.triton import repository
 from inflight.triton.server import Server
@@ -171,12 +171,7 @@ def _ten_streams_four_places(answer: tuple[dict, Server], _choose: random.Random
 )
 def _few_slots_many_readers(path: str, choose: random.Random) -> Finding:
     streams = _streams(choose)
-    try:
-        own = gpt2_trial.with_model(path, streams, PLACES)
-    except NotImplementedError:
-        return NOT_YET
-    except Problem as problem:
-        return f"{problem}."
+    own = gpt2_trial.with_model(path, streams, PLACES)
     course = gpt2_trial.with_model(COURSES_OWN / PARTS["iterative_gpt2"], streams, PLACES)
     plain = gpt2_trial.without_a_cache(streams)
     beside = Beside(own, course, plain)
