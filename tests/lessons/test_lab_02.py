@@ -124,7 +124,7 @@ def test_a_repository_that_does_not_fit_together_is_told_before_a_server_starts(
         *(
             pytest.param(changes, says, marks=pytest.mark.slow)
             for changes, says in (
-                ({"config": CONFIG.replace("64", "0")}, "Triton says"),
+                ({"config": CONFIG.replace("64", "0")}, "3 rows"),
                 ({"config": CONFIG.replace("64", "8")}, "Triton says"),
                 ({"code": "import numpy as np\nclass TritonModel:\n    pass\n"}, "Triton says"),
                 ({"code": with_mask('return b"[e-mail]"')}, "prompts passed on correctly: 0, where exactly 4"),

@@ -70,6 +70,7 @@ if not running:
     + COMPUTE
 )
 NO_LIMIT_OF_TOKENS = IN_FLIGHT.replace("room = now.max_num_tokens", "room = 10**6")
+RUNNING_FORGOTTEN = IN_FLIGHT.replace(" - sum(request.pending_tokens for request in running)", "")
 OVERTAKES = scheduler(
     BEGIN
     + """
@@ -154,6 +155,7 @@ def test_a_right_way_is_done(checked, exercise, answer):
         ("4.2", COURSE / "no_such_file.py", "no file"),
         ("4.3", STATIC, ""),
         ("4.3", NO_LIMIT_OF_TOKENS, "my_scheduler.py, line 5"),
+        ("4.3", RUNNING_FORGOTTEN, "max_num_tokens is 256"),
         ("4.3", OVERTAKES, "short prompts ✓, long prompts not right yet"),
         ("4.3", LAST_FIRST, "now.waiting"),
         ("4.3", "class Scheduler: ...\n", "schedule(self, now)"),
@@ -192,7 +194,13 @@ def test_an_untouched_exercise_is_not_done_yet(checked, exercise, answer):
 def test_right_and_wrong_do_not_depend_on_the_hidden_cases(checked, seed, monkeypatch):
     monkeypatch.setenv("INFLIGHT_SEED", str(seed))
     assert checked("4.2", STATIC).status == checked("4.3", IN_FLIGHT).status == "done"
-    for exercise, text in (("4.2", IN_FLIGHT), ("4.2", OUT_OF_TURN), ("4.3", STATIC), ("4.3", OVERTAKES)):
+    for exercise, text in (
+        ("4.2", IN_FLIGHT),
+        ("4.2", OUT_OF_TURN),
+        ("4.3", STATIC),
+        ("4.3", OVERTAKES),
+        ("4.3", RUNNING_FORGOTTEN),
+    ):
         result = checked(exercise, text)
         assert result.status in ("wrong", "partly"), repr(result)
 

@@ -198,7 +198,7 @@ def _is_repaired(name: str, repo: Path, prompts: list[tuple[str, int]]) -> Findi
     encode = _encoder(configs["preprocessing"]) if own else None
     cases = [
         Case(
-            (prompt, most), _right(prompt, most, encode), f"with stand-ins for its models, the answer to {prompt!r}",
+            (prompt, most), _right(prompt, most, encode), f"With stand-ins for its models, the answer to {prompt!r}",
             "Triton loads it: compare which tensors are connected.",
         )
         for prompt, most in prompts

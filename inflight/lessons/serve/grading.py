@@ -52,10 +52,10 @@ def _felt(felt: Callable, choose: random.Random) -> dict[str, Callable[[], Findi
 
 
 def _times_s(choose: random.Random, count: int) -> list[float]:
-    """Arrivals of an answer: the first takes longest, and no two gaps are alike."""
+    """Arrivals of an answer: its gaps grow, so that their mean is none of them, nor the median."""
     times_s = [round(choose.uniform(0.2, 0.9), 3)]
     for number in range(1, count):
-        times_s.append(round(times_s[-1] + 0.01 * number + choose.uniform(0.001, 0.009), 3))
+        times_s.append(round(times_s[-1] + 0.01 * number**2 + choose.uniform(0.001, 0.009), 3))
     return times_s
 
 
@@ -67,10 +67,14 @@ def _figure(name: str, times_s: list[float]) -> Case:
         return Case((times_s,), None, about, "An answer of one piece has no gaps.")
     itl_ms = (last - first) / max(1, count - 1) * 1000
     right = dict(zip(FELT, (first * 1000, itl_ms, last * 1000, count / last)))[name]
+    gaps = f"{count} pieces have {count - 1} gaps between them, from the first piece to the last."
     told = (
-        (right / 1000, "It is in seconds: milliseconds are wanted."),
-        (last / count * 1000, "There are gaps between the pieces alone, from the first piece to the last."),
-        ((last - first) / count * 1000, "There is one gap less than there are pieces."),
+        (
+            right / 1000,
+            "times_s is in seconds." if name == "tokens_per_s" else "It is in seconds: milliseconds are wanted.",
+        ),
+        (last / count * 1000, gaps),
+        ((last - first) / count * 1000, gaps),
         ((last - first) * 1000, "It begins when the request is sent, and not with the first piece."),
         (count, "That is the number of pieces: divide by the seconds that all of it took."),
         (count / max(last - first, 1e-9), "The time is that of the whole answer, from sending to the last piece."),
