@@ -8,6 +8,9 @@
 # You need lecture 01. Each exercise ends with a `check`. It tries your answer on cases that differ every time, and says
 # what to look at when something is not right.
 #
+# Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
+# not been run.
+#
 # {navigation}
 
 # %%

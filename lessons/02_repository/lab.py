@@ -6,6 +6,9 @@
 # labs serve it. Each exercise ends with a `check`. A check starts its own server if it needs one, and a wrong answer never
 # stops the notebook.
 #
+# Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
+# not been run.
+#
 # {navigation}
 
 # %%

@@ -8,6 +8,9 @@
 # You need lecture 03. A check never stops you: it says that you are done, or what is missing, or what it measured and
 # where to look.
 #
+# Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
+# not been run.
+#
 # {navigation}
 
 # %% [markdown]

@@ -8,6 +8,9 @@
 # A check counts and never times: it plays your scheduler on requests that it makes anew each time, and compares its
 # counts with the built-in rule's. It never stops you: it says *done*, *not done yet*, or what to look at.
 #
+# Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
+# not been run.
+#
 # {navigation}
 
 # %% [markdown]

@@ -7,6 +7,9 @@
 # You need the lecture, and lesson 04's lab: what `now` and a `Plan` are. A check never stops you: it says *done*, *not
 # done yet*, or what to look at.
 #
+# Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
+# not been run.
+#
 # {navigation}
 
 # %% [markdown]

@@ -9,6 +9,9 @@
 # be able to read C: a struct, a pointer, `calloc` and `free`. If that is new to you, copy the solution's file and explain
 # each line. A check never stops the notebook; where it needs a server, it starts one of its own.
 #
+# Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
+# not been run.
+#
 # {navigation}
 
 # %% tags=["nbval-ignore-output"]

@@ -5,6 +5,9 @@
 # requests are served, and write a model that asks to be called again: many streams, each with its own state, some of them
 # cancelled. The model is kept: lab 08 continues from it. A check never stops the notebook.
 #
+# Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
+# not been run.
+#
 # {navigation}
 
 # %% tags=["nbval-ignore-output"]

@@ -8,6 +8,9 @@
 # A check counts and does not time. It makes new prompts each time. It never stops the notebook: it says *done*, *not done
 # yet*, or which way to go.
 #
+# Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
+# not been run.
+#
 # {navigation}
 
 # %% [markdown]

@@ -9,6 +9,9 @@
 # times in each check, played by the engine's own scheduler and cache. They use the prices of one machine, those of
 # `service.BRIEF`, so the same settings get the same figures everywhere.
 #
+# Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
+# not been run.
+#
 # {navigation}
 
 # %% [markdown]
