@@ -93,7 +93,7 @@ from inflight.triton import Client, repository
 from inflight.triton.server import Server
 repo = repository.assemble(sys.argv[2], sys.argv[1], decoupled_mode=True, apply_chat_template=False)
 with Server(repo) as server, Client(server.grpc_url) as client:
-    assert client.ask("Hi", max_tokens=3).token_ids
+    assert client.ask("Hi", max_tokens=3).pieces
 """
 
 NOTEBOOK = """

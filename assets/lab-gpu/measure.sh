@@ -9,7 +9,7 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 python=${PYTHON:-.venv/bin/python}
-read -r tier device < <("$python" -c "from inflight import machine; print(machine.tier(), '-'.join(machine.device_name().lower().split()))") || exit
+read -r tier device < <("$python" -c "from inflight import machine, tiers; print(tiers.here().name, '-'.join(machine.device_name().lower().split()))") || exit
 results=assets/results rounds=${ROUNDS:-3} gpt2="gpt2-124m-random" gpt2_size=() trace=() pair=(--requests 16) batches=()
 text=(--tokens 5120) default=smollm2-135m-instruct
 if [[ -n ${SMALL:-} ]]; then
