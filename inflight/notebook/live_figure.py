@@ -30,7 +30,6 @@ function plotly(model) {
 }
 
 function render({ model, el }) {
-  el.classList.add("inflight-figure");
   const chart = el.appendChild(document.createElement("div"));
   const resized = new ResizeObserver(() => chart.layout && el.offsetWidth && Plotly.Plots.resize(chart));
   let drawing = false;
@@ -42,6 +41,7 @@ function render({ model, el }) {
       const { react } = await plotly(model);
       for (let drawn = ""; drawn !== model.get("value"); ) {
         drawn = model.get("value");
+        el.classList.add("inflight-figure");  // no card before there is anything on it
         const { data, layout, config } = JSON.parse(drawn);
         chart.style.height = `${layout.height}px`;  // which plotly forgets when the cell gets wider
         await react(chart, data, layout, { ...config, responsive: true });
