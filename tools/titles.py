@@ -3,7 +3,8 @@
 In a markdown cell of a lesson's script these stand for it:
 
     {heading}       04 · Title in a lecture, Lab 04 · Title in a lab
-    {minutes}       what a lecture takes
+    {minutes}       what a lecture takes, or a lab: the sum of its exercises
+    {core}          what a lab's exercises marked Core take
     {question}      what it asks
     {navigation}    links from a lecture to the one before, its lab and the one after; from a lab to its lecture, its
                     solution and the next lecture
@@ -19,9 +20,11 @@ from pathlib import Path
 from inflight.errors import CourseError
 from inflight.notebook import syllabus
 
-FIELD = re.compile(r"\{(heading|minutes|question|navigation|next|lab|map|counterpart)\}")
+FIELD = re.compile(r"\{(heading|minutes|core|question|navigation|next|lab|map|counterpart)\}")
 # A tab shows a notebook's name without its folder: lecture, lab and solution of a lesson are told apart by it.
 SUFFIX = {"notebooks": "", "labs": "_lab", "solutions": "_solution"}
+# The line below the heading of an exercise.
+EXERCISE = re.compile(r"^# \*(Core · )?(?:Further · )?importance .* (\d+) minutes\b.*\*$", re.M)
 TABLE = re.compile(r"(<!-- written by `make notebooks`[^\n]*-->\n).*?(<!-- end of what is written -->)", re.S)
 
 
@@ -57,9 +60,17 @@ def fields(folder: Path, kind: str) -> dict[str, str]:
     else:
         other, said = ("solutions", "its solution") if kind == "labs" else ("labs", "the lab")
         values["heading"] = f"Lab {lesson.heading}"
+        values["minutes"], values["core"] = map(str, lab_minutes(folder))
         values["counterpart"] = f"[{said}](../{other}/{file_name(other, lesson.name)})"
         back = [f"[← {lesson.heading}]({lectures}{lesson.name}.ipynb)", values["counterpart"]]
     return {**values, "navigation": " · ".join([*back, *onward])}
+
+
+def lab_minutes(folder: Path) -> tuple[int, int]:
+    """What the exercises of the lab in `folder` take, all and those marked Core; 0 where there is none."""
+    script = folder / "lab.py"
+    found = EXERCISE.findall(script.read_text(encoding="utf-8")) if script.exists() else []
+    return sum(int(minutes) for _, minutes in found), sum(int(minutes) for core, minutes in found if core)
 
 
 def filled(text: str, values: dict[str, str]) -> str:
@@ -78,10 +89,12 @@ def readme(root: Path) -> str:
 
 def _table(root: Path, lectures: str, labs: str) -> str:
     """All lessons in the clone `root` as a table in Markdown, with links that begin as given."""
-    rows = ["| | lesson | question | minutes |", "|---|---|---|---|"]
+    rows, sums = ["| | lesson | question | minutes | lab |", "|---|---|---|---|---|"], [0, 0]
     for lesson in syllabus.read(root):
-        has_lab = (root / "lessons" / lesson.name / "lab.py").exists()
-        lab = f" · [lab]({labs}{file_name('labs', lesson.name)})" if has_lab else ""
-        title = f"[{lesson.title}]({lectures}{lesson.name}.ipynb){lab}"
-        rows.append(f"| {lesson.number} | {title} | {lesson.question} | {lesson.minutes} |")
+        minutes, _ = lab_minutes(root / "lessons" / lesson.name)
+        lab = f"[lab]({labs}{file_name('labs', lesson.name)}), {minutes}" if minutes else ""
+        title = f"[{lesson.title}]({lectures}{lesson.name}.ipynb)"
+        rows.append(f"| {lesson.number} | {title} | {lesson.question} | {lesson.minutes} | {lab} |")
+        sums = [sums[0] + lesson.minutes, sums[1] + minutes]
+    rows.append(f"| | | in all | {sums[0] / 60:.0f} hours | {sums[1] / 60:.0f} hours |")
     return "\n".join(rows)
