@@ -92,13 +92,13 @@ def source(folder: Path, kind: str) -> NotebookNode:
     CourseError
         A marker is out of place, or the syllabus does not name the lesson.
     """
-    values = titles.fields(folder, kind)
+    values, terms = titles.fields(folder, kind), titles.terms(folder.parent.parent)
     notebook = nbformat.v4.new_notebook(metadata=nbformat.from_dict(METADATA), nbformat_minor=5)
     for index, cell in enumerate(cell for cell in _cells(folder, kind) if kind != "labs" or not _is_solution(cell)):
         if cell.cell_type == "code":
             cell.source = REGION.sub(_for_learner if kind == "labs" else _for_teacher, cell.source)
         else:
-            cell.source = titles.filled(cell.source, values)
+            cell.source = titles.filled(titles.explained(cell.source, terms), values)
         if marker := MARKER.search(cell.source):
             raise CourseError(
                 f"{folder / SCRIPTS[kind]}: `{marker[0].strip()}` is out of place; BEGIN SOLUTION and END SOLUTION "

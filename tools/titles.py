@@ -12,6 +12,10 @@ In a markdown cell of a lesson's script these stand for it:
     {lab}           where a lecture's lab is
     {map}           a table of all lessons, in a lecture
     {counterpart}   a link from a lab to its solution, and from a solution to its lab
+    {glossary}      every term of lessons/glossary.md with its sentence, and a link back to where it comes up
+
+A link to a term, such as `[prefill](00_start_here.ipynb#Prefill)`, gets its sentence as title, which a page shows when
+the mouse is over it.
 """
 
 import re
@@ -20,11 +24,12 @@ from pathlib import Path
 from inflight.errors import CourseError
 from inflight.notebook import syllabus
 
-FIELD = re.compile(r"\{(heading|minutes|core|question|navigation|next|lab|map|counterpart)\}")
+FIELD = re.compile(r"\{(heading|minutes|core|question|navigation|next|lab|map|counterpart|glossary)\}")
 # A tab shows a notebook's name without its folder: lecture, lab and solution of a lesson are told apart by it.
 SUFFIX = {"notebooks": "", "labs": "_lab", "solutions": "_solution"}
 # The line below the heading of an exercise.
 EXERCISE = re.compile(r"^# \*(Core · )?(?:Further · )?importance .* (\d+) minutes\b.*\*$", re.M)
+TERM = re.compile(r"\]\(((?:(?:\.\./notebooks/)?00_start_here\.ipynb)?#([\w`.-]+))\)")
 TABLE = re.compile(r"(<!-- written by `make notebooks`[^\n]*-->\n).*?(<!-- end of what is written -->)", re.S)
 
 
@@ -55,6 +60,7 @@ def fields(folder: Path, kind: str) -> dict[str, str]:
         values["next"] = f"[{after[0].heading}]({lectures}{after[0].name}.ipynb)"
     if kind == "notebooks":
         values["map"] = _table(folder.parent.parent, "", "../labs/")
+        values["glossary"] = _glossary(folder)
         back = [f"[← {other.heading}]({other.name}.ipynb)" for other in before]
         back += [f"[Lab {lesson.number}]({lab})"] if (folder / "lab.py").exists() else []
     else:
@@ -79,6 +85,45 @@ def filled(text: str, values: dict[str, str]) -> str:
         return FIELD.sub(lambda match: values[match[1]], text)
     except KeyError as error:
         raise CourseError(f"{{{error.args[0]}}} stands for nothing in {values['heading']!r}; take it out.") from None
+
+
+def terms(root: Path) -> dict[str, tuple[str, str, str]]:
+    """The glossary of the clone `root`: anchor of each term -> the term, its sentence, the number of its lesson."""
+    path, found, number = root / "lessons" / "glossary.md", {}, ""
+    for part in re.split(r"^##", path.read_text(encoding="utf-8") if path.exists() else "", flags=re.M)[1:]:
+        head, _, body = part.partition("\n")
+        if head.startswith("#"):
+            found[head[2:].replace(" ", "-")] = (head[2:], " ".join(body.split()), number)
+        else:
+            number = head.strip()[:2]
+    return found
+
+
+def explained(text: str, known: dict[str, tuple[str, str, str]]) -> str:
+    """`text` of a markdown cell in which each link to a term of the glossary has the term's sentence as title."""
+
+    def link(found: re.Match) -> str:
+        if found[2] not in known:
+            return found[0]
+        sentence = known[found[2]][1].partition(" Also: ")[0].replace('"', "'")
+        return f']({found[1]} "{sentence}")'
+
+    return TERM.sub(link, text)
+
+
+def _glossary(folder: Path) -> str:
+    """All terms, each with a link back: to the section of this lecture that links to it first, or to its lesson."""
+    lecture, entries = (folder / "lecture.py").read_text(encoding="utf-8"), []
+    names = {lesson.number: lesson.name for lesson in syllabus.read(folder.parent.parent)}
+    for anchor, (term, sentence, number) in terms(folder.parent.parent).items():
+        before, linked, _ = lecture.partition(f"](#{anchor})")
+        if linked:
+            section = re.findall(r"^# ## (.+)", before, re.M)[-1].strip()
+            back = f"[↩ {section}](#{section.replace(' ', '-')})"
+        else:
+            back = f"[lesson {number}]({names[number]}.ipynb)" if names[number] != folder.name else ""
+        entries.append(f"### {term}\n{sentence} {back}".rstrip())
+    return "\n\n".join(entries)
 
 
 def readme(root: Path) -> str:

@@ -292,3 +292,27 @@ def test_what_is_written_to_a_file_stands_in_the_script_as_comments(root):
     assert lab["%%writefile {folder}/slots.py"] == "# your model"
     assert solution["%%writefile {folder}/slots.py"] == "class Slots:\n    guests = 48"
     assert lab["%%writefile {folder}/plain.py"] == "class Plain:\n    # a comment stays\n    guests = 8"
+
+
+GLOSSARY = """# Glossary
+
+## 01 · Slots
+
+### Slot
+A place in the "batch". Also: seat.
+
+### Guest
+Who sits there.
+"""
+
+
+def test_a_link_to_a_term_has_its_sentence_and_the_glossary_leads_back(root):
+    (root / "lessons" / "glossary.md").write_text(GLOSSARY)
+    script = root / "lessons" / "01_slots" / "lecture.py"
+    script.write_text(
+        f"{LECTURE}\n# %% [markdown]\n# ## Count\n# A [slot](#Slot).\n\n# %% [markdown]\n# {{glossary}}\n"
+    )
+    lessons.build(root, keep_outputs=True)
+    prose = [cell.source for cell in read(root, "notebooks").cells if cell.cell_type == "markdown"]
+    assert """A [slot](#Slot "A place in the 'batch'.").""" in prose[1]
+    assert '### Slot\nA place in the "batch". Also: seat. [↩ Count](#Count)\n\n### Guest\nWho sits there.' in prose[2]
