@@ -17,6 +17,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from inflight.errors import CourseError
 from inflight.triton import client, records, repository
 from inflight.triton.address import GRPC_URL, Address
+from inflight.triton.request import is_llmapi
 from inflight.triton.telemetry import MetricsFeed
 
 ENGINE, LOG_PATH = "tensorrt_llm", "iteration_log_path"
@@ -61,7 +62,7 @@ class Attached:
                 f"Triton answers over HTTP at {address.http_url}, but not over gRPC at {address.grpc_url}: name its "
                 f"gRPC address (grpc_url, or {GRPC_URL})."
             ) from error
-        self._is_llmapi = ENGINE in self.names() and client.is_llmapi(self._config(ENGINE))
+        self._is_llmapi = ENGINE in self.names() and is_llmapi(self._config(ENGINE))
         self.can_load = loads_on_request and not self._is_llmapi
         limits = "; it ".join(self._limits())
         print(

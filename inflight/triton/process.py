@@ -73,6 +73,8 @@ class Process:
             "folder": str(folder),
             "shm_prefix": shm_prefix,
             "machine": records.machine(),
+            "starter": os.getpid(),
+            "notebook": os.environ.get("JPY_SESSION_NAME", ""),  # JupyterLab's, of a kernel
         }
         control = f"{CONTROL}:{records.HEADER}={key}"
         ours = {

@@ -1,8 +1,9 @@
 """Records of this user's servers: a file each, `servers/<keeper's pid>.json` in the cache folder.
 
 The keeper writes a server's record and removes it. It holds the addresses ("http", "grpc", "metrics"), the key of the
-control API ("key"), what it takes to end the server, and, of one that died, how ("death"). Only this user can open it.
-A client that wants the key or the other ports finds them here, and so does whoever asks why a server does not answer.
+control API ("key"), who started the server ("starter", and its "notebook"), what it takes to end it, and, of one that
+died, how ("death"). Only this user can open it. A client that wants the key or the other ports finds them here, and so
+does whoever asks why a server does not answer.
 
 The key keeps web pages and careless clients from loading models. A server that we start loads and unloads models, and
 changes shared memory, traces and logs, only for requests that carry it; inference, health, metadata, configs,
@@ -16,6 +17,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +70,17 @@ def death(url: str) -> str:
             return ""
         time.sleep(0.02)  # there is nothing to wait on: the keeper, another process, writes it at once
     return "" if record is None else record.get("death", "")
+
+
+def running() -> list[dict]:
+    """The records of this user's servers that run, whoever started them."""
+    return [record for _, record in _all() if "death" not in record and _lives(record["pid"], record["started"])]
+
+
+def end(record: dict) -> None:
+    """End the server of a record, as Ctrl-C would; whoever started it can start it again."""
+    if _lives(record["pid"], record["started"]):
+        os.kill(record["pid"], signal.SIGTERM)
 
 
 def sweep() -> None:
