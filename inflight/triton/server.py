@@ -291,7 +291,7 @@ class Server:
         config = repository.read_config(self.repo / model / repository.CONFIG)
         for name, value in values.items():
             repository.set_value(config, name, value)
-        repository.note_scheduler(config)
+        repository.note_files(config)
         if self._attached is not None:
             if not self._attached.can_load:
                 _tell(
