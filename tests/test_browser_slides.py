@@ -1,7 +1,5 @@
 """Slides in a browser, from a file: nothing comes from elsewhere, and the presenter's window has the notes."""
 
-import re
-
 import pytest
 from playwright.sync_api import expect
 
@@ -10,12 +8,11 @@ from tests.browser import needs_chromium
 
 LECTURES = sorted(path.stem for path in execution.NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
 PROJECTOR = {"width": 1280, "height": 720}
-# A slide may scroll downwards; what is wider than it, or a picture that does not fit, would be cut off.
+# A slide may scroll downwards; what is wider than it would be cut off.
 CUT_OFF = """() => Reveal.getSlides().filter(slide => {
   const indices = Reveal.getIndices(slide);
   Reveal.slide(indices.h, indices.v);
-  const hasPicture = slide.querySelector(".jp-RenderedSVG");
-  return slide.scrollWidth > slide.clientWidth + 1 || hasPicture && slide.scrollHeight > slide.clientHeight + 1;
+  return slide.scrollWidth > slide.clientWidth + 1;
 }).map(slide => slide.innerText.slice(0, 60))"""
 
 pytestmark = [needs_chromium, pytest.mark.browser, pytest.mark.slow]
@@ -51,6 +48,7 @@ def test_the_presenters_window_has_the_notes_and_both_stay_together(opened):
     with page.context.expect_page() as opening:
         page.keyboard.press("s")
     presenter = opening.value
-    expect(presenter.locator(".speaker-controls-notes")).to_contain_text("Draw eight chairs")
-    presenter.keyboard.press("ArrowRight")
-    expect(page).to_have_url(re.compile("#/2$"))
+    notes = presenter.locator(".speaker-controls-notes")
+    expect(notes).to_contain_text("Draw eight chairs")
+    page.keyboard.press("ArrowRight")
+    expect(notes).not_to_contain_text("Draw eight chairs")

@@ -39,7 +39,7 @@ PAGE = """{%- extends 'reveal/base.html.j2' -%}
 :root { --jp-content-font-size1: 24px; --jp-code-font-size: 20px; --jp-cell-padding: 4px }
 .slides section { height: 100%; overflow-y: auto; text-align: left; font-family: var(--jp-content-font-family) }
 .jp-InputPrompt, .jp-OutputPrompt, .anchor-link { display: none }
-.jp-RenderedSVG > * { width: 100%; height: 700px }
+.jp-RenderedSVG > * { width: 100%; height: 670px }
 </style></head>
 <body data-jp-theme-light="true"><div class="reveal"><div class="slides">
 {%- endblock -%}
@@ -126,7 +126,7 @@ def _prose(text: str) -> Iterator[NotebookNode]:
 def _said_of(heading: str, page: dict[str, str]) -> Iterator[str]:
     """What the instructor's page says of a heading."""
     title = heading.lstrip("# ")
-    yield from (said for of, said in guide.points(page.get(guide.POINTS, "")) if of == title)
+    yield from (said[0].upper() + said[1:] for of, said in guide.points(page.get(guide.POINTS, "")) if of == title)
     if heading.startswith("# "):
         yield from (page[part] for part in (guide.LEAVES, guide.KNOW) if part in page)
     normal = [f"- {row[1]}: {row[3]}" for row in guide.rows(page.get(guide.EXPECTED, "")) if row[0] == title]
