@@ -24,6 +24,7 @@ from traitlets import default
 from traitlets.config import Config
 
 from inflight.errors import CourseError
+from inflight.notebook import blanks
 from inflight.notebook.charts.display import PLOTLY_MIME
 from inflight.paths import COURSE
 
@@ -149,7 +150,9 @@ def execute(
 
 def to_html(notebook: NotebookNode, path: Path, out: Path) -> str:
     """The page in the folder `out` of the executed notebook of `path`, from where its links lead."""
-    exporter = HTMLExporter(raw_template=PAGE, config=Config(NbConvertBase={"display_data_priority": SHOWN}))
+    leave_out = {"enabled": True, "remove_cell_tags": {blanks.FOR_CI}}
+    config = Config(NbConvertBase={"display_data_priority": SHOWN}, TagRemovePreprocessor=leave_out)
+    exporter = HTMLExporter(raw_template=PAGE, config=config)
     resources = {"metadata": {"name": path.stem, "path": str(path.parent)}}
     body, _ = exporter.from_notebook_node(notebook, resources=resources)
     body = re.sub(r'(<a [^>]*?href="\d\d_\w+)\.ipynb', r"\1.html", body)

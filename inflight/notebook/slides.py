@@ -19,7 +19,7 @@ from nbformat.v4 import new_markdown_cell
 from traitlets.config import Config
 
 from inflight.errors import CourseError
-from inflight.notebook import execution, guide
+from inflight.notebook import blanks, execution, guide
 
 PICTURE = "image/svg+xml"
 SHOWN = [PICTURE, "text/html", "text/markdown", "text/plain"]  # of an output's forms, the first that it has
@@ -97,7 +97,7 @@ def _cells(lecture: NotebookNode, page: dict[str, str]) -> Iterator[NotebookNode
                 yield _markdown(heading, "slide")
                 yield from map(_note, _said_of(heading, page))
                 yield from _prose(text)
-        elif "parameters" not in cell.metadata.get("tags", []):
+        elif not (blanks.is_for_ci(cell) or "parameters" in cell.metadata.get("tags", [])):
             yield from _code(cell)
 
 
