@@ -1,10 +1,10 @@
-"""A model repository in, a running Triton server out, on 127.0.0.1 and on free ports unless told.
+"""`Server` serves a model repository with Triton, on 127.0.0.1 and on free ports unless others are named.
 
     with Server("repo") as server:
         print(server.http_url, server.grpc_url)
 
-It runs in one of two ways: the `tritonserver` inside the nvidia-pytriton wheel (`process`), or one that runs already,
-started by somebody else (`attached`). Models are loaded one by one through the server's API
+There are two ways to a server: this program starts the `tritonserver` inside the nvidia-pytriton wheel (`process`), or
+uses one that runs already, started by somebody else (`attached`). Models are loaded one by one through the server's API
 (`--model-control-mode=explicit`), so that the reason of a failure is known at once. That API takes a key (`records`).
 A server that dies stays down until `start` is called again.
 """
