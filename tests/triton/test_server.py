@@ -1,6 +1,7 @@
 """A server's life: started, looked at, changed while it runs, stopped, and never left behind."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,12 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
+from inflight.engine.folder import WEIGHTS_FILE
 from inflight.errors import CourseError
 from inflight.triton import repository, telemetry
 from inflight.triton.client import Client, is_ok
 from inflight.triton.repository import PIPELINE
 from inflight.triton.server import Server
-from tests.engines import add_silent_model, how_it_ends, metric, model_process, start_python, wait_until
+from tests.engines import add_silent_model, how_it_ends, is_ready, metric, model_process, start_python, wait_until
 from tests.triton.traces import Traces
 
 pytestmark = pytest.mark.server
@@ -107,14 +109,20 @@ def test_a_wrong_override_is_refused_before_anything_happens(server):
     assert states(server)["tensorrt_llm"] == "READY"
 
 
-def test_an_override_that_the_model_refuses_gives_its_sentence_and_the_server_goes_on(server):
-    with pytest.raises(CourseError) as caught:
-        server.load("tensorrt_llm", max_tokens_in_paged_kv_cache=32)
-    message = str(caught.value)
-    assert "'tensorrt_llm' could not be loaded: max_tokens_in_paged_kv_cache (32) gives 32 tokens of KV" in message
-    assert "Last lines of the log:" in message
-    server.load("tensorrt_llm")
-    assert Client(server.grpc_url).ask("Hello", max_tokens=3).pieces
+def test_an_override_that_the_model_refuses_gives_its_sentence_and_the_old_one_serves_on(
+    server, small_engine, tmp_path
+):
+    damaged = shutil.copytree(small_engine, tmp_path / "damaged")
+    os.truncate(damaged / WEIGHTS_FILE, 1_000_000)
+    for override, reason in (
+        ({"max_tokens_in_paged_kv_cache": 32}, r"max_tokens_in_paged_kv_cache \(32\) gives 32 tokens of KV"),
+        ({"gpt_model_path": tmp_path / "nowhere"}, "There is no engine at"),
+        ({"gpt_model_path": damaged}, ""),
+    ):
+        refusal = rf"(?s)'tensorrt_llm' could not be loaded: {reason}.*Last lines of the log:"
+        with pytest.raises(CourseError, match=refusal):
+            server.load("tensorrt_llm", **override)
+        assert is_ready(server) and Client(server.grpc_url).ask("Hello", max_tokens=3).pieces
 
 
 def test_an_engine_in_whose_place_another_is_loaded_ends_in_order(server):
