@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -36,15 +35,12 @@ LOAD_TIMEOUT_S = 300
 DRAIN_S = 10
 LOOK_EVERY_S = 0.2
 
-_started: weakref.WeakSet[Server] = weakref.WeakSet()
-_listing = threading.Lock()  # a set that grows while a thread goes over it is an error
+_made: list[weakref.ref[Server]] = []
 
 
 def running() -> list[Server]:
     """The servers that this process has started, or attached, and that run; the oldest first."""
-    with _listing:
-        known = sorted(_started, key=lambda server: server.started_at)
-    return [server for server in known if server.is_alive()]
+    return [server for known in list(_made) if (server := known()) is not None and server.is_alive()]
 
 
 @dataclass(frozen=True)
@@ -87,8 +83,6 @@ class Server:
         "http://host:port" and "http://host:port/metrics"; blank before the first start.
     grpc_url : str
         "host:port".
-    started_at : float
-        When it was started last, in seconds since 1970; 0 before.
 
     Raises
     ------
@@ -110,7 +104,6 @@ class Server:
     ):
         self.repo = Path(repo).absolute()
         self.open_control = open_control
-        self.started_at = 0.0
         if arguments is None:
             address = address or addresses.of_environment()
         self.is_attached = address is not None
@@ -120,6 +113,7 @@ class Server:
         self._process: Process | None = None  # while it runs, and when it has died
         self._attached: Attached | None = None  # until it is let go
         self._overridden: set[str] = set()  # models that were loaded with other values than their files have
+        _made.append(weakref.ref(self))
 
     @property
     def pid(self) -> int | None:
@@ -164,9 +158,6 @@ class Server:
                 f"Loaded as its files say, without what was overridden before: {', '.join(sorted(self._overridden))}."
             )
             self._overridden.clear()
-        self.started_at = time.time()
-        with _listing:
-            _started.add(self)
         try:
             if self.is_attached:
                 self._attached = Attached(self.repo, Address(self.http_url, self.grpc_url, self.metrics_url))
