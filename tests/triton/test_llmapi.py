@@ -147,6 +147,7 @@ def test_curl_asks_and_stops(whole, answer):
     """The lines of tensorrtllm_backend's README; Triton 2.51 takes the id from the body alone."""
     asked = generate(whole, text_input=PROMPT, sampling_param_max_tokens=LENGTH)
     assert asked.json()["text_output"] == PROMPT + answer
+    wait_until(lambda: active_requests(whole) == 0, "the gauge knows that the request before has ended")
     told = []
     ask = lambda: told.append(generate(whole, text_input=PROMPT, sampling_param_max_tokens=LONG, id="7"))
     thread = threading.Thread(target=ask)
