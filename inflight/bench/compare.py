@@ -97,7 +97,7 @@ def compare(
                 server.load("tensorrt_llm", gpt_model_type=name if name in BATCHING_TYPES else BY_DEFAULT)
             return _run(senders[name], requests, concurrency)
 
-        turns = take_turns({name: partial(turn, name) for name in names}, rounds, progress, warm_up=False)
+        turns = take_turns({name: partial(turn, name) for name in names}, rounds, progress)
     figures = {name: [report.summary(run) for run in runs] for name, runs in turns.items()}
     settings = {
         "requests": len(requests),

@@ -190,7 +190,6 @@ def bench(
                 turns = take_turns(
                     {each: partial(_iteration_s, runner, text) for each, runner in runners.items()},
                     ROUNDS,
-                    warm_up=False,
                 )
                 for each, rounds in turns.items():
                     seconds[each] += rounds

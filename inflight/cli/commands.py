@@ -28,12 +28,6 @@ from inflight.errors import CourseError
 from inflight.triton.repository.layout import BASELINE, BLS, DEFAULT_CONTRACT, LLMAPI, OLDEST_CONTRACT, PIPELINE
 
 NONE = "none"  # on the command line, for None
-# Commands that went -> what does it now; for one release.
-GONE = {
-    "accept": "nothing, as an engine's folder is loaded as it is",
-    "fetch": "set-up installs the course's model; inflight build --checkpoint takes any other as it is, by its path "
-    "or its Hugging Face id",
-}
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -201,17 +195,11 @@ def serve(
         int | None,
         typer.Option(help="OpenAI's protocol, too; sets decoupled_mode."),
     ] = None,
-    image: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run a model repository on 127.0.0.1 until Ctrl-C; a second Ctrl-C does not wait for running requests.
 
     Example: [bold]inflight serve --http-port 8000 --grpc-port 8001[/]
     """
-    if image is not None:
-        raise CourseError(
-            "--image is no option any more: the course starts no containers. Start yours with the command in "
-            "assets/lab-gpu/README.md, and give the course its address: INFLIGHT_URL=http://127.0.0.1:8000."
-        )
     if repo is not None and (engine_dir or values or with_llama_python or with_bls or contract):
         raise CourseError(
             "A repository that exists is served as it is: leave out --engine-dir, --set, --contract, --with-bls and "
@@ -356,8 +344,6 @@ def lab(
         workspace.open_lab(folder, first, jupyters)
 
 
-for _name, _instead in GONE.items():
-    bench.gone(app, f"inflight {_name}", _instead)
 app.command()(progress.progress)
 app.add_typer(bench.app, name="bench")
 app.add_typer(gpt2.app, name="gpt2")

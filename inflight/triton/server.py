@@ -114,7 +114,7 @@ class Server:
         self.repo = Path(repo).absolute()
         self.private, self.open_control = _is_private(private, open_control), open_control
         if arguments is None:
-            place = place or _address()
+            place = place or attached.of_environment()
         self.is_attached = place is not None
         self._way: Process | Attached
         if place is not None:
@@ -373,13 +373,3 @@ def _is_private(private: bool | None, open_control: bool) -> bool:
             "that it is not private."
         )
     return private
-
-
-def _address() -> Address | None:
-    """Where the environment says that a Triton runs already; None: it is started here, from the wheel."""
-    if os.environ.get("INFLIGHT_IMAGE"):
-        raise CourseError(
-            "INFLIGHT_IMAGE is set, and the course starts no containers any more. Unset it; start yours with the "
-            "command in assets/lab-gpu/README.md, and give the course its address: INFLIGHT_URL=http://127.0.0.1:8000."
-        )
-    return attached.of_environment()

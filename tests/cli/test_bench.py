@@ -1,4 +1,4 @@
-"""`inflight bench`: what it prints, how it ends, and what it says of commands that went."""
+"""`inflight bench`: what it prints and how it ends."""
 
 import json
 import re
@@ -11,7 +11,6 @@ import pytest
 from typer.testing import CliRunner
 
 from inflight.bench.compare import RATIOS
-from inflight.cli.bench import GONE
 from inflight.cli.commands import app
 from inflight.errors import CourseError
 from tests.bench.openai_stand_in import StandIn
@@ -72,10 +71,6 @@ SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
         (signal.SIGINT, "starting", ["compare", "in-process", "ensemble"]),
         (signal.SIGTERM, "starting", ["compare", "in-process", "ensemble"]),
         (signal.SIGTERM, "warming up", ["sweep"]),
-        pytest.param(
-            *(signal.SIGTERM, "starting Triton", ["gpt2", "--checkpoint", "gpt2-tiny-random"]), marks=pytest.mark.slow
-        ),
-        pytest.param(signal.SIGTERM, "warm-up: ", ["batchers"], marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, "building ", ["quality"], marks=pytest.mark.slow),
     ],
 )
@@ -132,11 +127,3 @@ def test_a_wrong_value_is_one_sentence_before_anything_starts(roomy_engine, argu
     where = [] if arguments[0] == "compare" else ["--dataset", "mild", "--engine-dir", roomy_engine]
     result = bench(*arguments, *where)
     assert isinstance(result.exception, CourseError) and re.search(message, str(result.exception))
-
-
-@pytest.mark.parametrize("name", GONE)
-def test_a_command_that_went_says_what_does_it_now(name):
-    result = bench(name, "--url", "http://127.0.0.1:8080", "--rounds", 3)
-    assert isinstance(result.exception, CourseError)
-    assert str(result.exception).startswith(f"inflight bench {name} is no longer a command. Use this: ")
-    assert f" {name} " not in bench("--help").stdout
