@@ -19,15 +19,14 @@ def row(name: str) -> machine.Check:
     return next(check for check in machine.checks() if check.name == name)
 
 
-def test_who_shares_the_machine_is_told_how_to_have_servers_without_ports(monkeypatch):
+def test_who_shares_the_machine_is_told_what_keeps_servers_apart(monkeypatch):
     people = [SimpleNamespace(pw_name="ada", pw_uid=os.getuid() + 1000, pw_shell="/bin/bash")]
-    monkeypatch.delenv("INFLIGHT_PRIVATE", raising=False)
     monkeypatch.setattr(machine.pwd, "getpwall", lambda: people)
     row = machine.checks()[-1]
     assert (
         row.name == "neighbours"
         and row.have.startswith("1 other account can")
-        and "INFLIGHT_PRIVATE=1" in row.fix
+        and "assets/instructor/hub" in row.fix
         and not row.required
     )
     people[0].pw_shell = "/usr/sbin/nologin"

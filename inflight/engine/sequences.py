@@ -154,7 +154,7 @@ class Sequences:
         """Note that the model has computed a chunk."""
         sequence.num_cached += len(chunk.token_ids)
         if self.reuse:
-            self.blocks.keep(sequence.blocks, sequence.tokens[: sequence.num_cached])
+            self.blocks.keep(sequence.blocks, sequence.tokens, sequence.num_cached)
 
     def remove(self, sequence: Sequence) -> None:
         """Take a request out, wherever it stands, and its blocks back."""

@@ -171,8 +171,7 @@ class Connection:
     def __init__(self, url: str, arrived: queue.SimpleQueue[Reply] | None = None):
         if records.is_http(url):
             raise CourseError(f"{url} is an address for HTTP, and here gRPC is needed: write host:port of its gRPC.")
-        if not url.startswith(records.UNIX):
-            records.check_address(url)
+        records.check_address(url)
         self.url = url
         self.arrived: queue.SimpleQueue[Reply] = queue.SimpleQueue() if arrived is None else arrived
         options = [  # tritonclient's own, and no proxy, which would get what is sent
@@ -258,11 +257,9 @@ class Connection:
 
 
 def http_client(url: str, timeout_s: float = SHORT_TIMEOUT_S) -> httpx.Client:
-    """A client of httpx for "http://host:port", or for the socket at "unix:/…"."""
-    path = url.removeprefix(records.UNIX) if url.startswith(records.UNIX) else None
+    """A client of httpx for the server at "http://host:port"."""
     return httpx.Client(
-        base_url="http://localhost" if path else url,
-        transport=httpx.HTTPTransport(uds=path) if path else None,
+        base_url=url,
         timeout=timeout_s,
         verify=False,  # no address is one of HTTPS, and to load its certificates takes longer than the call
         trust_env=False,  # a proxy would get what is sent
@@ -410,7 +407,7 @@ class Client:
         self.timeout_s = timeout_s
         self._config: ModelConfig | None = None
         self._connection = None if records.is_http(self.url) else Connection(self.url)
-        if self._connection is None and not self.url.startswith(records.UNIX):
+        if self._connection is None:
             records.check_address(self.url)
 
     def ask(self, text: str, max_tokens: int = 64, **options) -> Answer:

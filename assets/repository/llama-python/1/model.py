@@ -7,8 +7,8 @@ from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.models import huggingface
 from inflight.triton import python_model
-from inflight.triton.detokenizer import Text
 from inflight.triton.repository import contracts
+from inflight.triton.text import Detokenizer
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
@@ -51,7 +51,7 @@ class TritonPythonModel:
         asked = python_model.prompt(request)
         prompt = self.tokenizer.chat(asked) if self.is_chat else asked
         if python_model.wants_stream(request, "stream", self.decoupled):
-            text = Text(self.tokenizer, stops=[])
+            text = Detokenizer(self.tokenizer)
 
             def send(token):
                 if piece := text.add([token], is_final=False):

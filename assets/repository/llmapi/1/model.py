@@ -14,8 +14,8 @@ from inflight.engine.executor import Executor, check_memory
 from inflight.engine.model import load
 from inflight.errors import CourseError
 from inflight.triton import python_model
-from inflight.triton.detokenizer import Text
 from inflight.triton.repository import contracts, llmapi
+from inflight.triton.text import Detokenizer
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 MAX_TOKENS = 32  # where the request does not say, as in TensorRT-LLM's SamplingParams
@@ -92,7 +92,7 @@ class TritonPythonModel:
             if python_model.scalar(request, f"return_{name}", False)
         }  # fmt: skip
         repeats = not (streams or python_model.scalar(request, "sampling_param_exclude_input_from_output", False))
-        text, said = Text(self.tokenizer, stops), [prompt] if repeats else []
+        text, said = Detokenizer(self.tokenizer, stops), [prompt] if repeats else []
 
         def on_response(response):
             if text.stopped_by is None:
