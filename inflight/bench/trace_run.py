@@ -64,7 +64,7 @@ class TraceRun:
 
     @property
     def stays(self) -> pd.DataFrame:
-        """Who ran where: see `telemetry.slots`; empty where the log does not tell."""
+        """Who ran where: see `telemetry.slots`."""
         return telemetry.slots(self.log)
 
 
@@ -113,15 +113,14 @@ def follow(client: Client, requests: list[TimedRequest], log_path: str | Path) -
         try:
             while not wait([running], timeout=LOOK_EVERY_S).done:
                 if files.size(log_path) > start:
-                    so_far = _log(log_path, start, whole=False)
-                    yield TraceRun(Run(pd.DataFrame(columns=COLUMNS), started_at), so_far)
+                    yield TraceRun(Run(pd.DataFrame(columns=COLUMNS), started_at), _log(log_path, start))
         finally:
             if not running.done():
                 send.abort()
     yield TraceRun(running.result().whole(), _log(log_path, start))
 
 
-def _log(log_path: str | Path, start: int, whole: bool = True) -> pd.DataFrame:
+def _log(log_path: str | Path, start: int) -> pd.DataFrame:
     """What the engine has added to its log since it had `start` bytes, counted from 1 on; no log is an empty one."""
-    log = telemetry.iterations(log_path if Path(log_path).exists() else os.devnull, start, whole)
+    log = telemetry.iterations(log_path if Path(log_path).exists() else os.devnull, start)
     return log.assign(iteration=range(1, len(log) + 1))

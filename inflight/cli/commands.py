@@ -57,30 +57,29 @@ def _inflight() -> None:
 
 @app.command()
 def doctor(
-    learners: Annotated[
-        int | None, typer.Option("--class", metavar="N", help="Whether this machine is large enough for N learners.")
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
     """Show what the course needs and what this machine has; exit 1 when something required is missing.
 
-    Example: [bold]inflight doctor[/] or [bold]inflight doctor --class 30[/]
+    Example: [bold]inflight doctor[/]
     """
     from inflight import machine
 
-    rows = machine.checks() if learners is None else machine.class_checks(learners)
+    rows = machine.checks()
     if as_json:
         facts = {"checks": [dataclasses.asdict(row) for row in rows], "machine": machine.describe()}
         print(json.dumps(facts, indent=2))
     else:
-        _print_checks(rows, "inflight doctor" if learners is None else f"inflight doctor: a class of {learners}")
+        _print_checks(rows)
     if any(row.required and not row.ok for row in rows):
         raise typer.Exit(1)
 
 
-def _print_checks(rows: list, title: str) -> None:
+def _print_checks(rows: list) -> None:
     # Without lines between its columns, which a narrow terminal has no room for; nothing in it is cut off.
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(
+        title="inflight doctor", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0)
+    )
     for name in ("", "", "needed", "here"):
         table.add_column(name, overflow="fold")
     for row in rows:
