@@ -191,7 +191,7 @@ charts.show(lesson.batches(run), lesson.batches_summary(run))
 # The check compiles your file and has a Triton of its own form batches with it: are they within the limit, and as large as
 # they may be? Then it forms two thousand more, after which your memory must be back.
 
-# %%
+# %% tags=["part:batching.c"]
 # %%writefile {workdir.name}/batching.c
 # /* Batches by padded volume: number of requests times the longest stays within LIMIT.
 #  */
