@@ -37,7 +37,7 @@ class Check:
     required: bool = True
 
 
-def check(name: str, need: str, have: str, ok: bool, fix: str, required: bool = True) -> Check:
+def _row(name: str, need: str, have: str, ok: bool, fix: str, required: bool = True) -> Check:
     """A row, with its fix only where it is not ok."""
     return Check(name, need, have, ok, "" if ok else fix, required)
 
@@ -105,7 +105,7 @@ def _platform_checks() -> list[Check]:
             problem is None,
             problem or "",
         ),
-        check(
+        _row(
             "Python",
             "3.11 or 3.12",
             platform.python_version(),
@@ -121,7 +121,7 @@ def _resource_checks() -> list[Check]:
     disk = shutil.disk_usage(_existing(cache_dir())).free / GIB
     shm = shutil.disk_usage("/dev/shm").free / MIB if Path("/dev/shm").is_dir() else 0
     return [
-        check(
+        _row(
             "cores",
             "2 or more",
             str(here),
@@ -129,7 +129,7 @@ def _resource_checks() -> list[Check]:
             "expect half the speed, or give this machine two cores",
             required=False,
         ),
-        check(
+        _row(
             "memory",
             f"{MIN_MEMORY_GIB} GiB",
             f"{memory:.1f} GiB",
@@ -137,14 +137,14 @@ def _resource_checks() -> list[Check]:
             "use a larger machine, or raise the memory limit of the container",
         ),
         _cache_check(),
-        check(
+        _row(
             "free disk",
             f"{MIN_DISK_GIB} GiB in {_short(cache_dir())}",
             f"{disk:.1f} GiB",
             disk >= MIN_DISK_GIB,
             "free some, or set INFLIGHT_HOME to a folder on a larger disk",
         ),
-        check(
+        _row(
             "free /dev/shm",
             f"{MIN_SHM_MIB} MiB",
             f"{shm:.0f} MiB",
@@ -166,7 +166,7 @@ def _cache_check() -> Check:
 
 def _tier_check() -> Check:
     found = tiers.here()
-    return check("tier", "cpu or cuda", f"{found.name}: {found.why}", not found.fix, found.fix, required=False)
+    return _row("tier", "cpu or cuda", f"{found.name}: {found.why}", not found.fix, found.fix, required=False)
 
 
 def _precision_check() -> Check:

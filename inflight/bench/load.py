@@ -1,7 +1,7 @@
 """A load of requests: each is sent when it is due, and becomes one row.
 
     with Sender(Client("127.0.0.1:8001")) as send:
-        run = load(send, requests)                  # requests from inflight.bench.workload
+        run = send_all(send, requests)                  # requests from inflight.bench.workload
     run.requests["latency_ms"].mean()
 
 Times are shown, never judged: they belong to the machine they were taken on.
@@ -232,7 +232,7 @@ def warm_up(send: Sends, requests: list[TimedRequest], number: int) -> None:
 
     What an engine does once, at its first requests, is not part of a measurement then. Raises as `Run.whole`.
     """
-    load(send, [replace(request, at_s=0.0) for request in requests[:number]]).whole()
+    send_all(send, [replace(request, at_s=0.0) for request in requests[:number]]).whole()
 
 
 class Clock:
@@ -247,7 +247,7 @@ class Clock:
         return ended.wait(max(0.0, (ns - self.now_ns()) / 1e9))
 
 
-def load(
+def send_all(
     send: Sends,
     requests: list[TimedRequest],
     concurrency: int | None = None,

@@ -1,7 +1,7 @@
 """Where a load goes: to a server for the occasion, a Triton that runs already, or one with OpenAI's endpoints.
 
 with target(None, engine_dir, stream=True) as (send, log):
-    run = load(send, requests)
+    run = send_all(send, requests)
 """
 
 from __future__ import annotations

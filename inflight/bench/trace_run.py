@@ -13,7 +13,7 @@ import pandas as pd
 
 from inflight import files
 from inflight.bench import report
-from inflight.bench.load import COLUMNS, Run, load, sender
+from inflight.bench.load import COLUMNS, Run, send_all, sender
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.triton import telemetry
@@ -97,7 +97,7 @@ def run(
     """
     start = files.size(log_path)
     with sender(client, model, stream, tokenizer) as send:
-        whole = load(send, requests, concurrency).whole()
+        whole = send_all(send, requests, concurrency).whole()
     return TraceRun(whole, _log(log_path, start))
 
 
@@ -109,7 +109,7 @@ def follow(client: Client, requests: list[TimedRequest], log_path: str | Path) -
     """
     start, started_at = files.size(log_path), time.time()
     with sender(client) as send, ThreadPoolExecutor(1) as pool:
-        running = pool.submit(load, send, requests)
+        running = pool.submit(send_all, send, requests)
         try:
             while not wait([running], timeout=LOOK_EVERY_S).done:
                 if files.size(log_path) > start:

@@ -42,8 +42,8 @@ app = typer.Typer(
 )
 
 
-@app.command()
-def load(
+@app.command("load")
+def load_command(
     url: Annotated[str | None, URL] = None,
     model: Annotated[str, MODEL] = "ensemble",
     dataset: Annotated[str, DATASET] = "dataset",
@@ -80,7 +80,7 @@ def load(
     ):
         show("warming up", 0, 1)
         bench.load.warm_up(send, asked, WARM_UP_REQUESTS)
-        run = bench.load.load(send, asked, concurrency, lambda done, total: show("requests answered", done, total))
+        run = bench.load.send_all(send, asked, concurrency, lambda done, total: show("requests answered", done, total))
     if csv is not None:
         bench.report.write(csv, run.requests)
     settings = {
@@ -105,8 +105,8 @@ def load(
     terminal.finish(run.trouble)
 
 
-@app.command()
-def sweep(
+@app.command("sweep")
+def sweep_command(
     url: Annotated[str | None, URL] = None,
     model: Annotated[str, MODEL] = "ensemble",
     dataset: Annotated[str, DATASET] = "mild",
@@ -129,7 +129,7 @@ def sweep(
     wanted = bench.objective.parse(objective or ("ttft=1000" if stream else "latency=10000"))
     wanted.check_streaming(stream)
     rising = _rates(rates)
-    bench.sweep.check(rising, requests, rounds)
+    bench.sweep.validate(rising, requests, rounds)
     traffic = bench.workload.Traffic(dataset, cv=cv, system_prompt=system_prompt)
     engine_dir = engine_dir or terminal.cached_engine()
     build = engine.read(engine_dir).build_config
@@ -175,8 +175,8 @@ def _rates(text: str | None) -> tuple[float, ...] | None:
         raise CourseError(f"--rates {text}: write requests per second with commas between, such as 1,2,4.") from None
 
 
-@app.command()
-def compare(
+@app.command("compare")
+def compare_command(
     first: Annotated[
         str,
         typer.Argument(
@@ -201,7 +201,7 @@ def compare(
     Another server with the same model and as many slots, without a memory of earlier prompts:
     [bold]... compare openai:http://127.0.0.1:8080 ensemble[/]
     """
-    bench.compare.check(first, second, rounds)
+    bench.compare.validate(first, second, rounds)
     source = checkpoints.fetch(checkpoint)
     with terminal.progress("Preparing the engine (built once, then kept)"):
         engine_dir = engine.cached(source, BuildConfig(max_batch_size=max_batch_size))

@@ -257,8 +257,8 @@ def _ask(url: str, model: str, text: str, max_tokens: int, stream: bool) -> None
 # Course --------------------------------------------------------------------------------------------------------------
 
 
-@app.command()
-def run(
+@app.command("run")
+def run_command(
     lessons: Annotated[
         list[str] | None, typer.Argument(help="Lessons, such as 00 or 03_serve; all by default.")
     ] = None,
