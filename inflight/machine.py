@@ -155,7 +155,7 @@ def _resource_checks() -> list[Check]:
 
 
 def _cache_check() -> Check:
-    """Whether the cache folder is in nobody else's hands."""
+    """Whether only this user and root can write to the cache folder."""
     try:
         cache.refuse_open(cache_dir().absolute())
     except CourseError as error:

@@ -145,7 +145,7 @@ def _repository(with_baseline: bool, engine_dir: Path, workdir: Path, checkpoint
 
 
 def _run(send: Sends, requests: list[TimedRequest], concurrency: int | None) -> Run:
-    """One run of the requests, in which every one was answered."""
+    """Send the requests once; CourseError if one is not answered, or too briefly."""
     warm_up(send, requests, 1)  # what was just loaded takes longer at its first request
     run = send_all(send, requests, concurrency).whole()
     asked, came = run.requests["max_tokens"].sum(), run.requests["output_len"].sum()
@@ -164,7 +164,7 @@ def _device(name: str, engine_dir: str | Path) -> str:
 
 
 class InProcess:
-    """Sends requests to an engine in this process: what there is before a server is put around it.
+    """Sends requests to an engine in this process, without a server.
 
     Prompts are tokens already, and answers stay tokens.
     """

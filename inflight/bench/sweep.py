@@ -1,4 +1,4 @@
-"""Arrival rate against latency and goodput: at which load a deployment breaks, and where arithmetic says it does.
+"""Latency and goodput at rising arrival rates: the rate above which a server falls behind, and its predicted capacity.
 
     result = sweep(send, make, parse("ttft=500,itl=40"), slots=8, log_path=log)
     result["knee"], result["ratios"]["capacity_measured_over_predicted"]["median"]
@@ -153,7 +153,7 @@ def _warm_up(send: Sends, requests: list[TimedRequest], users: int) -> float:
 
 
 def figures(run: Run, objective: Objective, slots: int) -> dict[str, float | None]:
-    """What one round comes to, from the end of its filling to its last arrival; what is `full_per_s` has its own end.
+    """Figures of one round, from the end of its filling to its last arrival; `full_per_s` has an end of its own.
 
     Who came before it and is answered in it counts as served, who comes in it and is answered later does not: where the
     queue keeps its length, the two are as many.
@@ -205,7 +205,7 @@ def _full_per_s(run: Run, slots: int) -> float | None:
 
 
 def row(rate: float, rounds: list[dict], slots: int) -> dict:
-    """A rate: of its rounds' figures `_median`, `_min`, `_max`; `errors`; whether it is `over_limit`, and `kept`."""
+    """A rate's row: of its rounds' figures `_median`, `_min`, `_max`; `errors`; whether it is `over_limit`, and `kept`."""
     found: dict = {"rate": rate, "rounds": len(rounds)}
     for name in rounds[0]:
         values = [one[name] for one in rounds]

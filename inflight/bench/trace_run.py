@@ -24,7 +24,7 @@ LOOK_EVERY_S = 0.1  # how often `follow` reads the iteration log
 
 @dataclass(frozen=True)
 class TraceRun:
-    """What came of a trace.
+    """What the clients and the engine saw of one trace.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ def run(
 
 
 def follow(client: Client, requests: list[TimedRequest], log_path: str | Path) -> Iterator[TraceRun]:
-    """As `run`, and tell meanwhile: yields what the engine has done so far, `requests` still empty; the last is whole.
+    """Run a trace as `run` does, and yield what the engine has done so far: `requests` is empty but in the last one.
 
     For pictures, not for measurements: reading the log takes time from the engine. Closed early, as when a loop over it
     is left, it ends the requests that are under way.

@@ -34,7 +34,7 @@ Figures = TypeVar("Figures")
 def wait_for(
     read: Callable[[], Figures], is_enough: Callable[[Figures], bool], otherwise: str, within_s: float | None = None
 ) -> Figures:
-    """What `read` gives as soon as it is enough: a server writes its figures a moment after what they tell of.
+    """Call `read` until its result is enough, and return it: a server writes its figures a moment late.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def wait_for(
 
 
 def settled(read: Callable[[], Figures]) -> Figures:
-    """What `read` gives once it has stayed the same for SETTLED_S: the figures of an earlier request are among it then.
+    """Call `read` until its result has stayed the same for SETTLED_S, and return it: earlier requests are counted then.
 
     It is read SETTLED_LOOKS times at least meanwhile: on a busy machine a single look may take that long.
 
