@@ -205,7 +205,7 @@ def _full_per_s(run: Run, slots: int) -> float | None:
 
 
 def row(rate: float, rounds: list[dict], slots: int) -> dict:
-    """A rate's row: of its rounds' figures `_median`, `_min`, `_max`; `errors`; whether it is `over_limit`, and `kept`."""
+    """A rate's row: `_median`, `_min`, `_max` of its rounds' figures; `errors`; whether `over_limit`, and `kept`."""
     found: dict = {"rate": rate, "rounds": len(rounds)}
     for name in rounds[0]:
         values = [one[name] for one in rounds]
