@@ -417,7 +417,7 @@ class Door:
             yield {"model_name": ENGINE, "inputs": tensors(inputs), "outputs": outputs}
 
         if url not in self._clients:
-            self._clients[url] = triton.InferenceServerClient(url, channel_args=[("grpc.enable_http_proxy", 0)])
+            self._clients[url] = triton.InferenceServerClient(url)
         replies = self._clients[url].stream_infer(request())
         try:
             async for result, error in replies:
