@@ -118,6 +118,7 @@ def test_a_signal_ends_a_comparison_with_its_whole_rounds(ended_at, stand_in, co
         (["sweep", "--objective", "ttft=3", "--whole"], r"add --stream"),
         (["sweep", "--rates", "1,x"], r"^--rates 1,x: write requests per second"),
         (["sweep", "--rates", "3,2"], r"^The rates must be above 0 and rise"),
+        (["sweep", "--requests", "3"], r"^3 requests in 2 rounds are too few"),
         (["sweep", "--csv", "/nowhere/rows.csv"], r"^/nowhere/rows\.csv cannot be written"),
         (["sweep", "--url", "openai:http://127.0.0.1:9"], r"^The server at http://127.0.0.1:9 does not answer"),
         (["compare", "V1", "V2"], r"no way to serve called 'V2'"),
