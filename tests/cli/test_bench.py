@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 
+import nbformat
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from inflight.bench.compare import RATIOS
 from inflight.cli.commands import app
 from inflight.errors import CourseError
+from inflight.paths import COURSE
 from tests.bench.openai_stand_in import StandIn
 from tests.engines import wait_until
 
@@ -37,6 +39,14 @@ def test_a_sweep_prints_one_object_and_keeps_its_requests(stand_in, roomy_engine
     assert printed["rows"][0]["rate"] == 200 and printed["rows"][0]["rounds"] == 2
     table = pd.read_csv(tmp_path / "rows.csv")
     assert set(table["round"]) == {1, 2} and len(table) == 32 * len(printed["rows"])
+
+
+@pytest.mark.parametrize(("lecture", "name"), [("06_batchers", "dynamic_over_none")])
+def test_what_a_lecture_measures_in_place_of_a_command_is_a_line_of_json(lecture, name):
+    cells = nbformat.read(COURSE / "notebooks" / f"{lecture}.ipynb", as_version=4).cells
+    lines = "".join(output.get("text", "") for cell in cells for output in cell.get("outputs", [])).splitlines()
+    [ratio] = [json.loads(line)[name] for line in lines if line.startswith(f'{{"{name}"')]
+    assert list(ratio) == ["median", "min", "max"] and 0 < ratio["min"] <= ratio["median"] <= ratio["max"]
 
 
 # Ended by a signal ----------------------------------------------------------------------------------------------------
