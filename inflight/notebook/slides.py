@@ -22,7 +22,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from inflight.errors import CourseError
-from inflight.notebook import execution, guide
+from inflight.notebook import blanks, execution, guide
 from inflight.notebook.palette import DECODE, FONT, INK, WASTE_TEXT
 from inflight.notebook.progress import is_progress
 
@@ -105,7 +105,7 @@ def _one_paragraph(folded: re.Match) -> str:
 
 
 def _of_code(cell: NotebookNode) -> Iterator[tuple[str, str]]:
-    if "parameters" in cell.metadata.get("tags", []) or "session.running()" in cell.source:
+    if blanks.is_for_ci(cell) or "parameters" in cell.metadata.get("tags", []) or "session.running()" in cell.source:
         return
     outputs = [] if cell.source.startswith("%%writefile") else [one for one in cell.outputs if not is_progress(one)]
     has_picture = any(PICTURE in output.get("data", {}) for output in outputs)
