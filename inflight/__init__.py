@@ -22,3 +22,24 @@ os.environ.update(
 )
 # The Chromium that draws plotly's pictures asks its maker for news. It needs no network: its proxy is a closed port.
 os.environ.setdefault("CHOREO_PROXY_SERVER", "127.0.0.1:9")
+
+
+def _ask_directly() -> None:
+    """Add this machine, and the Triton that INFLIGHT_URL names, to what is asked without the environment's proxy.
+
+    A client reads these variables when it is made: gRPC the last, curl, requests, urllib and httpx the others.
+    """
+    named = [os.environ.get(f"INFLIGHT_{which}URL", "") for which in ("", "GRPC_", "METRICS_")]
+    hosts = [url.rpartition("://")[2].partition("/")[0].rpartition(":")[0] for url in named]
+    given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")
+    for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
+        before = os.environ.get(name, given) if name == "no_grpc_proxy" else given
+        if before.strip() != "*" or name == "no_grpc_proxy":  # every host, for all but gRPC, and only where it is alone
+            direct = [*map(str.strip, before.split(",")), "127.0.0.1", "localhost", "::1", *hosts]
+            os.environ[name] = ",".join(dict.fromkeys(filter(None, direct)))
+    for name in ("all_proxy", "ALL_PROXY"):
+        if os.environ.get(name, "").startswith("socks://"):  # as GNOME writes it, and httpx does not understand it
+            os.environ[name] = os.environ[name].replace("socks", "socks5", 1)
+
+
+_ask_directly()

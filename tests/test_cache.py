@@ -19,6 +19,7 @@ NOBODY = 65534
 def home(tmp_path, monkeypatch):
     """A cache folder of this test's own, that nobody has filled yet."""
     monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("COURSE_STRICT", raising=False)  # somebody watches
     return tmp_path / "home"
 
 
@@ -130,6 +131,14 @@ def test_who_waits_too_long_is_told(holder, monkeypatch, capsys):
     with pytest.raises(CourseError, match="Another process has been making thing in .*: wait for it or end it"):
         thing()
     assert capsys.readouterr().err == "Another process is making thing: waiting for it.\n"
+
+
+def test_a_page_that_is_compared_with_a_stored_one_has_no_word_of_it(holder, monkeypatch, capsys):
+    monkeypatch.setenv("COURSE_STRICT", "1")
+    monkeypatch.setattr(cache, "LOCK_TIMEOUT_S", 0.2)
+    with pytest.raises(CourseError, match="Another process"):
+        thing()
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_dead_holders_lock_is_free(holder):

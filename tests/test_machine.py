@@ -9,25 +9,25 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from inflight import machine
+from inflight import bootstrap, machine
 from inflight.checkpoint import sources
 from inflight.cli.commands import app
 from inflight.errors import CourseError
+from inflight.paths import COURSE
 
 
 def row(name: str) -> machine.Check:
     return next(check for check in machine.checks() if check.name == name)
 
 
-def test_who_shares_the_machine_is_told_how_to_have_servers_without_ports(monkeypatch):
+def test_who_shares_the_machine_is_told_what_keeps_servers_apart(monkeypatch):
     people = [SimpleNamespace(pw_name="ada", pw_uid=os.getuid() + 1000, pw_shell="/bin/bash")]
-    monkeypatch.delenv("INFLIGHT_PRIVATE", raising=False)
     monkeypatch.setattr(machine.pwd, "getpwall", lambda: people)
     row = machine.checks()[-1]
     assert (
         row.name == "neighbours"
         and row.have.startswith("1 other account can")
-        and "INFLIGHT_PRIVATE=1" in row.fix
+        and "assets/instructor/hub" in row.fix
         and not row.required
     )
     people[0].pw_shell = "/usr/sbin/nologin"
@@ -35,8 +35,8 @@ def test_who_shares_the_machine_is_told_how_to_have_servers_without_ports(monkey
 
 
 def test_a_row_that_is_not_ok_has_a_one_line_fix_and_no_other_has(monkeypatch):
-    monkeypatch.setattr(machine, "MIN_MEMORY_GIB", 10**6)
-    monkeypatch.setattr(machine, "MIN_DISK_GIB", 10**6)
+    monkeypatch.setattr(machine, "MIN_MEMORY_GB", 10**6)
+    monkeypatch.setattr(machine, "MIN_DISK_GB", 10**6)
     monkeypatch.setattr(sources, "FILE", "no_such_package/model.gguf")
     failing = {check.name for check in machine.checks() if not check.ok}
     assert {"memory", "free disk", "model"} <= failing
@@ -49,9 +49,15 @@ def test_doctor_fails_only_for_what_is_required(monkeypatch):
     monkeypatch.setattr(machine, "cores", lambda: 1)
     assert not row("cores").ok
     assert CliRunner().invoke(app, ["doctor"]).exit_code == 0
-    monkeypatch.setattr(machine, "MIN_MEMORY_GIB", 10**6)
+    monkeypatch.setattr(machine, "MIN_MEMORY_GB", 10**6)
     result = CliRunner().invoke(app, ["doctor"])
     assert result.exit_code == 1 and "fix:" in result.output
+
+
+def test_the_readme_asks_for_what_the_doctor_and_set_up_ask_for():
+    readme = (COURSE / "README.md").read_text()
+    assert f"{machine.MIN_MEMORY_GB} GB of memory and {bootstrap.DISK_GB} GB of disk" in readme
+    assert f"{machine.MIN_DISK_GB} GB of them" in readme
 
 
 def test_doctor_json_is_one_object_with_rows_and_machine():

@@ -30,8 +30,8 @@ import nbformat
 from nbformat import NotebookNode
 
 from inflight.errors import CourseError
+from inflight.notebook import blanks
 from inflight.notebook.execution import WIDGET_MIME, execute, select
-from inflight.notebook.progress import is_progress
 from tools import homes, instructor, pictures, titles
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,6 +41,8 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
 }
+OLD_PAGES = tuple(f"{number:02}" for number in range(10))  # lectures that do not keep the rules of a page yet
+ASSERTS = re.compile(r"^[ \t]*assert\b.*", re.M)
 MAX_BYTES = 900_000  # of which the static pictures are up to two thirds
 MARKER = re.compile(r"^\s*# (BEGIN SOLUTION|END SOLUTION|LAB:).*", re.M)
 REGION = re.compile(r"^([ \t]*)# BEGIN SOLUTION\n(.*?)^[ \t]*# END SOLUTION$", re.M | re.S)
@@ -89,13 +91,13 @@ def source(folder: Path, kind: str) -> NotebookNode:
     CourseError
         A marker is out of place, or the syllabus does not name the lesson.
     """
-    values = titles.fields(folder, kind)
+    values, terms = titles.fields(folder, kind), titles.terms(folder.parent.parent)
     notebook = nbformat.v4.new_notebook(metadata=nbformat.from_dict(METADATA), nbformat_minor=5)
     for index, cell in enumerate(cell for cell in _cells(folder, kind) if kind != "labs" or not _is_solution(cell)):
         if cell.cell_type == "code":
             cell.source = REGION.sub(_for_learner if kind == "labs" else _for_teacher, cell.source)
         else:
-            cell.source = titles.filled(cell.source, values)
+            cell.source = titles.filled(titles.explained(cell.source, terms), values)
         if marker := MARKER.search(cell.source):
             raise CourseError(
                 f"{folder / SCRIPTS[kind]}: `{marker[0].strip()}` is out of place; BEGIN SOLUTION and END SOLUTION "
@@ -189,7 +191,7 @@ def _cleaned(notebook: NotebookNode) -> NotebookNode:
     for cell in notebook.cells:
         cell.metadata = _only_tags(cell)
         if "outputs" in cell:
-            cell.outputs = homes.without_home(output for output in cell.outputs if not is_progress(output))
+            cell.outputs = homes.without_home(cell.outputs)
         for output in cell.get("outputs", []):
             output.get("data", {}).pop(WIDGET_MIME, None)
     return notebook
@@ -218,6 +220,8 @@ def _problems(path: Path, folder: Path, kind: str) -> Iterator[str]:
     if path.stat().st_size > MAX_BYTES:
         yield f"{path.stat().st_size} bytes, more than {MAX_BYTES}; show less"
     yield from _lab_problems(notebook, folder) if kind == "labs" else _execution_problems(notebook)
+    if kind == "notebooks" and not folder.name.startswith(OLD_PAGES):
+        yield from _page_problems(notebook)
     prose = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     prose = re.sub(r"^(```|~~~).*?^\1|`[^`\n]*`", "", prose, flags=re.M | re.S)
     for link in sorted(set(re.findall(r"(?:\]\(|(?:href|src)=[\"'])([^)#\s\"']+)", prose))):
@@ -244,6 +248,19 @@ def _execution_problems(notebook: NotebookNode) -> Iterator[str]:
         yield "a cell shows an error; catch it and print its message"
 
 
+def _page_problems(lecture: NotebookNode) -> Iterator[str]:
+    """Lines that a learner would read, and that are there for a test alone; blanks that cannot be opened."""
+    for cell in _code(lecture):
+        if blanks.is_for_ci(cell):
+            continue
+        if (found := ASSERTS.search(cell.source)) and not cell.source.startswith("%%writefile"):
+            yield f"`{found[0].strip()}` stands on the page; print what it shows, or tag its cell `{blanks.FOR_CI}`"
+        if "parameters" in cell.metadata.get("tags", []):
+            yield "a cell for papermill's parameters stands on the page; a prediction is the reader's"
+        if blanks.BLANK.search(cell.source) and (problem := blanks.misfit(cell)):
+            yield problem
+
+
 def _lab_problems(lab: NotebookNode, folder: Path) -> Iterator[str]:
     """Outputs; and lines of the answers, long enough to be one, that a learner could read."""
     if any(cell.execution_count or cell.outputs for cell in _code(lab)):
@@ -254,6 +271,8 @@ def _lab_problems(lab: NotebookNode, folder: Path) -> Iterator[str]:
         answers.update(line.strip() for line in hidden.splitlines())
         if cell.cell_type == "code" and not _is_solution(cell):
             given.update(line.strip() for line in REGION.sub(_for_learner, cell.source).splitlines())
+    if {"{minutes}", "{core}"} - set(re.findall(r"\{\w+\}", _cells(folder, "labs")[0].source)):
+        yield "its first cell does not say {minutes} and {core}, which are added up from the exercises"
     shown = "\n".join(cell.source for cell in lab.cells)
     opens = ("(", "[", "{")  # where a value begins is no answer yet
     for line in sorted(line for line in answers - given if len(line) >= 12 and not line.endswith(opens)):

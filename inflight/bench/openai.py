@@ -96,7 +96,7 @@ class OpenAISender:
         if not hasattr(self._clients, "one"):
             key = os.environ.get(KEY_VARIABLE)
             headers = {"Authorization": f"Bearer {key}"} if key else {}
-            self._clients.one = httpx.Client(headers=headers, timeout=TIMEOUT_S, verify=self._tls, trust_env=False)
+            self._clients.one = httpx.Client(headers=headers, timeout=TIMEOUT_S, verify=self._tls)
         return self._clients.one
 
     def _first_model(self) -> str:

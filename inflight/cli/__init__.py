@@ -28,6 +28,7 @@ def main() -> None:
 
     signal.signal(signal.SIGINT, end)
     signal.signal(signal.SIGTERM, end)
+    sys.stdout.reconfigure(errors="replace")  # a terminal that speaks ASCII shows what it lacks as question marks
     try:
         from inflight.cli.commands import app
 

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import secrets
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -182,14 +181,6 @@ def serve(
     http_port: Annotated[int | None, typer.Option(help="By default a free one.")] = None,
     grpc_port: Annotated[int | None, typer.Option(help="By default a free one.")] = None,
     metrics_port: Annotated[int | None, typer.Option(help="By default a free one.")] = None,
-    private: Annotated[
-        bool | None,
-        typer.Option(
-            "--private/--not-private",
-            show_default=False,
-            help="On sockets that only you can open; by default as INFLIGHT_PRIVATE says.",
-        ),
-    ] = None,
     open_control: Annotated[
         bool,
         typer.Option(
@@ -228,22 +219,18 @@ def serve(
             http_port=http_port,
             grpc_port=grpc_port,
             metrics_port=metrics_port,
-            private=private,
             open_control=open_control,
         ) as server:
             addresses = f"HTTP     {server.http_url}\ngRPC     {server.grpc_url}\nmetrics  {server.metrics_url}\n"
             if openai_port is not None:
-                key = secrets.token_urlsafe(24) if server.private else None
-                door = open_doors.enter_context(triton.Door(server, openai_port, key))
-                addresses += f"OpenAI   {door.url}{f'  key: {key}' if key else ''}\n"
+                door = open_doors.enter_context(triton.Door(server, openai_port))
+                addresses += f"OpenAI   {door.url}\n"
             terminal.keep_serving(server, f"{addresses}{_who_may(server)}\nCtrl-C stops the server.")
 
 
 def _who_may(server: triton.Server) -> str:
     if server.open_control:
         return "control  open: any user of this machine can load models, and so run code as you"
-    if server.private:
-        return "private  on sockets that only you can open: curl --unix-socket PATH http://localhost/v2"
     [[header, key], *_] = server.headers.items()
     return f"control  takes a key: curl -H '{header}: {key}'"
 
@@ -312,7 +299,7 @@ def slides(
 ) -> None:
     """Write slides made from a lesson's cells: one HTML file, with notes, that needs no network.
 
-    The arrow keys turn the pages, n shows the notes, p opens them in a second window, f is full screen.
+    They are reveal.js: the arrow keys turn the pages, s opens the presenter's window with the notes, f is full screen.
 
     Example: [bold]inflight slides 04[/]
     """

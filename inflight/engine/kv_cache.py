@@ -1,13 +1,18 @@
 """Pages of the KV cache: which blocks are free, which sequence holds which, and which hold a prefix worth keeping.
 
 A block has room for the keys and values of `tokens_per_block` tokens in every layer. A sequence holds a list of blocks
-that need not be neighbours, as a process holds pages of memory. With reuse, a full block is kept under the tokens that
-it and all blocks before it hold, so that a prompt that begins with the same tokens starts from there.
+that need not be neighbours, as a process holds pages of memory. With reuse, a full block is kept under its tokens and a
+hash of all tokens before them, so that a prompt that begins with the same tokens starts from there.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
+from hashlib import sha256
+
+# What a full block holds: the hash of all tokens before it, which its keys and values depend on, and its own tokens.
+Content = tuple[bytes, bytes]
 
 
 class BlockManager:
@@ -30,13 +35,13 @@ class BlockManager:
         self.num_reused = 0
         self._blank = list(range(num_blocks - 1, -1, -1))
         self._num_holders = [0] * num_blocks
-        self._block_of: dict[bytes, int] = {}  # prefix -> the block that holds its last tokens
-        self._prefix_of: dict[int, bytes] = {}
-        self._idle: dict[int, None] = {}  # blocks with a prefix that no sequence holds, the least recent first
+        self._content_of: dict[int, Content] = {}  # of each full block, those beside this one with the same included
+        self._kept: dict[Content, int] = {}  # content -> the block to find it in; a hit compares the tokens
+        self._idle: dict[int, None] = {}  # kept blocks that no sequence holds, the least recent first
 
     @property
     def num_free(self) -> int:
-        """Blocks that can be handed out; a kept prefix is given up when its block is needed."""
+        """Blocks that can be handed out; a kept one is forgotten when it is needed."""
         return len(self._blank) + len(self._idle)
 
     @property
@@ -59,31 +64,32 @@ class BlockManager:
         for block in reversed(blocks):  # the end of a prefix is given up before its beginning
             self._num_holders[block] -= 1
             if self._num_holders[block] == 0:
-                if block in self._prefix_of:
+                content = self._content_of.get(block)
+                if content and self._kept.get(content) == block:
                     self._idle[block] = None
                 else:
+                    self._content_of.pop(block, None)
                     self._blank.append(block)
         blocks.clear()
 
     # Reuse ------------------------------------------------------------------------------------------------------------
 
-    def keep(self, blocks: list[int], token_ids: list[int]) -> None:
-        """Remember the full blocks of a sequence whose first `len(token_ids)` tokens have been computed."""
-        for index in range(len(token_ids) // self.tokens_per_block):
-            if blocks[index] not in self._prefix_of:
-                prefix = self._prefix(token_ids, index)
-                if prefix not in self._block_of:  # else a sequence beside this one computed the same: one is enough
-                    self._block_of[prefix], self._prefix_of[blocks[index]] = blocks[index], prefix
+    def keep(self, blocks: list[int], token_ids: list[int], num_computed: int) -> None:
+        """Remember the full blocks of a sequence whose first `num_computed` tokens have been computed."""
+        num_full = first_new = num_computed // self.tokens_per_block
+        while first_new and blocks[first_new - 1] not in self._content_of:
+            first_new -= 1
+        before = _hash(self._content_of[blocks[first_new - 1]]) if first_new else b""
+        for block, content in zip(blocks[first_new:], self._contents(token_ids, first_new, num_full, before)):
+            self._content_of[block] = content
+            self._kept.setdefault(content, block)  # where a sequence beside this one computed the same, one is enough
 
     def find(self, blocks: list[int], token_ids: list[int]) -> int:
         """Fill the empty list `blocks` with kept blocks of the longest prefix of `token_ids`; return its tokens.
 
-        The last token is never part of it: it has to be computed for what follows it.
+        The last token is always left to compute, since its logits choose the next one.
         """
-        for index in range((len(token_ids) - 1) // self.tokens_per_block):
-            block = self._block_of.get(self._prefix(token_ids, index))
-            if block is None:
-                break
+        for block in self._find(token_ids):
             self._idle.pop(block, None)
             self._num_holders[block] += 1
             blocks.append(block)
@@ -92,21 +98,33 @@ class BlockManager:
 
     def count_kept(self, token_ids: list[int]) -> int:
         """How many of `token_ids` `find` would find; nothing is changed."""
-        for index in range((len(token_ids) - 1) // self.tokens_per_block):
-            if self._prefix(token_ids, index) not in self._block_of:
-                return index * self.tokens_per_block
-        return (len(token_ids) - 1) // self.tokens_per_block * self.tokens_per_block
+        return sum(1 for _ in self._find(token_ids)) * self.tokens_per_block
 
     def count_own(self, blocks: list[int]) -> int:
         """Blocks of a sequence that no other holds."""
         return sum(self._num_holders[block] == 1 for block in blocks)
 
-    def _prefix(self, token_ids: list[int], index: int) -> bytes:
-        """All tokens up to the end of block `index`: keys and values depend on every token before them."""
-        return array("i", token_ids[: (index + 1) * self.tokens_per_block]).tobytes()
+    def _find(self, token_ids: list[int]) -> Iterator[int]:
+        for content in self._contents(token_ids, 0, (len(token_ids) - 1) // self.tokens_per_block, b""):
+            if content not in self._kept:
+                return
+            yield self._kept[content]
+
+    def _contents(self, token_ids: list[int], first: int, end: int, before: bytes) -> Iterator[Content]:
+        """What the blocks `first` to `end` - 1 of a sequence hold; `before` is the hash of all tokens before them."""
+        for index in range(first, end):
+            own = token_ids[index * self.tokens_per_block : (index + 1) * self.tokens_per_block]
+            content = before, array("i", own).tobytes()
+            yield content
+            before = _hash(content)
 
     def _forget_least_recent(self) -> int:
         block = next(iter(self._idle))
         del self._idle[block]
-        del self._block_of[self._prefix_of.pop(block)]
+        del self._kept[self._content_of.pop(block)]
         return block
+
+
+def _hash(content: Content) -> bytes:
+    """Of all tokens up to the end of a block. It is a cryptographic one: users choose what is hashed."""
+    return sha256(b"".join(content)).digest()

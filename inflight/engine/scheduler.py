@@ -18,7 +18,7 @@ from typing import Protocol
 
 from inflight.engine.config import ExecutorConfig
 
-EMPTY_PLANS = 100  # so many plans in a row that compute nothing while requests wait are no patience any more
+EMPTY_PLANS = 100  # consecutive plans that compute nothing, after which the scheduler counts as stuck
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,11 +27,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-if __package__:
-    from inflight.triton import owner_only
-else:  # run as a program, its own folder is where Python looks
-    import owner_only  # type: ignore[no-redef]
-
 LOOK_S = 0.5
 GRACE_S = 4  # for the requests of a server whose starter is gone
 LOG, RECORD = "triton.log", "record.json"  # in the server's folder
@@ -50,8 +45,6 @@ def main(folder: Path, records: Path, command: list[str]) -> None:
     for name in IGNORED:
         signal.signal(name, signal.SIG_IGN)
     record = json.loads((folder / RECORD).read_text())
-    if record["private"]:
-        owner_only.apply()
     with open(folder / LOG, "ab") as log:
         server = subprocess.Popen(
             command,

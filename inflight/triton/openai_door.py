@@ -37,8 +37,8 @@ from inflight.engine.folder import read
 from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.client import ENGINE, Refused, course_error, tensors
-from inflight.triton.detokenizer import Text
 from inflight.triton.server import Server
+from inflight.triton.text import Detokenizer
 
 HOST = "127.0.0.1"
 MOST_BODY_BYTES = 10 << 20
@@ -402,7 +402,7 @@ class Door:
 
     async def pieces(self, wanted: Asked) -> AsyncGenerator[tuple[str, str | None, int], None]:
         """The answer's text as it comes: piece, why it ends (None: it goes on), tokens so far. Raises Wrong."""
-        text = Text(self.tokenizer, wanted.stops)
+        text = Detokenizer(self.tokenizer, wanted.stops, int(np.max(wanted.inputs.get("min_length", 0))))
         url = self._server.grpc_url
         inputs = {
             "input_ids": np.array([wanted.input_ids], np.int32),
@@ -417,7 +417,7 @@ class Door:
             yield {"model_name": ENGINE, "inputs": tensors(inputs), "outputs": outputs}
 
         if url not in self._clients:
-            self._clients[url] = triton.InferenceServerClient(url, channel_args=[("grpc.enable_http_proxy", 0)])
+            self._clients[url] = triton.InferenceServerClient(url)
         replies = self._clients[url].stream_infer(request())
         try:
             async for result, error in replies:

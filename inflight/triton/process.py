@@ -1,7 +1,7 @@
 """A `tritonserver` of our own: the program inside the nvidia-pytriton wheel, its folder, and the keeper beside it.
 
-The folder has the log, the Python backend for this Python, and, of a private server, the sockets. It goes when the
-server ends. The keeper's standard input is ours, so that the server ends with this program, however that ends.
+The folder has the log and the Python backend for this Python. It goes when the server ends. The keeper's standard input
+is ours, so that the server ends with this program, however that ends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from inflight.triton.client import is_ok
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60
 PORT_ATTEMPTS = 3
-LONGEST_SOCKET_PATH = 107  # bytes, of sockaddr_un
 LOG_LINES = 15
 MAX_ROW = 160  # columns of a row of Triton's tables that are read in a notebook
 PORTS = ("http", "grpc", "metrics")
@@ -46,7 +45,7 @@ class Process:
     repo : path
     ports : dict
         By "http", "grpc" and "metrics" the port, or None for a free one.
-    private, open_control : bool
+    open_control : bool
         See `Server`.
     arguments : sequence of str, optional
         Of `tritonserver`, in place of those with which the course starts it; what it takes to keep it is added.
@@ -54,7 +53,7 @@ class Process:
     Attributes
     ----------
     http_url, grpc_url, metrics_url : str
-        Where it answers: ports of 127.0.0.1, or sockets of a private server.
+        Where it answers: ports of 127.0.0.1.
     pid : int or None
         Of `tritonserver`.
     """
@@ -63,18 +62,16 @@ class Process:
         self,
         repo: Path,
         ports: Mapping[str, int | None],
-        private: bool = False,
         open_control: bool = False,
         arguments: Sequence[str] | None = None,
     ):
         self.repo = repo
         self.http_url = self.grpc_url = self.metrics_url = ""
         self._named_ports = self._ports = ports
-        self._private, self._has_key = private, not (private or open_control)
+        self._has_key = not open_control
         self._given = arguments
         self._keeper: subprocess.Popen | None = None
         self._folder: Path | None = None  # of the keeper and us
-        self._folder_before: Path | None = None
         self.pid: int | None = None
 
     # Start and stop ---------------------------------------------------------------------------------------------------
@@ -104,24 +101,25 @@ class Process:
         triton = installation()
         shm_prefix = f"inflight_{uuid.uuid4().hex[:12]}_"
         try:
-            folder = self._folder = self._new_folder()
+            folder = self._folder = Path(tempfile.mkdtemp(prefix="inflight-server-"))
             _link_backend(triton, folder / "backends")
         except OSError as error:
             raise CourseError(
                 f"No folder for the server could be made in {tempfile.gettempdir()} ({error.strerror}). "
                 "Make room there, or set TMPDIR."
             ) from error
-        self._set_addresses(folder)
+        self._set_addresses()
         key = records.new_key() if self._has_key else ""
         record = {
             "http": self.http_url,
             "grpc": self.grpc_url,
             "metrics": self.metrics_url,
             "key": key,
-            "private": self._private,
             "folder": str(folder),
             "shm_prefix": shm_prefix,
             "machine": records.machine(),
+            "starter": os.getpid(),
+            "notebook": os.environ.get("JPY_SESSION_NAME", ""),  # JupyterLab's, of a kernel
         }
         (folder / keeper.RECORD).write_text(json.dumps(record))
         ours = [f"--model-repository={self.repo}", "--model-control-mode=explicit"]
@@ -148,46 +146,20 @@ class Process:
             self._could_not_start()
         self.pid = int(said)
 
-    def _new_folder(self) -> Path:
-        """The one that it had, whose sockets its clients know, or another."""
-        if self._folder_before is not None:
-            with contextlib.suppress(FileExistsError):
-                self._folder_before.mkdir(mode=0o700)
-                return self._folder_before
-        self._folder_before = Path(tempfile.mkdtemp(prefix="inflight-server-"))
-        return self._folder_before
-
     def _could_not_start(self) -> None:
         assert self._keeper is not None and self._keeper.stderr is not None
         reason = self._keeper.stderr.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
         self.stop(drain_s=0)
         raise CourseError(f"tritonserver cannot be started ({reason}). If its installation is incomplete, {REINSTALL}")
 
-    def _set_addresses(self, folder: Path) -> None:
-        if self._private:
-            http, grpc, metrics = (folder / f"{name}.sock" for name in PORTS)
-            if len(os.fsencode(metrics)) > LONGEST_SOCKET_PATH:
-                raise CourseError(
-                    f"The path of a socket is too long for Linux ({metrics}). Set TMPDIR to a shorter one."
-                )
-            self.http_url, self.metrics_url = f"unix:{http}", f"unix:{metrics}"
-            self.grpc_url = f"unix://{grpc}:0"  # as Triton 2.51 calls the file
-        else:
-            self.http_url, self.grpc_url = f"http://{HOST}:{self._ports['http']}", f"{HOST}:{self._ports['grpc']}"
-            self.metrics_url = f"http://{HOST}:{self._ports['metrics']}/metrics"
+    def _set_addresses(self) -> None:
+        self.http_url, self.grpc_url = f"http://{HOST}:{self._ports['http']}", f"{HOST}:{self._ports['grpc']}"
+        self.metrics_url = f"http://{HOST}:{self._ports['metrics']}/metrics"
 
     def _added(self, folder: Path, shm_prefix: str, key: str) -> list[str]:
         """Those that have it answer here alone, with this Python's backend, and end when the keeper wants it to."""
-        if self._private:
-            where = [
-                f"--http-address={self.http_url}",
-                f"--grpc-address={self.grpc_url.removesuffix(':0')}",
-                "--grpc-port=0",
-                f"--metrics-address={self.metrics_url}",
-            ]
-        else:
-            where = [f"--{name}-{kind}={value}" for name in PORTS
-                     for kind, value in (("address", HOST), ("port", self._ports[name]))]  # fmt: skip
+        where = [f"--{name}-{kind}={value}" for name in PORTS
+                 for kind, value in (("address", HOST), ("port", self._ports[name]))]  # fmt: skip
         return [
             *where,
             *(records.key_arguments(key) if key else []),

@@ -1,13 +1,14 @@
 """Where Triton servers are, and their keys. Of this user's servers there is a file each, `servers/<keeper's pid>.json`.
 
-A record, in the cache folder, has the addresses ("http", "grpc", "metrics"), the key of the control API ("key"), and
-what it takes to end the server (`keeper`). Nobody else can open it. It is the one place where anything looks: a client
-that wants the key or the other ports, whoever asks why a server does not answer.
+A record, in the cache folder, has the addresses ("http", "grpc", "metrics"), the key of the control API ("key"), who
+started the server ("starter", and its "notebook"), and what it takes to end it (`keeper`). Nobody else can open it. It
+is the one place where anything looks: a client that wants the key or the other ports, whoever asks why a server does
+not answer.
 
 The key keeps web pages and careless clients from loading models. A server that we start loads and unloads models, and
 changes shared memory, traces and logs, only for requests that carry it; inference, health, metadata, configs,
 statistics and metrics are open to whoever reaches the ports, which is every program of this machine. The key is also an
-argument of `tritonserver`, which other users can read: where there are any, a private server has no ports at all.
+argument of `tritonserver`, which other accounts of the machine can read: who shares one needs a container each.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,7 +30,6 @@ from inflight.triton import keeper
 
 NOTICED_S = 2.0  # by then the keeper has written down that a server died
 ADDRESSES = ("http", "grpc", "metrics")  # of a record
-UNIX = "unix:"  # in front of the path of a socket, in place of an address
 HEADER = "inflight-key"
 GRPC_HEADER = f"triton-grpc-protocol-{HEADER}"
 CONTROL = "model-repository,shared-memory,trace,logging"  # what takes the key
@@ -87,8 +88,8 @@ def check_address(url: str) -> None:
 
 
 def is_http(url: str) -> bool:
-    """Whether an address is one of HTTP, "http://…" or "unix:/…", and not of gRPC, "host:port" or "unix:///…"."""
-    return url.startswith("http://") or (url.startswith(UNIX) and not url.startswith(f"{UNIX}//"))
+    """Whether an address is one of HTTP, "http://host:port", and not of gRPC, "host:port"."""
+    return url.startswith("http://")
 
 
 # Records --------------------------------------------------------------------------------------------------------------
@@ -151,6 +152,17 @@ def death(url: str) -> str:
     return "" if record is None else record.get("death", "")
 
 
+def running() -> list[dict]:
+    """The records of this user's servers that run, whoever started them."""
+    return [record for _, record in _all() if "death" not in record and _lives(record["pid"], record["started"])]
+
+
+def end(record: dict) -> None:
+    """End the server of a record, as Ctrl-C would; whoever started it can start it again."""
+    if _lives(record["pid"], record["started"]):
+        os.kill(record["pid"], signal.SIGTERM)
+
+
 def sweep() -> None:
     """Remove what is left of servers whose keeper is gone: if it was killed, memory and folder, and what still runs."""
     for file, record in _all():
@@ -185,7 +197,5 @@ def _is_at(record: dict, url: str) -> bool:
 
 
 def _address(url: str) -> str:
-    """Host and port, or the path of a socket."""
-    if url.startswith(UNIX):
-        return url.removeprefix(UNIX).replace("//", "", 1)
+    """Host and port."""
     return url.rpartition("://")[2].partition("/")[0].replace("localhost", "127.0.0.1")

@@ -32,7 +32,6 @@ from inflight.triton.attached import Attached
 from inflight.triton.process import LOG_LINES, PORTS, Process
 from inflight.triton.records import Address
 
-PRIVATE = "INFLIGHT_PRIVATE"  # environment: 1 makes every server private that is not told otherwise
 LOAD_TIMEOUT_S = 300
 DRAIN_S = 10
 
@@ -65,12 +64,9 @@ class Server:
     repo : path
         Model repository. It is checked before anything starts.
     http_port, grpc_port, metrics_port : int, optional
-        Ports on 127.0.0.1; a free one each unless named. A private server has none.
+        Ports on 127.0.0.1; a free one each unless named.
     on_state : callable, optional
         Called with a `ModelState` whenever the state of a model changes while starting.
-    private : bool, optional
-        Whether it answers on Unix sockets that you alone can open, in place of ports: for a machine with other users.
-        By default as the environment's INFLIGHT_PRIVATE says, and else not.
     open_control : bool
         Let every request load models and change settings, without a key: any user of this machine can then run code
         as you. For tools that must do so and can send no key.
@@ -85,7 +81,7 @@ class Server:
     ----------
     repo : Path
         The model repository.
-    private, open_control : bool
+    open_control : bool
     is_attached : bool
         Whether somebody else has started it: then it is not ours to stop or to start.
     started_at : float
@@ -94,8 +90,8 @@ class Server:
     Raises
     ------
     CourseError
-        It is to be private and open; INFLIGHT_PRIVATE is neither 0 nor 1. When starting: the repository has a problem,
-        a named port is in use, or a model cannot be loaded; nobody answers at the address.
+        When starting: the repository has a problem, a named port is in use, or a model cannot be loaded; nobody answers
+        at the address.
     """
 
     def __init__(
@@ -106,13 +102,12 @@ class Server:
         grpc_port: int | None = None,
         metrics_port: int | None = None,
         on_state: Callable[[ModelState], None] | None = None,
-        private: bool | None = None,
         open_control: bool = False,
         place: Address | None = None,
         arguments: Sequence[str] | None = None,
     ):
         self.repo = Path(repo).absolute()
-        self.private, self.open_control = _is_private(private, open_control), open_control
+        self.open_control = open_control
         if arguments is None:
             place = place or _address()
         self.is_attached = place is not None
@@ -121,7 +116,7 @@ class Server:
             self._way = Attached(self.repo, place)
         else:
             ports = dict(zip(PORTS, (http_port, grpc_port, metrics_port)))
-            self._way = Process(self.repo, ports, self.private, open_control, arguments)
+            self._way = Process(self.repo, ports, open_control, arguments)
         self._loads_by_itself = arguments is not None
         self._on_state = on_state or (lambda state: None)
         self._overridden: set[str] = set()  # models that were loaded with other values than their files have
@@ -140,22 +135,22 @@ class Server:
 
     @property
     def http_url(self) -> str:
-        """Address of HTTP, "http://host:port"; of a private server the path of a socket, "unix:/…". See `http`."""
+        """Address of HTTP, "http://host:port"."""
         return self._way.http_url
 
     @property
     def grpc_url(self) -> str:
-        """Address of gRPC, "host:port"; of a private server "unix:///…", which tritonclient takes as well."""
+        """Address of gRPC, "host:port"."""
         return self._way.grpc_url
 
     @property
     def metrics_url(self) -> str:
-        """Address of the page; of a private server the path of a socket, "unix:/…", which `telemetry.page` reads."""
+        """Address of the metrics page, "http://host:port/metrics"."""
         return self._way.metrics_url
 
     @property
     def http(self) -> httpx.Client:
-        """A client of httpx for the server's HTTP, whether that is a port or a socket: `server.http.get("/v2")`."""
+        """A client of httpx with the server's address: `server.http.get("/v2")`."""
         return client.http_client(self.http_url)
 
     @property
@@ -358,21 +353,6 @@ def _sentence(reason: str) -> str:
 
 def _tell(sentence: str) -> None:
     print(sentence, file=sys.stderr)
-
-
-def _is_private(private: bool | None, open_control: bool) -> bool:
-    """What is asked for, or else the environment's setting."""
-    setting = os.environ.get(PRIVATE) or "0"
-    if setting not in ("0", "1"):
-        raise CourseError(f"{PRIVATE} is {setting!r}. Set it to 1 for servers that only you can ask, or to 0.")
-    if private is None:
-        private = setting == "1"
-    if private and open_control:
-        raise CourseError(
-            f"A server cannot be private and its control open: leave one of them out, or, where {PRIVATE} is set, say "
-            "that it is not private."
-        )
-    return private
 
 
 def _address() -> Address | None:

@@ -24,7 +24,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from inflight.engine.config import IterationStats
 from inflight.errors import CourseError
 from inflight.triton.client import Refused, errors, get_json, http_client
-from inflight.triton.records import UNIX
 
 STAY = ["request", "slot", "first", "last", "prompt_until"]
 COLUMNS = ["name", "model", "label", "value", "type"]
@@ -104,7 +103,7 @@ def metrics(text: str) -> pd.DataFrame:
 
 
 def page(url: str) -> str:
-    """The text of /metrics at a server's `metrics_url`, which of a private server is the path of a socket.
+    """The text of /metrics at a server's `metrics_url`.
 
     Raises
     ------
@@ -112,7 +111,7 @@ def page(url: str) -> str:
         Nobody answers there.
     """
     with errors(url), http_client(url) as http:
-        return http.get("/metrics" if url.startswith(UNIX) else url).text
+        return http.get(url).text
 
 
 def _row(text: str, sample, kind: str) -> tuple:

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # {heading}
 #
-# Five exercises, about 60 minutes in all (an estimate); the two marked *Core* take 25. You decode and encode 4-bit weights,
-# and an engine is built from what your code made. Then you work out the memory of models that you do not have, build an
-# engine for a service, and find out whether a request's answer depends on who is served beside it.
+# Five exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You decode and encode 4-bit
+# weights, and an engine is built from what your code made. Then you work out the memory of models that you do not
+# have, build an engine for a service, and find out whether a request's answer depends on who is served beside it.
 #
 # You need lecture 01. Each exercise ends with a `check`. It tries your answer on cases that differ every time, and says
 # what to look at when something is not right.

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # {heading}
 #
-# Five exercises, about 80 minutes (an estimate). You predict batches from arrivals, find settings for a budget, write a
-# batching library in C that Triton loads, and the figure that shows a model idling while requests wait. Then you measure
-# with the Performance Analyzer, and decide when a winner is one.
+# Five exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You predict batches from
+# arrivals, find settings for a budget, write a batching library in C that Triton loads, and the figure that shows a
+# model idling while requests wait. Then you measure with the Performance Analyzer, and decide when a winner is one.
 #
 # You need the lecture. For exercise 6.3 you need a C compiler (`cc --version`; `pip install ziglang` brings one) and to
 # be able to read C: a struct, a pointer, `calloc` and `free`. If that is new to you, copy the solution's file and explain

@@ -68,6 +68,15 @@ def read_or_end(terminal):
         return b""
 
 
+@pytest.mark.server
+def test_a_terminal_that_speaks_ascii_gets_question_marks(streaming_server):
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    asked = ("ask", "Translate to French: student, already seen, coffee.", "--url", streaming_server.grpc_url)
+    for command in (asked, (*asked, "--stream"), ("progress",)):
+        shown = subprocess.run([sys.executable, "-m", "inflight", *command], env=ascii_only, capture_output=True)
+        assert shown.returncode == 0 and b"?" in shown.stdout and not shown.stderr
+
+
 @pytest.mark.parametrize("columns", [80, 60])
 def test_the_doctor_reads_well_in_a_narrow_terminal(columns, tmp_path, monkeypatch):
     monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path / ("a-long-name-of-a-folder-" * 5)))

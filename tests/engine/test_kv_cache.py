@@ -35,7 +35,8 @@ def test_a_sequence_always_reads_its_own_tokens(steps):
             assert start < len(tokens)
             manager.grow(sequence.blocks, len(tokens))
             write(contents, sequence, start)
-            manager.keep(sequence.blocks, tokens)
+            for num_computed in (start + (len(tokens) - start) // 2, len(tokens)):  # a prompt in two parts
+                manager.keep(sequence.blocks, tokens, num_computed)
             running.append(sequence)
         for other in running:
             for position in range(len(other.tokens)):
@@ -54,7 +55,7 @@ def test_what_was_used_least_recently_is_given_up_first():
     for token in (1, 2):
         blocks = []
         manager.grow(blocks, TOKENS_PER_BLOCK)
-        manager.keep(blocks, [token] * TOKENS_PER_BLOCK)
+        manager.keep(blocks, [token] * TOKENS_PER_BLOCK, TOKENS_PER_BLOCK)
         manager.release(blocks)
     grown = []
     manager.grow(grown, 2 * TOKENS_PER_BLOCK)  # the blank block, then the older of the two kept ones
@@ -66,6 +67,6 @@ def test_what_was_used_least_recently_is_given_up_first():
 def test_the_last_token_is_always_computed():
     manager, blocks = BlockManager(4, TOKENS_PER_BLOCK), []
     manager.grow(blocks, 8)
-    manager.keep(blocks, list(range(8)))
+    manager.keep(blocks, list(range(8)), 8)
     assert manager.find([], list(range(8))) == 4
     assert manager.find([], list(range(9))) == 8

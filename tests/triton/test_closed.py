@@ -1,28 +1,21 @@
-"""Control takes a key; a private server has no ports; and nobody else reads what it says."""
+"""Inference is open; control takes a key, which the user's own programs find."""
 
 import base64
 import json
-import os
 import stat
-from pathlib import Path
 
 import grpc
 import httpx
-import psutil
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from inflight.errors import CourseError
-from inflight.triton import records, repository, telemetry
-from inflight.triton.client import Client, Connection
-from inflight.triton.records import Address
+from inflight.triton import records, repository
 from inflight.triton.repository import RUNNING_SUM
-from inflight.triton.server import PRIVATE, Server
+from inflight.triton.server import Server
 from tests.engines import start_python
 
 pytestmark = pytest.mark.server
 
-NOBODY = 65534
 MODEL = RUNNING_SUM
 ORIGIN = {"Origin": "https://elsewhere.example", "Content-Type": "text/plain"}
 PLANTED = {
@@ -38,13 +31,7 @@ def repo(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(repo):
-    with Server(repo, private=False) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def private_server(repo):
-    with Server(repo, private=True) as server:
+    with Server(repo) as server:
         yield server
 
 
@@ -159,7 +146,7 @@ def test_every_method_of_grpc_is_open_or_takes_the_key(server, method):
 
 
 def test_each_server_has_a_key_of_its_own_in_a_record_that_the_user_alone_can_open(server, repo):
-    with Server(repo, private=False) as other:
+    with Server(repo) as other:
         assert key(server) != key(other)
     [file] = [one for one in records.folder().glob("*.json") if json.loads(one.read_text())["http"] == server.http_url]
     assert stat.S_IMODE(file.stat().st_mode) == 0o600 and json.loads(file.read_text())["pid"] == server.pid
@@ -172,79 +159,11 @@ def test_a_program_of_the_user_finds_it_by_the_address_alone(server):
     assert records.headers("http://127.0.0.1:9") == {}
 
 
-# Private --------------------------------------------------------------------------------------------------------------
-
-OF_NOBODY = f"""
-import os, socket, sys
-os.setgroups([]), os.setgid({NOBODY}), os.setuid({NOBODY})
-for path in sys.argv[1:]:
-    try:
-        if path.endswith(".sock") or path.endswith(":0"):
-            socket.socket(socket.AF_UNIX).connect(path)
-        else:
-            open(path)
-        print("reached", path)
-    except OSError as error:
-        print(error)
-"""
-
-
-def regions(server) -> list[Path]:
-    return list(Path("/dev/shm").glob(f"{records.at(server.http_url)['shm_prefix']}*"))
-
-
-def test_a_private_server_has_no_ports(private_server):
-    connections = psutil.Process(private_server.pid).net_connections("inet")
-    assert not [each for each in connections if each.status == psutil.CONN_LISTEN]
-
-
-def test_a_private_server_does_all_that_others_do(private_server):
-    assert private_server.http.get("/v2/health/ready").status_code == 200
-    assert telemetry.metrics(telemetry.page(private_server.metrics_url)).name.str.startswith("nv_inference").any()
-    private_server.load(MODEL)
-    with Connection(private_server.grpc_url) as connection:
-        assert connection.triton.get_model_metadata(MODEL).name == MODEL
-    for url in (private_server.grpc_url, private_server.http_url):
-        assert Client(url, MODEL).is_ready() and Client(url, MODEL).config().name == MODEL
-    attached = Server(private_server.repo, place=Address.at(private_server.http_url)).start()
-    assert [row.state for row in attached.models()] == ["READY"]
-    attached.stop()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_another_user_reaches_nothing_of_a_private_server(private_server):
-    sockets = [url.removeprefix("unix:").replace("//", "") for url in
-               (private_server.http_url, private_server.grpc_url, private_server.metrics_url)]  # fmt: skip
-    paths = [*sockets, *map(str, regions(private_server))]
-    said = start_python(OF_NOBODY, *paths).communicate(timeout=60)[0].splitlines()
-    assert len(said) == len(paths) > 3 and all("Permission denied" in line for line in said), said
-
-
-def test_regions_of_shared_memory_of_a_private_server_are_the_users_alone(private_server):
-    assert {stat.S_IMODE(region.stat().st_mode) for region in regions(private_server)} == {0o600}
-
-
-def test_the_environment_makes_servers_private(repo, monkeypatch):
-    for setting, private in (("1", True), ("0", False), ("", False)):
-        monkeypatch.setenv(PRIVATE, setting)
-        assert Server(repo).private is private
-        assert Server(repo, private=True).private and not Server(repo, private=False).private
-    monkeypatch.setenv(PRIVATE, "yes")
-    with pytest.raises(CourseError, match="INFLIGHT_PRIVATE is 'yes'. Set it to 1"):
-        Server(repo)
-
-
-def test_private_and_open_are_not_to_be_had_together(repo, monkeypatch):
-    with pytest.raises(CourseError, match="cannot be private and its control open"):
-        Server(repo, private=True, open_control=True)
-    monkeypatch.setenv(PRIVATE, "1")
-    with pytest.raises(CourseError, match="INFLIGHT_PRIVATE is set"):
-        Server(repo, open_control=True)
-    assert not Server(repo, private=False, open_control=True).private
+# Open -----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_server_with_open_control_takes_no_key(repo):
-    with Server(repo, private=False, open_control=True) as one:
+    with Server(repo, open_control=True) as one:
         assert one.headers == {}
         assert not is_refused(one.http_url, HTTP_CONTROL[0])
         assert not is_refused_by_grpc(one.grpc_url, "RepositoryIndex")

@@ -7,7 +7,6 @@ import pytest
 
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
-from inflight.triton.detokenizer import Text
 from inflight.triton.openai_door import Door
 from tests.engines import active_requests, ask_tokens, metric, wait_until
 
@@ -109,17 +108,6 @@ def test_a_stop_text_ends_the_answer_and_the_request(http, streaming_server):
     [choice] = post(http, TEXT, stop=["seven", "six"], **counting)["choices"]
     assert choice["text"] == " four, five, " and choice["finish_reason"] == "stop"
     assert iterations(streaming_server) - before < LONG / 2, "the engine went on"
-
-
-def test_what_may_begin_a_stop_text_is_held_back(course_engine):
-    tokenizer = load_tokenizer(course_engine)
-    ids = tokenizer.encode("a sixth sixpence")
-    text, said = Text(tokenizer, ["sixpence"]), []
-    for place, token in enumerate(ids):
-        said.append(text.add([token], place == len(ids) - 1))
-        if text.stopped_by:
-            break
-    assert "".join(said) == "a sixth " and text.stopped_by
 
 
 @pytest.mark.parametrize("stream", [True, False])

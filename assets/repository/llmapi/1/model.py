@@ -14,8 +14,8 @@ from inflight.engine.executor import Executor, check_memory
 from inflight.engine.model import load
 from inflight.errors import CourseError
 from inflight.triton import python_model
-from inflight.triton.detokenizer import Text
-from inflight.triton.repository import contracts, llmapi
+from inflight.triton.repository import llmapi
+from inflight.triton.text import Detokenizer
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 MAX_TOKENS = 32  # where the request does not say, as in TensorRT-LLM's SamplingParams
@@ -51,7 +51,6 @@ class TritonPythonModel:
     def initialize(self, args):
         settings = _settings()
         self.decoupled = settings.decoupled
-        self.foreign = contracts.foreign("llmapi")
         self.tokenizer = load_tokenizer(settings.engine_dir)
         info = folder.read(settings.engine_dir)
         info = dataclasses.replace(info, build_config=dataclasses.replace(info.build_config, **settings.limits))
@@ -82,7 +81,7 @@ class TritonPythonModel:
         self.executor.shutdown()
 
     def _start(self, request, sender):
-        python_model.refuse_foreign(request, self.foreign)
+        python_model.refuse_foreign(request, "llmapi")
         prompt = python_model.prompt(request)
         streams = python_model.wants_stream(request, "streaming", self.decoupled, setting="triton_config.decoupled")
         stops = python_model.texts(request, "sampling_param_stop", "sampling_param_stop")
@@ -92,7 +91,7 @@ class TritonPythonModel:
             if python_model.scalar(request, f"return_{name}", False)
         }  # fmt: skip
         repeats = not (streams or python_model.scalar(request, "sampling_param_exclude_input_from_output", False))
-        text, said = Text(self.tokenizer, stops), [prompt] if repeats else []
+        text, said = Detokenizer(self.tokenizer, stops), [prompt] if repeats else []
 
         def on_response(response):
             if text.stopped_by is None:

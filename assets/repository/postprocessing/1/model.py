@@ -7,6 +7,7 @@ from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.triton import python_model
 from inflight.triton.canceller import EngineCanceller
+from inflight.triton.text import Detokenizer
 
 
 class TritonPythonModel:
@@ -40,13 +41,12 @@ class TritonPythonModel:
             token for token in python_model.array(request, "PRECEDING_IDS", []).reshape(-1).tolist() if token >= 0
         ]
         is_final = python_model.scalar(request, "IS_FINAL", True)
-        texts = [
-            self.tokenizer.decode_increment(
-                preceding, ids[:length].tolist(), is_final, self.parameters["skip_special_tokens"]
-            )
-            for ids, length in zip(beams, lengths)
-        ]
+        texts = [self._after(preceding).add(ids[:length].tolist(), is_final) for ids, length in zip(beams, lengths)]
         return [pb_utils.Tensor("OUTPUT", np.array([text.encode("utf-8") for text in texts], dtype=np.object_))]
+
+    def _after(self, preceding):
+        skip = self.parameters["skip_special_tokens"]
+        return Detokenizer(self.tokenizer, skip_special_tokens=skip, ids=list(preceding))
 
     def _answers(self, request):
         """Token ids of each beam, [beams, length], and how many of them are its answer."""
