@@ -43,6 +43,11 @@ class Check:
     fix: str = ""
     required: bool = True
 
+    @property
+    def mark(self) -> str:
+        """ "ok"; "no", which keeps the course from running; or "-", a hint."""
+        return "ok" if self.ok else "no" if self.required else "-"
+
 
 def check(name: str, need: str, have: str, ok: bool, fix: str, required: bool = True) -> Check:
     """A row, with its fix only where it is not ok."""
@@ -218,7 +223,8 @@ def _tier_check() -> Check:
 
 def _precision_check() -> Check:
     chosen = precision()
-    have = f"{chosen['engine']} in engines, {chosen['pytorch']} in PyTorch: {chosen['why']}"
+    bits = 8 if chosen["engine"] == "W4A8" else 16
+    have = f"4-bit weights times {bits}-bit numbers in engines, {chosen['pytorch']} in PyTorch: {chosen['why']}"
     return Check("precision on the CPU", "the quickest here", have, True)
 
 
