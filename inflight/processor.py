@@ -46,7 +46,7 @@ class Processor:
     def why(self) -> str:
         """A few words."""
         parts = [name for name, has in (("bfloat16", self.has_bfloat16), ("8-bit products", self.has_8_bits)) if has]
-        return f"the processor has instructions for {' and '.join(parts) or 'neither bfloat16 nor 8-bit products'}"
+        return f"the processor has {' and '.join(parts) or 'neither bfloat16 nor 8-bit products'}"
 
 
 @functools.cache

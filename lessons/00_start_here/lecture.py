@@ -70,13 +70,13 @@ print(f"{answer.text}\n\n({answer.latency_s:.2f} s, the first request after the 
 # This answer was computed on your machine, by a model that is small enough for a laptop. It makes more mistakes than the
 # models you know, but it is served in the same way as a large one.
 #
-# Four models are READY, because Triton takes the work apart. `preprocessing` turns your text into numbers, `tensorrt_llm`
+# Four models are READY, because the work is divided. `preprocessing` turns your text into numbers, `tensorrt_llm`
 # is the language model, `postprocessing` turns numbers into text, and `ensemble` says in which order.
 #
 # **`tensorrt_llm` is the name of a place in the repository, and here TensorRT-LLM does not stand in it.** NVIDIA chose the
 # name for its own library, which needs an NVIDIA GPU. The course keeps the name, the tensors and the settings, so that
-# what you learn fits NVIDIA's repositories. In the place stands an engine of the course's own, which computes with OpenVINO
-# on the CPU.
+# what you learn fits NVIDIA's repositories. What stands in the place is the course's own engine: it computes on the CPU with
+# OpenVINO, or on a GPU with PyTorch.
 #
 # ## Predict
 #
@@ -157,6 +157,7 @@ table = pd.DataFrame(rows, columns=columns)
 decode_ms = table["iterations"] * table["an iteration (ms)"]
 table["predicted (ms)"] = table["TTFT (ms)"] + decode_ms
 table["the rest (ms)"] = table["measured (ms)"] - table["predicted (ms)"]
+table = table[[*columns[:3], "predicted (ms)", "measured (ms)", "the rest (ms)"]]
 charts.table(table)
 
 # %% [markdown]
