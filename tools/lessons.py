@@ -32,7 +32,6 @@ from nbformat import NotebookNode
 from inflight.errors import CourseError
 from inflight.notebook import blanks
 from inflight.notebook.execution import WIDGET_MIME, execute, select
-from inflight.notebook.progress import is_progress
 from tools import homes, instructor, pictures, titles
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -192,7 +191,7 @@ def _cleaned(notebook: NotebookNode) -> NotebookNode:
     for cell in notebook.cells:
         cell.metadata = _only_tags(cell)
         if "outputs" in cell:
-            cell.outputs = homes.without_home(output for output in cell.outputs if not is_progress(output))
+            cell.outputs = homes.without_home(cell.outputs)
         for output in cell.get("outputs", []):
             output.get("data", {}).pop(WIDGET_MIME, None)
     return notebook

@@ -301,7 +301,7 @@ def slides(
 ) -> None:
     """Write slides made from a lesson's cells: one HTML file, with notes, that needs no network.
 
-    The arrow keys turn the pages, n shows the notes, p opens them in a second window, f is full screen.
+    They are reveal.js: the arrow keys turn the pages, s opens the presenter's window with the notes, f is full screen.
 
     Example: [bold]inflight slides 04[/]
     """

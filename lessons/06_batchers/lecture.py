@@ -340,15 +340,16 @@ second = "priority_queue_policy { key: 2 value { max_queue_size: 16 } }"
 timely = "default_queue_policy { default_timeout_microseconds: 150000 }"
 bells = batch_run.at([0.040 * number for number in range(60)], work=0, priority=1)
 outcomes = {"a queue of 16": full}
-with progress.wait("Four more runs") as line:
-    for name, batcher, arrivals in (
-        ("the same, at level 2", f"{levels} {second}", flood),
-        ("and a bell at level 1", f"{levels} {second}", [*flood, *bells]),
-        ("150 ms at most", timely, flood),
-        ("no limit", "", flood),
-    ):
-        line(name)
-        outcomes[name] = trial(f"dynamic_batching {{ {batcher} }}", arrivals)
+ways = [
+    ("the same, at level 2", f"{levels} {second}", flood),
+    ("and a bell at level 1", f"{levels} {second}", [*flood, *bells]),
+    ("150 ms at most", timely, flood),
+    ("no limit", "", flood),
+]
+for name, batcher, arrivals in progress.over(
+    ways, "Four more runs", lambda way: way[0]
+):
+    outcomes[name] = trial(f"dynamic_batching {{ {batcher} }}", arrivals)
 
 # %% tags=["nbval-ignore-output"]
 rows = []
