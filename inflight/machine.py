@@ -223,8 +223,9 @@ def _tier_check() -> Check:
 
 def _precision_check() -> Check:
     chosen = precision()
-    bits = 8 if chosen["engine"] == "W4A8" else 16
-    have = f"4-bit weights times {bits}-bit numbers in engines, {chosen['pytorch']} in PyTorch: {chosen['why']}"
+    algo, bits = chosen["engine"], 8 if chosen["engine"] == "W4A8" else 16
+    engines = f"4-bit weights times {bits}-bit numbers ({algo}) in engines"
+    have = f"{engines}, {chosen['pytorch']} in PyTorch: {chosen['why']}"
     return Check("precision on the CPU", "the quickest here", have, True)
 
 
