@@ -36,6 +36,11 @@ class Check:
     fix: str = ""
     required: bool = True
 
+    @property
+    def mark(self) -> str:
+        """ "ok"; "no", which keeps the course from running; or "-", a hint."""
+        return "ok" if self.ok else "no" if self.required else "-"
+
 
 def _row(name: str, need: str, have: str, ok: bool, fix: str, required: bool = True) -> Check:
     """A row, with its fix only where it is not ok."""
@@ -171,7 +176,9 @@ def _tier_check() -> Check:
 
 def _precision_check() -> Check:
     chosen = precision()
-    have = f"{chosen['engine']} in engines, {chosen['pytorch']} in PyTorch: {chosen['why']}"
+    algo, bits = chosen["engine"], 8 if chosen["engine"] == "W4A8" else 16
+    engines = f"4-bit weights times {bits}-bit numbers ({algo}) in engines"
+    have = f"{engines}, {chosen['pytorch']} in PyTorch: {chosen['why']}"
     return Check("precision on the CPU", "the quickest here", have, True)
 
 

@@ -83,10 +83,12 @@ def _print_checks(rows: list) -> None:
     for name in ("", "", "needed", "here"):
         table.add_column(name, overflow="fold")
     for row in rows:
-        mark = "[green]ok[/]" if row.ok else "[red]no[/]" if row.required else "[yellow]-[/]"
+        mark = {"ok": "[green]ok[/]", "no": "[red]no[/]", "-": "[yellow]-[/]"}[row.mark]
         here = escape(row.have) + (f"\n[bold]fix:[/] {escape(row.fix)}" if row.fix else "")
         table.add_row(mark, row.name, escape(row.need), here)
     console.print(table)
+    if any(row.mark == "-" for row in rows):
+        console.print("- works as it is; its fix says what would be better.")
 
 
 # Engine and repository ------------------------------------------------------------------------------------------------
