@@ -1,5 +1,5 @@
 """What nbval compares of a notebook that is run again: neither the static pictures, which only an author's build makes,
-nor the lines that say how far a long cell is, which no notebook keeps, nor whose home a folder is in.
+nor whose home a folder is in.
 
 Notebooks run behind a proxy that is dead: nothing of theirs leaves the machine, and what stays on it asks none.
 
@@ -13,7 +13,6 @@ import psutil
 import pytest
 from nbval.plugin import IPyNbCell, IPyNbFile
 
-from inflight.notebook.progress import is_progress
 from tools.homes import without_home
 
 DEAD_PROXY = dict.fromkeys(["http_proxy", "https_proxy", "grpc_proxy", "all_proxy"], "http://127.0.0.1:9")
@@ -29,8 +28,7 @@ def pytest_configure(config):
     compare = IPyNbCell.compare_outputs
 
     def compare_outputs(self, test, ref, skip_compare=None):
-        kept = without_home(output for output in test if not is_progress(output))
-        return compare(self, kept, ref, skip_compare)
+        return compare(self, without_home(test), ref, skip_compare)
 
     IPyNbCell.compare_outputs = compare_outputs
     start_kernel = IPyNbFile.setup

@@ -1,4 +1,4 @@
-"""In which precision this processor computes models the quickest, by what OpenVINO's own kernels do on it.
+"""The precision in which this processor computes models the quickest, found with OpenVINO's own kernels.
 
     found = here()
     found.quant_algo, found.dtype, found.why       # "W4A16", "float32", "it has neither bfloat16 nor 8-bit products"
@@ -18,7 +18,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Processor:
-    """What a processor has of the arithmetic that makes a difference.
+    """The fast arithmetic that a processor has.
 
     Attributes
     ----------

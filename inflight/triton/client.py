@@ -16,7 +16,6 @@ tritonclient speaks gRPC, httpx HTTP. Whatever they raise becomes a CourseError 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 import queue
 import re
@@ -32,14 +31,14 @@ import httpx
 import numpy as np
 import tritonclient.grpc as triton
 from google.protobuf import json_format
-from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype, triton_to_np_dtype
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from inflight.errors import CourseError
 from inflight.triton import records
-from inflight.triton.repository import contracts
+from inflight.triton.request import ENGINE, arrays_for, is_llmapi, named
+from inflight.triton.request import ENSEMBLE as TEXT_MODEL
 
-ENGINE, TEXT_MODEL = "tensorrt_llm", "ensemble"
 SHORT_TIMEOUT_S = 10  # of what Triton answers at once: health, metadata, statistics
 GIVE_UP_S = 1  # after its client has stopped waiting, the server ends a whole answer
 # Why a model cannot be loaded, with its traceback: more than the 8,192 bytes that gRPC lets through.
@@ -518,7 +517,7 @@ class Client:
         config = self.config()
         arrays_for(config, inputs)
         try:
-            body = json.dumps({**_named(config, inputs), "id": _new_name()}, allow_nan=False)
+            body = json.dumps({**named(config, inputs), "id": _new_name()}, allow_nan=False)
         except ValueError as error:
             raise CourseError(f"The request cannot be written as JSON ({error}): give finite numbers.") from None
         with (
@@ -542,68 +541,6 @@ class Client:
             for piece in pieces:
                 yield piece[said:]
                 said = len(piece) if is_llmapi(self.config()) else 0
-
-
-# A request's tensors --------------------------------------------------------------------------------------------------
-
-WORDS = ("bad_words", "stop_words")  # which TensorRT-LLM 0.5 requires
-
-
-def arrays_for(config: ModelConfig, inputs: dict) -> dict[str, np.ndarray]:
-    """Inputs of a request, by name a value or a list of values, as arrays of the model's own types.
-
-    Each has the shape [1, n], or [n] where the model has no batch dimension, with more dimensions of 1 in front where
-    the model has them. Words that it requires are blank where none are given.
-
-    Raises
-    ------
-    CourseError
-        The model has no such input, or the input does not take such a value.
-    """
-    known = {tensor.name: tensor for tensor in config.input}
-    inputs = _named(config, inputs)
-    if unknown := next((name for name in inputs if name not in known), None):
-        near = difflib.get_close_matches(unknown, known, 1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known)}."
-        raise CourseError(f"There is no option {unknown!r}. {hint}")
-    return {name: _array(known[name], value, bool(config.max_batch_size)) for name, value in inputs.items()}
-
-
-def is_llmapi(config: ModelConfig) -> bool:
-    """Whether a model is TensorRT-LLM's of today, which takes text itself."""
-    return config.name == ENGINE and any(tensor.name == "text_input" for tensor in config.input)
-
-
-def _named(config: ModelConfig, inputs: dict) -> dict:
-    """Inputs by the model's own names, with what it must have besides."""
-    if is_llmapi(config):
-        names = contracts.llmapi_names()
-        wanted = {"exclude_input_in_output": True, **inputs}  # as the ensemble does unless it is told otherwise
-        return {names.get(name, name): value for name, value in wanted.items()}
-    return {**{tensor.name: "" for tensor in config.input if tensor.name in WORDS and not tensor.optional}, **inputs}
-
-
-def _array(tensor: Any, value: Any, is_batched: bool) -> np.ndarray:
-    values = list(value) if isinstance(value, (list, tuple)) else [value]
-    kind = DataType.Name(tensor.data_type).removeprefix("TYPE_")
-    wanted = np.dtype(np.object_ if kind == "STRING" else triton_to_np_dtype(kind))
-    try:
-        if wanted == np.object_:
-            values = [item if isinstance(item, bytes) else item.encode("utf-8") for item in values]
-        elif np.issubdtype(wanted, np.integer):
-            values = [_whole(item, np.iinfo(wanted)) for item in values]
-        return np.array(values, wanted).reshape([1] * (is_batched + len(tensor.dims) - 1) + [-1])
-    except (ValueError, OverflowError, AttributeError, TypeError) as error:
-        raise CourseError(f"{tensor.name} is {value!r}, which cannot be sent as {kind} ({error}).") from None
-
-
-def _whole(value: Any, limits: np.iinfo) -> int:
-    """Refuse what numpy would cut to fit. -1 says "none"; where there are no negative numbers, the largest does."""
-    if value == -1 and limits.min == 0:
-        return limits.max
-    if not isinstance(value, (int, np.integer)) or not limits.min <= value <= limits.max:
-        raise ValueError(f"it takes whole numbers from {limits.min} to {limits.max}")
-    return int(value)
 
 
 def _new_name() -> str:

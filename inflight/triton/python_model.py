@@ -22,10 +22,10 @@ import triton_python_backend_utils as pb_utils
 
 from inflight.errors import CourseError
 from inflight.triton import repository
+from inflight.triton.request import fields
 
 if TYPE_CHECKING:
     from inflight.engine.executor import Executor
-    from inflight.triton.repository.contracts import Tensor
 
 log = logging.getLogger("inflight.triton.python_model")
 
@@ -93,16 +93,18 @@ def _values(tensor) -> np.ndarray:
     return values
 
 
-def refuse_foreign(request, inputs: dict[str, Tensor]) -> None:
-    """Refuse a request that asks for something by an input that is there for outside clients alone.
+def refuse_foreign(request, model: str) -> None:
+    """Refuse a request that asks for what a model has not, by an input that is there for outside clients alone.
 
     Raises
     ------
     CourseError
         With the reason.
     """
+    known = fields(model)
     for tensor in request.inputs():
-        if tensor.name() in inputs and (refusal := inputs[tensor.name()].refusal(_values(tensor))):
+        field = known.get(tensor.name())
+        if field and field.must_be and (refusal := field.refusal(model, _values(tensor))):
             raise CourseError(refusal)
 
 

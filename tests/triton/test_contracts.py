@@ -12,7 +12,8 @@ from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.client import Client
-from inflight.triton.repository import contracts
+from inflight.triton.repository.contracts import NEVER_GIVEN
+from inflight.triton.request import ENGINE, ENSEMBLE, fields, parsed
 from inflight.triton.server import Server
 from tests import outside_clients as outside
 from tests.engines import active_requests, ask_tokens, build_small, wait_until
@@ -210,20 +211,27 @@ def test_a_benchmark_finds_the_lengths_where_it_looks(whole, ids, release):
 
 ASKS_FOR_NOTHING = {"1": 1, "0 or 1": 1}
 ASKS_FOR_SOMETHING = {"1": 2, "false": True, "left out": 1, "at most 1": 2}
-OF_ENGINE = list(contracts.foreign("tensorrt_llm").values())
-OF_ENSEMBLE = [tensor for tensor in contracts.table() if tensor.ensemble and tensor.must_be]
+FOREIGN = [
+    (model, name, field) for model in (ENGINE, ENSEMBLE) for name, field in fields(model).items() if field.must_be
+]
+REFUSED = [one for one in FOREIGN if one[2].why]
+names = lambda inputs: {
+    "argnames": "model, name, field",
+    "argvalues": inputs,
+    "ids": [" ".join(one[:2]) for one in inputs],
+}
 
 
-def values(tensor, asks: bool) -> np.ndarray:
+def values(model: str, field, asks: bool) -> np.ndarray:
     """Values of a foreign input that ask for something, or for nothing."""
-    data_type, dims, _ = contracts.parsed(tensor.forms["0.19"])
-    if tensor.must_be in ("empty", "of one token at most"):
+    data_type, dims, _ = parsed(field.tensor(model)[1])
+    if field.must_be in ("empty", "of one token at most"):
         shape = [2 if asks else 0] * len(dims)
     else:
         shape = [2 if length == -1 else length for length in dims]
     if data_type == "STRING":
         return np.full([1, *shape], b"something" if asks else b"", object)
-    value = (ASKS_FOR_SOMETHING if asks else ASKS_FOR_NOTHING).get(tensor.must_be, 0)
+    value = (ASKS_FOR_SOMETHING if asks else ASKS_FOR_NOTHING).get(field.must_be, 0)
     return np.full([1, *shape], value, triton_to_np_dtype(data_type))
 
 
@@ -235,33 +243,24 @@ def ask_with(server, model: str, name: str, array: np.ndarray, ids: list[int]):
     return outside.infer(server, "grpc", model, {**usual, name: array})
 
 
-@pytest.mark.parametrize("tensor", OF_ENGINE, ids=lambda tensor: tensor.name)
-def test_an_input_of_the_engine_is_taken_when_it_asks_for_nothing(whole, ids, tensor):
-    assert ask_with(whole, "tensorrt_llm", tensor.name, values(tensor, asks=False), ids).as_numpy("output_ids").size
+@pytest.mark.parametrize(**names(FOREIGN))
+def test_an_input_that_is_there_for_others_is_taken_when_it_asks_for_nothing(whole, ids, model, name, field):
+    found = ask_with(whole, model, name, values(model, field, asks=False), ids)
+    assert found.as_numpy("output_ids" if model == ENGINE else "text_output").size
 
 
-@pytest.mark.parametrize("tensor", OF_ENSEMBLE, ids=lambda tensor: tensor.ensemble)
-def test_an_input_of_the_ensemble_is_taken_when_it_asks_for_nothing(whole, ids, tensor):
-    found = ask_with(whole, "ensemble", tensor.ensemble, values(tensor, asks=False), ids)
-    assert found.as_numpy("text_output").shape == (1,)
-
-
-REFUSED = [("tensorrt_llm", tensor.name, tensor) for tensor in OF_ENGINE if tensor.why]
-REFUSED += [("ensemble", tensor.ensemble, tensor) for tensor in OF_ENSEMBLE if tensor.why]
-
-
-@pytest.mark.parametrize("model, name, tensor", REFUSED, ids=[f"{model} {name}" for model, name, _ in REFUSED])
-def test_who_asks_for_something_is_told_why_there_is_none(whole, ids, model, name, tensor):
+@pytest.mark.parametrize(**names(REFUSED))
+def test_who_asks_for_something_is_told_why_there_is_none(whole, ids, model, name, field):
     with pytest.raises(InferenceServerException) as caught:
-        ask_with(whole, model, name, values(tensor, asks=True), ids)
-    assert f"{tensor.ensemble or tensor.name} must be {tensor.must_be}" in caught.value.message()
+        ask_with(whole, model, name, values(model, field, asks=True), ids)
+    assert f"{field.name} must be {field.must_be}" in caught.value.message()
 
 
 @pytest.mark.parametrize("option", ["return_context_logits", "return_generation_logits", "return_perf_metrics"])
 def test_a_client_that_names_what_is_never_given_is_told_why(streaming, option):
     """Such an option asks for outputs by name too, which Triton would else call unexpected."""
     arrays = {**outside.text_request("0.19", PROMPT, 2, streaming=True), option: outside.one(True, bool)}
-    named = ["text_output", *(row.name for row in contracts.table() if row.kind == "output" and row.ensemble)]
+    named = ["text_output", *NEVER_GIVEN]
     with pytest.raises(InferenceServerException, match=option):
         outside.infer_on_stream(streaming, "ensemble", arrays, named)
 

@@ -18,7 +18,7 @@ from inflight.errors import CourseError
 from inflight.triton import Door, repository
 from inflight.triton.client import Client, Connection, NoAnswer
 from inflight.triton.records import Address
-from inflight.triton.repository import contracts
+from inflight.triton.request import fields, parsed
 from inflight.triton.server import Server
 from tests import outside_clients as outside
 from tests.engines import active_requests, build_small, clients, metric, wait_until
@@ -92,7 +92,7 @@ def infer(server, **arrays):
     """A whole answer over gRPC, asked for by the model's own names: text and the other outputs by name."""
     given = {name: np.array([value] if np.isscalar(value) else value) for name, value in arrays.items()}
     given = {name: array.astype(object) if array.dtype.kind == "U" else array for name, array in given.items()}
-    kinds = {row.name: contracts.parsed(row.forms["llmapi"])[0] for row in contracts.table() if row.model == "llmapi"}
+    kinds = {name: parsed(field.tensor("llmapi")[1])[0] for name, field in fields("llmapi").items()}
     given = {
         name: array if kinds[name] == "STRING" else array.astype(triton_to_np_dtype(kinds[name]))
         for name, array in given.items()

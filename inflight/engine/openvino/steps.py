@@ -153,9 +153,10 @@ def with_pages(graph: ov.Model) -> None:
 
 
 def keep_last_tokens(graph: ov.Model) -> None:
-    """Compute logits for the last token of each sequence only: the vocabulary is the widest matrix of all.
+    """Compute logits after some tokens only: the vocabulary is the widest matrix of all.
 
-    Adds the input `last_tokens` int64 [sequences] in front of the last matrix product.
+    Adds the input `last_tokens` int64 [rows of logits], which of all new tokens they are, in front of the last matrix
+    product.
     """
     product = graph.get_results()[0].input_value(0).get_node()
     while product.get_type_name() != "MatMul":

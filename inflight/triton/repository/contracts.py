@@ -1,113 +1,68 @@
-"""Which tensors clients find, of which types and shapes, and what of them this engine has not.
+"""Which tensors clients find, of which types and shapes: three contracts, of which a repository keeps one.
 
     assemble("repo", engine_dir, contract="0.5")        # for clients of the first workshops
     assemble("repo", engine_dir, contract="llmapi")     # for those of TensorRT-LLM's model of today
     pd.DataFrame(contract_differences())                # what changed, when, and what it breaks
 
-`assets/contracts/tensors.csv` is the table: a row for each tensor that one contract has otherwise than another, or that
-is there for outside clients alone; a column for each contract, with type, shape, and "?" where it is optional. The
-templates have all others, which are the same in each. The served config is made from both, and a client makes its
-request from the served config.
+The templates have the tensors that the models of a pipeline pass to each other. Those that a client may send are in the
+table of `inflight.triton.request`, and those of answers that one contract has otherwise than another are below.
+`apply_contract` makes the served config from all three, and a client makes its request from the served config.
 
 What TensorRT-LLM has and this engine has not is accepted when it asks for nothing: the backend's own clients send some
 of it always. Whoever asks for more is refused with the reason, instead of with Triton's "unexpected inference input".
 Of such outputs none is ever given: a client may name them, and is told then that there are none.
-
-The models' processes import this: nothing is taken here but NumPy.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from inflight.errors import CourseError
 from inflight.paths import ASSETS
 from inflight.triton.repository.layout import BASELINE, CONTRACTS, DEFAULT_CONTRACT, LLMAPI, OLDEST_CONTRACT
+from inflight.triton.request import ENGINE, ENSEMBLE, FIELDS, PREPROCESSING, parsed
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-TABLES = ASSETS / "contracts"
-
-# How a value that asks for nothing is called, in "NAME must be ..." -> how it is known.
-_ASKS_NOTHING: dict[str, Callable[[np.ndarray], bool]] = {
-    "anything": lambda values: True,
-    "left out": lambda values: not values.any(),  # zeros, blanks, or no values
-    "empty": lambda values: not values.size,
-    "false": lambda values: not values.any(),
-    "1": lambda values: bool((values == 1).all()),
-    "0 or 1": lambda values: bool(((values == 0) | (values == 1)).all()),
-    "at most 1": lambda values: bool((values <= 1).all()),
-    "of one token at most": lambda values: values.size <= len(values),  # of each prompt
+# Outputs that are never given: name -> form.
+NEVER_GIVEN = {
+    "context_logits": "FP32 [-1, -1]",
+    "generation_logits": "FP32 [-1, -1, -1]",
+    "kv_cache_alloc_new_blocks": "INT32 [1]",
+    "kv_cache_reused_blocks": "INT32 [1]",
+    "kv_cache_alloc_total_blocks": "INT32 [1]",
+    "arrival_time_ns": "INT64 [1]",
+    "first_scheduled_time_ns": "INT64 [1]",
+    "first_token_time_ns": "INT64 [1]",
+    "last_token_time_ns": "INT64 [1]",
+    "acceptance_rate": "FP32 [1]",
+    "total_accepted_draft_tokens": "INT32 [1]",
+    "total_draft_tokens": "INT32 [1]",
 }
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A row of the table.
-
-    Attributes
-    ----------
-    model, kind, name : str
-        Of which model's "input" or "output" it is a row.
-    ensemble : str
-        The ensemble's name for it; blank: the ensemble has none, or a row of its own. Of `llmapi`, which has no
-        ensemble, what the course calls the same thing.
-    forms : dict
-        Contract -> how it is there, such as "INT32 [-1]?"; blank: it is not.
-    must_be : str
-        What asks for nothing, a key of `_ASKS_NOTHING`; blank: it is obeyed.
-    why : str
-        The reason, for who asks for something, and what to do instead.
-    """
-
-    model: str
-    kind: str
-    name: str
-    ensemble: str
-    forms: dict[str, str]
-    must_be: str
-    why: str
-
-    def refusal(self, values: np.ndarray) -> str | None:
-        """Why these values are refused, as a sentence; None when they ask for nothing."""
-        if _ASKS_NOTHING[self.must_be](values):
-            return None
-        return f"{self.ensemble or self.name} must be {self.must_be}: {self.why}"
-
-
-@cache
-def table() -> tuple[Tensor, ...]:
-    """The table, in the order in which tensors are added to a config."""
-    with open(TABLES / "tensors.csv", encoding="utf-8", newline="") as file:
-        return tuple(
-            Tensor(
-                row["model"],
-                row["kind"],
-                row["name"],
-                row["ensemble"],
-                {contract: row[contract] for contract in CONTRACTS},
-                row["must be"],
-                row["why"],
-            )
-            for row in csv.DictReader(file)
-        )
-
-
-def foreign(model: str) -> dict[str, Tensor]:
-    """The inputs of a model that are there for outside clients alone, by name."""
-    return {row.name: row for row in table() if row.model == model and row.must_be}
-
-
-def llmapi_names() -> dict[str, str]:
-    """The course's name of each input of TensorRT-LLM's model of today -> its name there."""
-    return {row.ensemble: row.name for row in table() if row.model == LLMAPI and row.kind == "input" and row.ensemble}
+# Outputs of TensorRT-LLM's model of today.
+LLMAPI_OUTPUTS = {
+    "text_output": "STRING [-1]",
+    "finish_reason": "STRING [-1]",
+    "stop_reason": "STRING [-1]",
+    "cumulative_logprob": "FP32 [-1]",
+    "kv_cache_reused_block": "INT32 [-1]",
+    "kv_cache_missed_block": "INT32 [-1]",
+    "kv_cache_alloc_new_blocks": "INT32 [-1]",
+    "kv_cache_alloc_total_blocks": "INT32 [-1]",
+    "kv_cache_hit_rate": "FP32 [-1]",
+    **{name: form for name, form in NEVER_GIVEN.items() if name.endswith(("_ns", "_rate", "_tokens"))},
+}
+# What the models of a pipeline give each other and clients, where 0.5 has it otherwise than the templates.
+OLDEST_FORMS = {
+    (ENSEMBLE, "output", "text_output"): "STRING [-1, -1]",
+    (PREPROCESSING, "output", "REQUEST_OUTPUT_LEN"): "UINT32 [-1]",
+    (PREPROCESSING, "output", "OUT_END_ID"): "UINT32 [1]",
+    (PREPROCESSING, "output", "OUT_PAD_ID"): "UINT32 [1]",
+    ("postprocessing", "input", "SEQUENCE_LENGTH"): "INT32 [-1]?",
+    ("postprocessing", "output", "OUTPUT"): "STRING [-1, -1]",
+}
 
 
 def contract_differences() -> list[dict[str, str]]:
@@ -115,7 +70,7 @@ def contract_differences() -> list[dict[str, str]]:
 
     `as before with` says which option has the tensors as they were; blank: clients of both sides are served.
     """
-    with open(TABLES / "history.csv", encoding="utf-8", newline="") as file:
+    with open(ASSETS / "contracts" / "history.csv", encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -138,23 +93,27 @@ def contract_values(contract: str) -> dict[str, Any]:
 def apply_contract(config: ModelConfig, contract: str) -> None:
     """Give the config of a template, which is changed, the tensors of a contract."""
     steps = {step.model_name: step for step in config.ensemble_scheduling.step}
-    for row in table():
-        if form := row.forms[contract]:
-            if row.model == config.name:
-                _put(config, row.kind, row.name, form)
-            elif row.ensemble and row.model in steps:
-                step = steps[row.model]
-                (step.input_map if row.kind == "input" else step.output_map)[row.name] = row.ensemble
-                _put(config, row.kind, row.ensemble, form)
-    if config.name == BASELINE and contract == OLDEST_CONTRACT:
-        config.max_batch_size = 0
-
-
-def parsed(form: str) -> tuple[str, list[int], bool]:
-    """Type, shape, and whether it is optional: "INT32 [-1, 3]?" -> ("INT32", [-1, 3], True)."""
-    data_type, _, rest = form.partition(" [")
-    dims, _, mark = rest.partition("]")
-    return data_type, [int(length) for length in dims.split(",")], mark == "?"
+    for field in FIELDS:
+        if found := field.tensor(config.name, contract):
+            _put(config, "input", *found)
+            for step in (PREPROCESSING, ENGINE):  # what preprocessing takes, the engine gets from preprocessing
+                if step in steps and (own := field.tensor(step, contract)):
+                    steps[step].input_map[own[0]] = field.name
+                    break
+    if config.name == LLMAPI:
+        for name, form in LLMAPI_OUTPUTS.items():
+            _put(config, "output", name, form)
+    if config.name in (ENSEMBLE, ENGINE) and contract == DEFAULT_CONTRACT:
+        for name, form in NEVER_GIVEN.items():
+            _put(config, "output", name, form)
+            if steps:
+                steps[ENGINE].output_map[name] = name
+    if contract == OLDEST_CONTRACT:
+        for (model, kind, name), form in OLDEST_FORMS.items():
+            if model == config.name:
+                _put(config, kind, name, form)
+        if config.name == BASELINE:
+            config.max_batch_size = 0
 
 
 def _put(config: ModelConfig, kind: str, name: str, form: str) -> None:
@@ -166,3 +125,7 @@ def _put(config: ModelConfig, kind: str, name: str, form: str) -> None:
     tensor.MergeFrom(type(tensor)(data_type=f"TYPE_{data_type}", dims=dims))
     if kind == "input":
         tensor.optional = optional
+        if config.name == ENGINE and dims == [1]:  # as TensorRT-LLM has it
+            tensor.reshape.SetInParent()
+        elif config.name == ENGINE and -1 in dims:
+            tensor.allow_ragged_batch = True

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
-from inflight.triton.repository import contracts
-from inflight.triton.repository.layout import CONFIG, LLMAPI, models
+from inflight.triton.repository.contracts import NEVER_GIVEN
+from inflight.triton.repository.layout import CONFIG, models
 from inflight.triton.repository.parameter import Problem
 from inflight.triton.repository.pbtxt import read_config
+from inflight.triton.request import ENSEMBLE, fields
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def ensemble_edges(repo: str | Path) -> list[Edge]:
     for tensor in config.output:
         source, produced = producers[tensor.name]
         edges.append(_edge(source, "client", tensor.name, produced, tensor.name, False))
-    for_others = {row.ensemble for row in contracts.table() if row.ensemble and row.model != LLMAPI}
+    for_others = {*NEVER_GIVEN, *(name for name, field in fields(ENSEMBLE).items() if field.must_be)}
     return [edge for edge in edges if edge.tensor not in for_others]
 
 

@@ -7,7 +7,6 @@ from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.models import huggingface
 from inflight.triton import python_model
-from inflight.triton.repository import contracts
 from inflight.triton.text import Detokenizer
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -24,7 +23,6 @@ class TritonPythonModel:
     def initialize(self, args):
         self.parameters = python_model.parameters(args)
         self.decoupled = python_model.is_decoupled(args)
-        self.foreign = contracts.foreign("llama-python")
         self.pipeline = huggingface.pipeline(
             self.parameters["checkpoint_dir"],
             self.parameters["tokenizer_dir"],
@@ -47,7 +45,7 @@ class TritonPythonModel:
         return None
 
     def _answer(self, request, sender):
-        python_model.refuse_foreign(request, self.foreign)
+        python_model.refuse_foreign(request, "llama-python")
         asked = python_model.prompt(request)
         prompt = self.tokenizer.chat(asked) if self.is_chat else asked
         if python_model.wants_stream(request, "stream", self.decoupled):

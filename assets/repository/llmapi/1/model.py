@@ -14,7 +14,7 @@ from inflight.engine.executor import Executor, check_memory
 from inflight.engine.model import load
 from inflight.errors import CourseError
 from inflight.triton import python_model
-from inflight.triton.repository import contracts, llmapi
+from inflight.triton.repository import llmapi
 from inflight.triton.text import Detokenizer
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -51,7 +51,6 @@ class TritonPythonModel:
     def initialize(self, args):
         settings = _settings()
         self.decoupled = settings.decoupled
-        self.foreign = contracts.foreign("llmapi")
         self.tokenizer = load_tokenizer(settings.engine_dir)
         info = folder.read(settings.engine_dir)
         info = dataclasses.replace(info, build_config=dataclasses.replace(info.build_config, **settings.limits))
@@ -82,7 +81,7 @@ class TritonPythonModel:
         self.executor.shutdown()
 
     def _start(self, request, sender):
-        python_model.refuse_foreign(request, self.foreign)
+        python_model.refuse_foreign(request, "llmapi")
         prompt = python_model.prompt(request)
         streams = python_model.wants_stream(request, "streaming", self.decoupled, setting="triton_config.decoupled")
         stops = python_model.texts(request, "sampling_param_stop", "sampling_param_stop")

@@ -5,7 +5,6 @@ import triton_python_backend_utils as pb_utils
 
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.triton import python_model
-from inflight.triton.repository import contracts
 
 
 class TritonPythonModel:
@@ -14,7 +13,6 @@ class TritonPythonModel:
     def initialize(self, args):
         self.parameters = python_model.parameters(args)
         self.output_types = python_model.output_types(args)
-        self.foreign = contracts.foreign("preprocessing")
         self.tokenizer = load_tokenizer(self.parameters["tokenizer_dir"])
         if self.parameters["apply_chat_template"]:
             self.tokenizer.chat("Hello")  # a template that cannot be used is found now
@@ -23,7 +21,7 @@ class TritonPythonModel:
         return [python_model.answer(self._tokenize, request) for request in requests]
 
     def _tokenize(self, request):
-        python_model.refuse_foreign(request, self.foreign)
+        python_model.refuse_foreign(request, "preprocessing")
         prompts = [self._ids(text) for text in python_model.prompts(request, "QUERY")]
         rows = len(prompts)
         pad_id = python_model.array(request, "PAD_ID", [[self.tokenizer.pad_id]] * rows)

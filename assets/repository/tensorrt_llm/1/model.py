@@ -12,7 +12,6 @@ from inflight.engine.config import ExecutorConfig, Request, Response, SamplingCo
 from inflight.engine.executor import Executor
 from inflight.errors import CourseError
 from inflight.triton import python_model
-from inflight.triton.repository import contracts
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 MAX_ID_LENGTH = 1024  # characters of a request's id, which is kept as long as the request runs
@@ -62,7 +61,6 @@ class TritonPythonModel:
     def initialize(self, args):
         self.parameters = python_model.parameters(args)
         self.decoupled = python_model.is_decoupled(args)
-        self.foreign = contracts.foreign("tensorrt_llm")
         # identity_test.py of TensorRT-LLM 0.5 warms up with the ids of one prompt and the length of another.
         self.takes_ids_as_they_come = python_model.input_types(args)["request_output_len"] == "TYPE_UINT32"
         settings = {
@@ -161,7 +159,7 @@ class TritonPythonModel:
 
     def _read(self, request) -> list[tuple[Request, bool]]:
         """What each prompt of a request asks of the engine, and whether its answer comes without it."""
-        python_model.refuse_foreign(request, self.foreign)
+        python_model.refuse_foreign(request, "tensorrt_llm")
         ids, *_ = [python_model.required(request, name) for name in REQUIRED]
         if len(ids) > 1 and not self.decoupled:
             raise CourseError(

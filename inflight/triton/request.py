@@ -1,0 +1,348 @@
+"""What a request may ask for: one table, with the names, types and shapes of each field in every contract.
+
+A row of `FIELDS` is a field: how it is called in the course and in the ensemble, in the other models and in OpenAI's
+protocol, what of an engine's `Request` it is, and, of one that this engine has not, which values ask for nothing and
+why others are refused. All else is made from it: the tensors of a served config (`contracts.apply_contract`), the
+arrays that a client sends (`arrays_for`), the engine's request that a model makes of them (`engine_request`), and what
+OpenAI's server takes. A new field is a new row.
+
+The models' processes import this: nothing is taken here but NumPy.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from inflight.engine.config import Request, SamplingConfig
+from inflight.errors import CourseError
+from inflight.triton.repository.layout import BASELINE, DEFAULT_CONTRACT, LLMAPI, OLDEST_CONTRACT
+
+if TYPE_CHECKING:
+    from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+# Whose names a field has: those of the models, of TensorRT-LLM's one model of today, and of OpenAI's protocol.
+ENSEMBLE, PREPROCESSING, ENGINE, OPENAI = "ensemble", "preprocessing", "tensorrt_llm", "openai"
+
+# How a value that asks for nothing is called, in "NAME must be ..." -> how it is known.
+_ASKS_NOTHING: dict[str, Callable[[np.ndarray], bool]] = {
+    "anything": lambda values: True,
+    "left out": lambda values: not values.any(),  # zeros, blanks, or no values
+    "empty": lambda values: not values.size,
+    "false": lambda values: not values.any(),
+    "0": lambda values: not values.any(),
+    "1": lambda values: bool((values == 1).all()),
+    "0 or 1": lambda values: bool(((values == 0) | (values == 1)).all()),
+    "at most 1": lambda values: bool((values <= 1).all()),
+    "of one token at most": lambda values: values.size <= len(values),  # of each prompt
+    '"none" or "auto"': lambda values: all(value in ("none", "auto") for value in values),
+    '{"type": "text"}': lambda values: all(value == {"type": "text"} for value in values),
+}
+
+
+@dataclass(frozen=True)
+class Field:
+    """A row of the table.
+
+    Attributes
+    ----------
+    name : str
+        As the course and, where it has it, the ensemble call it.
+    form : str
+        Type, shape, and "?" where it is optional, such as "INT32 [1]?". After " | " stands its form in the contract of
+        0.5, where that is another one; nothing stands there where 0.5 has no such field.
+    asks : str
+        What of the engine's `Request` it is: a field's name, or "sampling." and that of one of `SamplingConfig`; else
+        what a model does itself under that name. Blank: it is taken, and nothing comes of it.
+    places : dict
+        Whose name it is (`ENSEMBLE`, `ENGINE`, `LLMAPI`, `OPENAI`, ...) -> the name there, and behind it, after a
+        blank, its form where that is another one.
+    must_be : str
+        What asks for nothing, a key of `_ASKS_NOTHING`; blank: it is obeyed.
+    why : str
+        The reason, for who asks for something, and what to do instead.
+    """
+
+    name: str
+    form: str
+    asks: str
+    places: dict[str, str]
+    must_be: str = ""
+    why: str = ""
+
+    def tensor(self, place: str, contract: str = DEFAULT_CONTRACT) -> tuple[str, str] | None:
+        """Name and form of the field in a place, in a contract; None where it is not there."""
+        name, _, form = self.places.get(place, "").partition(" ")
+        today, changed, old = (form or self.form).partition(" |")
+        form = old.strip() if changed and contract == OLDEST_CONTRACT else today
+        return (name, form) if name and form else None
+
+    def refusal(self, place: str, value: Any) -> str | None:
+        """Why a value, an array or JSON, is refused, as a sentence; None when it is obeyed or asks for nothing."""
+        values = value if isinstance(value, np.ndarray) else np.array([value], object)
+        if not self.must_be or _ASKS_NOTHING[self.must_be](values):
+            return None
+        # Who asks one of a pipeline's models itself is told the ensemble's name, too.
+        called = self.places[place].partition(" ")[0] if place in (LLMAPI, OPENAI) else self.name
+        return f"{called} must be {self.must_be}: {self.why}"
+
+
+def _row(name: str, form: str, asks: str = "", must_be: str = "", why: str = "", **places: str) -> Field:
+    """A row of the table. The ensemble has what the engine or preprocessing has, unless it says `ensemble=""`."""
+    places = {place.replace("llama_python", BASELINE): told for place, told in places.items()}
+    if places.keys() & {PREPROCESSING, ENGINE}:
+        places = {ENSEMBLE: name, **places}
+    return Field(name, form, asks, places, must_be, why)
+
+
+_ONE_ANSWER = "one request gets one answer. For others, ask again with another seed."
+_NO_LOGITS = "logits are not kept. return_log_probs gives the log-probability of each token."
+_NO_FIGURES = "a single request has no figures of its own. /metrics has those of the engine."
+_AS_THEY_ARE = "logits are taken as they are. bad_words keeps words out of an answer."
+_NO_TUNING = "this engine has no prompt tuning. Put it all into the text."
+_NO_LORA = "this engine has no LoRA. Merge the adapter into the checkpoint, and build an engine of that."
+_NO_ENCODER = "this engine's models have no encoder. Put all text into text_input."
+_NO_DRAFTS = "this engine does not check drafts of others. Leave the draft out."
+_NO_GUIDE = "this engine does not guide its answers. Ask for the form in the text."
+_TOP_P_STAYS = "top_p is the same for the whole answer. Leave it out."
+_LIKELIEST = "this model always takes the likeliest token. Ask the ensemble."
+
+FIELDS: tuple[Field, ...] = (
+    # The prompt, and how long its answer may be. Through preprocessing, words become [2, n]: token ids of all words in
+    # a row; below them where each word ends, then -1.
+    _row("text_input", "STRING [1] | STRING [-1]", preprocessing="QUERY", llama_python="text_input",
+         llmapi="text_input STRING [-1]"),
+    _row("input_ids", "INT32 [-1]", "input_ids", ensemble="", tensorrt_llm="input_ids"),
+    _row("input_lengths", "INT32 [1]", "input_lengths", ensemble="", tensorrt_llm="input_lengths"),
+    _row("max_tokens", "INT32 [1] | UINT32 [-1]", "request_output_len", preprocessing="REQUEST_OUTPUT_LEN",
+         tensorrt_llm="request_output_len INT32 [1] | UINT32 [1]", llama_python="max_tokens",
+         llmapi="sampling_param_max_tokens INT32 [1]?", openai="max_tokens"),
+    _row("max_completion_tokens", "INT32 [1]?", "request_output_len", openai="max_completion_tokens"),
+    _row("bad_words", "STRING [-1]? | STRING [-1]", "bad_words", preprocessing="BAD_WORDS_DICT",
+         tensorrt_llm="bad_words_list INT32 [2, -1]?"),
+    _row("stop_words", "STRING [-1]? | STRING [-1]", "stop_words", preprocessing="STOP_WORDS_DICT",
+         tensorrt_llm="stop_words_list INT32 [2, -1]?", llmapi="sampling_param_stop", openai="stop"),
+    _row("end_id", "INT32 [1]? | UINT32 [1]?", "end_id", preprocessing="END_ID", tensorrt_llm="end_id"),
+    _row("pad_id", "INT32 [1]? | UINT32 [1]?", preprocessing="PAD_ID", tensorrt_llm="pad_id"),
+    # How its tokens are chosen.
+    _row("temperature", "FP32 [1]?", "sampling.temperature", tensorrt_llm="temperature",
+         llmapi="sampling_param_temperature", openai="temperature"),
+    _row("top_k", "INT32 [1]? | UINT32 [1]?", "sampling.top_k", tensorrt_llm="runtime_top_k",
+         llmapi="sampling_param_top_k", openai="top_k"),
+    _row("top_p", "FP32 [1]?", "sampling.top_p", tensorrt_llm="runtime_top_p", llmapi="sampling_param_top_p",
+         openai="top_p"),
+    _row("repetition_penalty", "FP32 [1]?", "sampling.repetition_penalty", tensorrt_llm="repetition_penalty",
+         openai="repetition_penalty"),
+    _row("presence_penalty", "FP32 [1]?", "sampling.presence_penalty", tensorrt_llm="presence_penalty",
+         llmapi="sampling_param_presence_penalty", openai="presence_penalty"),
+    _row("frequency_penalty", "FP32 [1]?", "sampling.frequency_penalty", tensorrt_llm="frequency_penalty",
+         llmapi="sampling_param_frequency_penalty", openai="frequency_penalty"),
+    _row("min_length", "INT32 [1]? | UINT32 [1]?", "sampling.min_length", tensorrt_llm="min_length",
+         llama_python="min_length", openai="min_tokens"),
+    _row("random_seed", "UINT64 [1]?", "sampling.random_seed", tensorrt_llm="random_seed",
+         llmapi="sampling_param_seed", openai="seed"),
+    # The same two, as later releases call them.
+    _row("min_tokens", "INT32 [1]?", "sampling.min_length", tensorrt_llm="min_tokens"),
+    _row("seed", "UINT64 [1]?", "sampling.random_seed", tensorrt_llm="seed"),
+    # How the answer comes, and whether another request is to end.
+    _row("stream", "BOOL [1]?", "streaming", tensorrt_llm="streaming", llmapi="streaming", openai="stream"),
+    _row("stop", "BOOL [1]?", "stop", ensemble="", tensorrt_llm="stop", llmapi="stop"),
+    _row("exclude_input_in_output", "BOOL [1]?", "exclude_input_in_output", tensorrt_llm="exclude_input_in_output",
+         llmapi="sampling_param_exclude_input_from_output"),
+    _row("return_log_probs", "BOOL [1]?", "return_log_probs", tensorrt_llm="return_log_probs"),
+    _row("return_finish_reason", "BOOL [1]?", "finish_reason", llmapi="return_finish_reason"),
+    _row("return_stop_reason", "BOOL [1]?", "stop_reason", llmapi="return_stop_reason"),
+    _row("return_cumulative_logprob", "BOOL [1]?", "return_log_probs", llmapi="return_cumulative_logprob"),
+    # What TensorRT-LLM or OpenAI's protocol has, and this engine has not.
+    _row("num_return_sequences", "INT32 [1]? |", "", "1", _ONE_ANSWER, tensorrt_llm="num_return_sequences",
+         llama_python="num_return_sequences INT32 [1]?", openai="n"),
+    _row("best_of", "INT32 [1]?", "", "1", _ONE_ANSWER, llmapi="sampling_param_best_of", openai="best_of"),
+    _row("beam_width", "INT32 [1]? | UINT32 [1]?", "", "1", "this engine decodes one beam.", tensorrt_llm="beam_width"),
+    _row("length_penalty", "FP32 [1]?", "", "anything", tensorrt_llm="len_penalty"),
+    _row("early_stopping", "BOOL [1]? |", "", "anything", ensemble="", tensorrt_llm="early_stopping"),
+    _row("beam_search_diversity_rate", "FP32 [1]? |", "", "anything", ensemble="",
+         tensorrt_llm="beam_search_diversity_rate"),
+    _row("runtime_top_p_min", "FP32 [1]? |", "", "left out", _TOP_P_STAYS, ensemble="",
+         tensorrt_llm="runtime_top_p_min"),
+    _row("runtime_top_p_decay", "FP32 [1]? |", "", "1", _TOP_P_STAYS, ensemble="",
+         tensorrt_llm="runtime_top_p_decay"),
+    _row("runtime_top_p_reset_ids", "INT32 [1]? |", "", "anything", ensemble="",
+         tensorrt_llm="runtime_top_p_reset_ids"),
+    _row("min_p", "FP32 [1]?", "", "0", "this engine has top_k and top_p. Leave it out.", openai="min_p"),
+    _row("return_context_logits", "BOOL [1]? |", "", "false", _NO_LOGITS, tensorrt_llm="return_context_logits"),
+    _row("return_generation_logits", "BOOL [1]? |", "", "false", _NO_LOGITS,
+         tensorrt_llm="return_generation_logits"),
+    _row("logprobs", "INT32 [1]?", "", "0", "log-probabilities are not given here. tensorrt_llm has return_log_probs.",
+         openai="logprobs"),
+    _row("top_logprobs", "INT32 [1]?", "", "0",
+         "log-probabilities are not given here. tensorrt_llm has return_log_probs.", openai="top_logprobs"),
+    _row("return_kv_cache_reuse_stats", "BOOL [1]? |", "", "false", _NO_FIGURES,
+         tensorrt_llm="return_kv_cache_reuse_stats"),
+    _row("return_perf_metrics", "BOOL [1]? |", "", "false", _NO_FIGURES, tensorrt_llm="return_perf_metrics",
+         llmapi="sampling_param_return_perf_metrics"),
+    _row("embedding_bias", "FP32 [-1]? |", "", "left out", _AS_THEY_ARE, ensemble="", tensorrt_llm="embedding_bias"),
+    _row("embedding_bias_words", "STRING [-1]? |", "", "left out", _AS_THEY_ARE,
+         preprocessing="EMBEDDING_BIAS_WORDS"),
+    _row("embedding_bias_weights", "FP32 [-1]? |", "", "left out", _AS_THEY_ARE,
+         preprocessing="EMBEDDING_BIAS_WEIGHTS"),
+    _row("logit_bias", "", "", "left out", "logits are taken as they are. Leave it out.", openai="logit_bias"),
+    _row("prompt_embedding_table", "FP16 [-1, -1]? |", "", "left out", _NO_TUNING,
+         tensorrt_llm="prompt_embedding_table"),
+    _row("prompt_vocab_size", "INT32 [1]? |", "", "left out", _NO_TUNING, tensorrt_llm="prompt_vocab_size"),
+    _row("prompt_table_extra_ids", "UINT64 [-1]? |", "", "left out", _NO_TUNING, ensemble="",
+         tensorrt_llm="prompt_table_extra_ids"),
+    _row("prompt_table_extra_id", "UINT64 [1]? |", "", "left out", _NO_TUNING, preprocessing="PROMPT_TABLE_EXTRA_ID"),
+    _row("lora_task_id", "UINT64 [1]? |", "", "left out", _NO_LORA, tensorrt_llm="lora_task_id"),
+    _row("lora_weights", "FP16 [-1, -1]? |", "", "left out", _NO_LORA, tensorrt_llm="lora_weights"),
+    _row("lora_config", "INT32 [-1, 3]? |", "", "left out", _NO_LORA, tensorrt_llm="lora_config"),
+    _row("lora_id", "UINT64 [1]?", "", "left out", _NO_LORA, llmapi="lora_id"),
+    _row("lora_name", "STRING [1]?", "", "left out", _NO_LORA, llmapi="lora_name"),
+    _row("lora_path", "STRING [1]?", "", "left out", _NO_LORA, llmapi="lora_path"),
+    _row("lora_ckpt_source", "STRING [1]?", "", "left out", _NO_LORA, llmapi="lora_ckpt_source"),
+    _row("decoder_text_input", "STRING [1]? |", "", "left out", _NO_ENCODER, preprocessing="DECODER_QUERY"),
+    _row("decoder_input_ids", "INT32 [-1]? |", "", "of one token at most", _NO_ENCODER, ensemble="",
+         tensorrt_llm="decoder_input_ids"),
+    _row("decoder_input_lengths", "INT32 [1]? |", "", "at most 1", _NO_ENCODER, ensemble="",
+         tensorrt_llm="decoder_input_lengths"),
+    _row("image_url", "STRING [-1]?", "", "left out", "this engine's models read text alone. Leave the image out.",
+         llmapi="image_url"),
+    _row("draft_input_ids", "INT32 [-1]? |", "", "empty", _NO_DRAFTS, ensemble="", tensorrt_llm="draft_input_ids"),
+    _row("draft_logits", "FP32 [-1, -1]? |", "", "empty", _NO_DRAFTS, ensemble="", tensorrt_llm="draft_logits"),
+    _row("draft_acceptance_threshold", "FP32 [1]? |", "", "anything", ensemble="",
+         tensorrt_llm="draft_acceptance_threshold"),
+    _row("lookahead_window_size", "INT32 [1]? |", "", "left out", _NO_DRAFTS, ensemble="",
+         tensorrt_llm="lookahead_window_size"),
+    _row("lookahead_ngram_size", "INT32 [1]? |", "", "left out", _NO_DRAFTS, ensemble="",
+         tensorrt_llm="lookahead_ngram_size"),
+    _row("lookahead_verification_set_size", "INT32 [1]? |", "", "left out", _NO_DRAFTS, ensemble="",
+         tensorrt_llm="lookahead_verification_set_size"),
+    _row("guided_decoding_guide_type", "STRING [1]? |", "", "left out", _NO_GUIDE,
+         tensorrt_llm="guided_decoding_guide_type"),
+    _row("guided_decoding_guide", "STRING [1]? |", "", "left out", _NO_GUIDE, tensorrt_llm="guided_decoding_guide"),
+    _row("response_format", "", "", '{"type": "text"}', _NO_GUIDE, openai="response_format"),
+    _row("structured_outputs", "", "", "left out", _NO_GUIDE, openai="structured_outputs"),
+    _row("tools", "", "", "left out", "this engine calls no tools. Leave them out.", openai="tools"),
+    _row("tool_choice", "", "", '"none" or "auto"', "this engine calls no tools. Leave it out.", openai="tool_choice"),
+    _row("echo", "BOOL [1]?", "", "false", "answers come without their prompt. Leave it out.", openai="echo"),
+    _row("suffix", "STRING [1]?", "", "left out", "an answer follows its prompt. Leave it out.", openai="suffix"),
+    _row("store", "BOOL [1]?", "", "false", "nothing is kept here. Leave it out.", openai="store"),
+    # The baseline, which computes one request after the other.
+    *(
+        _row(name, form, "", must_be, _LIKELIEST, llama_python=name)
+        for name, form, must_be in (
+            ("beam_width", "INT32 [1]? | UINT32 [1]?", "1"),
+            ("temperature", "FP32 [1]?", "0 or 1"),
+            ("top_k", "INT32 [1]? | UINT32 [1]?", "0 or 1"),
+            ("top_p", "FP32 [1]?", "0 or 1"),
+            ("bad_words", "STRING [-1]?", "left out"),
+            ("stop_words", "STRING [-1]?", "left out"),
+        )
+    ),
+)  # fmt: skip
+
+
+@cache
+def fields(place: str) -> dict[str, Field]:
+    """The fields that a place has, by their names there."""
+    return {told.partition(" ")[0]: field for field in FIELDS if (told := field.places.get(place))}
+
+
+def parsed(form: str) -> tuple[str, list[int], bool]:
+    """Type, shape, and whether it is optional: "INT32 [-1, 3]?" -> ("INT32", [-1, 3], True)."""
+    data_type, _, rest = form.partition(" [")
+    dims, _, mark = rest.partition("]")
+    return data_type, [int(length) for length in dims.split(",")], mark == "?"
+
+
+def engine_request(asked: dict[str, Any]) -> Request:
+    """The engine's request of what fields ask for: values by `Field.asks`, of which None asks for nothing.
+
+    Raises
+    ------
+    CourseError
+        A value is none that it may have.
+    """
+    given = {name: value for name, value in asked.items() if value is not None}
+    prefix = "sampling."
+    sampling = {name.removeprefix(prefix): given.pop(name) for name in list(given) if name.startswith(prefix)}
+    return Request(**given, sampling=SamplingConfig(**sampling))
+
+
+# As a client writes it ------------------------------------------------------------------------------------------------
+
+
+def arrays_for(config: ModelConfig, inputs: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Inputs of a request, a value or a list of values each, as arrays of the types and shapes of a served model.
+
+    Each has the shape [1, n], or [n] where the model has no batch dimension, with more dimensions of 1 in front where
+    the model has them. Words that it requires are blank where none are given.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        As the server has it.
+    inputs : dict
+        By the course's names, or the model's own.
+
+    Raises
+    ------
+    CourseError
+        The model has no such input, or the input does not take such a value.
+    """
+    known = {tensor.name: tensor for tensor in config.input}
+    inputs = named(config, inputs)
+    if unknown := next((name for name in inputs if name not in known), None):
+        near = difflib.get_close_matches(unknown, known, 1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known)}."
+        raise CourseError(f"There is no option {unknown!r}. {hint}")
+    return {name: _array(known[name], value, bool(config.max_batch_size)) for name, value in inputs.items()}
+
+
+def named(config: ModelConfig, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Inputs by the names of a served model, with what it must have besides."""
+    place = LLMAPI if is_llmapi(config) else config.name
+    if place == LLMAPI:
+        inputs = {"exclude_input_in_output": True, **inputs}  # as the ensemble does unless it is told otherwise
+    names = {field.name: own for own, field in fields(place).items()}
+    words = {tensor.name: "" for tensor in config.input if tensor.name in WORDS and not tensor.optional}
+    return {**words, **{names.get(name, name): value for name, value in inputs.items()}}
+
+
+WORDS = ("bad_words", "stop_words")  # which TensorRT-LLM 0.5 requires
+
+
+def is_llmapi(config: ModelConfig) -> bool:
+    """Whether a model is TensorRT-LLM's of today, which takes text itself."""
+    return config.name == ENGINE and any(tensor.name == "text_input" for tensor in config.input)
+
+
+def _array(tensor: Any, value: Any, is_batched: bool) -> np.ndarray:
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    kinds = type(tensor).DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number
+    kind = kinds[tensor.data_type].name.removeprefix("TYPE_")
+    wanted = np.dtype(_NUMPY.get(kind) or kind.lower())
+    try:
+        if wanted == np.object_:
+            values = [item if isinstance(item, bytes) else item.encode("utf-8") for item in values]
+        elif np.issubdtype(wanted, np.integer):
+            values = [_whole(item, np.iinfo(wanted)) for item in values]
+        return np.array(values, wanted).reshape([1] * (is_batched + len(tensor.dims) - 1) + [-1])
+    except (ValueError, OverflowError, AttributeError, TypeError) as error:
+        raise CourseError(f"{tensor.name} is {value!r}, which cannot be sent as {kind} ({error}).") from None
+
+
+_NUMPY = {"STRING": "object", "FP16": "float16", "FP32": "float32", "FP64": "float64"}  # others have NumPy's names
+
+
+def _whole(value: Any, limits: np.iinfo) -> int:
+    """Refuse what numpy would cut to fit. -1 says "none"; where there are no negative numbers, the largest does."""
+    if value == -1 and limits.min == 0:
+        return limits.max
+    if not isinstance(value, (int, np.integer)) or not limits.min <= value <= limits.max:
+        raise ValueError(f"it takes whole numbers from {limits.min} to {limits.max}")
+    return int(value)
