@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from inflight.errors import CourseError
 from inflight.triton import client, records, repository
 from inflight.triton.address import GRPC_URL, Address
 from inflight.triton.request import is_llmapi
-from inflight.triton.telemetry import MetricsFeed
 
 ENGINE, LOG_PATH = "tensorrt_llm", "iteration_log_path"
 NO_SUCH_MODEL = "inflight-is-anything-loaded-on-request"
@@ -46,7 +44,6 @@ class Attached:
 
     def __init__(self, repo: Path, address: Address):
         self.repo, self.address = repo, address
-        self._opened = ExitStack()
         try:
             about = client.get_json(address.http_url, "/v2")
         except (client.ServerGone, client.NoAnswer) as error:
@@ -83,16 +80,11 @@ class Attached:
         if ENGINE not in wanted:
             return
         ours = repository.read_config(self.repo / ENGINE / repository.CONFIG)
-        if (log := repository.get_parameter(ours, LOG_PATH)) and not takes_our_files:
-            self._opened.enter_context(MetricsFeed(self.address.metrics_url, Path(log)))
-            yield "keeps no iteration log here, so that of its iterations those are told that its metrics show"
+        if repository.get_parameter(ours, LOG_PATH) and not takes_our_files:
+            yield "keeps no iteration log here, so that nothing can be told of its iterations"
         if ours.model_transaction_policy.decoupled and not self.can_load and ENGINE in served:
             if not self._config(ENGINE).model_transaction_policy.decoupled:
                 yield "answers in one piece only, so that streams are refused (decoupled_mode is false)"
-
-    def let_go(self) -> None:
-        """End what was begun for it here: the server runs on, with its models as they are."""
-        self._opened.close()
 
     def names(self) -> list[str]:
         """The models that it serves, as far as it tells: those of our repository where it tells no others."""

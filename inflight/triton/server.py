@@ -212,11 +212,9 @@ class Server:
             clients of those that take longer are told that the server went away. An interrupt ends the server at once.
         """
         process, self._process = self._process, None
-        attached, self._attached = self._attached, None
+        self._attached = None
         if process is not None:
             process.stop(drain_s)
-        if attached is not None:
-            attached.let_go()
 
     def __enter__(self) -> Server:
         return self.start()
