@@ -51,9 +51,8 @@ def request_map(path: pd.DataFrame) -> go.Figure:
     return fig.update_layout(
         title="One request, from Enter to the last word",
         barmode="overlay",
-        height=380,
+        height=420,
         showlegend=False,
-        margin={"l": 120},
     )
 
 
