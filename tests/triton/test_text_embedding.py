@@ -97,7 +97,7 @@ def test_a_text_that_cannot_be_computed(embedder, text, message):
 
 
 def test_a_request_may_have_several_texts(connection, embedder):
-    served = connection.infer(EMBEDDING, {"text_input": client.text(*TEXTS)}).as_numpy("embedding")
+    served = connection.infer(EMBEDDING, {"text_input": client.text(*TEXTS)}, 120).as_numpy("embedding")
     np.testing.assert_allclose(served, embedder([embedder.encode(text) for text in TEXTS]), atol=1e-5)
 
 
