@@ -18,7 +18,7 @@ from inflight.triton import server as servers
 from inflight.triton.server import Server
 
 
-def held(server: Server) -> Callable[[], Server]:
+def starter(server: Server) -> Callable[[], Server]:
     """How a widget holds its server: weakly, so that the server of a cell that is run again ends and makes room.
 
     Returns
