@@ -102,7 +102,9 @@ def defined(folder: str, kind: str, expression: str) -> object:
 
 def _defines(node: ast.stmt, wanted: set[str]) -> bool:
     if isinstance(node, ast.Assign):
-        return bool(wanted & {one.id for one in ast.walk(node) if isinstance(one, ast.Name)})
+        return bool(
+            wanted & {one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+        )
     return isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef)
 
 
