@@ -42,12 +42,12 @@ def extend(repo, code=CODE, config=CONFIG, text="text_input", query="_MASKED", r
     return repo
 
 
-def intact(request):
-    return repository.assemble(request.getfixturevalue("tmp_path") / "repo", request.getfixturevalue("small_engine"))
+def intact(request, folder):
+    return repository.assemble(folder / "repo", request.getfixturevalue("small_engine"))
 
 
 def extended(**changes):
-    return Made(lambda request: extend(intact(request), **changes))
+    return Made(lambda request, folder: extend(intact(request, folder), **changes))
 
 
 def masks(line):
@@ -65,17 +65,17 @@ def rows(line):
 def endless(code):
     """A model with a loop that does not end, for which nobody waits long here."""
 
-    def make(request):
+    def make(request, folder):
         patch = request.getfixturevalue("monkeypatch").setattr
         patch(graders, "ANSWER_S", 2), patch(serving, "LOAD_S", 6)
-        return extend(intact(request), code)
+        return extend(intact(request, folder), code)
 
     return Made(make)
 
 
-def swapped(request):
+def swapped(request, folder):
     """What is masked is right, but the pipeline behind it is not what it was."""
-    path = extend(intact(request)) / "ensemble" / "config.pbtxt"
+    path = extend(intact(request, folder)) / "ensemble" / "config.pbtxt"
     config = repository.read_config(path)
     inputs = config.ensemble_scheduling.step[2].input_map
     inputs["input_lengths"], inputs["request_output_len"] = "_REQUEST_OUTPUT_LEN", "_REQUEST_INPUT_LEN"
@@ -134,9 +134,9 @@ REPAIRS = {"captions": repair_captions, "search": repair_search, "chat": repair_
 def repaired(**others):
     """All repaired, but for those that something else is done to."""
 
-    def make(request):
+    def make(request, folder):
         engine_dir = request.getfixturevalue("small_engine")
-        broken = broken_repositories(request.getfixturevalue("tmp_path") / "broken", engine_dir)
+        broken = broken_repositories(folder / "broken", engine_dir)
         for name, repair in REPAIRS.items():
             others[name](broken[name], engine_dir) if name in others else repair(broken[name])
         return broken
@@ -233,7 +233,7 @@ ANSWERS = [
     Answer("2.1", "no step", extended(runs=False), "wrong", "No step of the ensemble runs mask"),
     Answer("2.1", "an input less", extended(drops="stream"), "wrong", "input stream is gone"),
     Answer("2.1", "without the model", Made(intact), "wrong", "No step of the ensemble runs mask"),
-    Answer("2.1", "an empty folder", Made(lambda request: request.getfixturevalue("tmp_path")), "wrong"),
+    Answer("2.1", "an empty folder", Made(lambda request, folder: folder), "wrong"),
     Answer("2.1", "a number", 57, "wrong"),
     Answer("2.1", "nothing is masked", masks("return text"), "partly", "hidden prompts not right yet", [SERVER]),
     Answer("2.1", "one row", rows("masked = np.array([[self.mask(texts.item())]], object)"), "partly", "3 rows", [SERVER]),
@@ -258,7 +258,7 @@ ANSWERS = [
     Answer("2.2", "the solution", repaired(), marks=[SERVER]),
     Answer("2.2", "the code is edited", repaired(search=repaired_by_text), marks=[SERVER]),
     Answer("2.2", "broken as they were", repaired(captions=left, search=left, chat=left), "wrong", "The check says", [SERVER]),
-    Answer("2.2", "an intact one, thrice", Made(lambda request: dict.fromkeys(REPAIRS, intact(request))), "wrong",
+    Answer("2.2", "an intact one, thrice", Made(lambda request, folder: dict.fromkeys(REPAIRS, intact(request, folder))), "wrong",
            "max_batch_size is 64; its owner had 16"),
     Answer("2.2", "search is made anew", repaired(search=repository.assemble), "partly",
            "captions ✓, search not right yet, chat ✓", [SERVER, SLOW]),

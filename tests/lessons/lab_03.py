@@ -56,8 +56,8 @@ NOTES = "times_s.append(after_s)"
 
 
 def client(*changes, text=COURSES):
-    def make(request):
-        path = request.getfixturevalue("tmp_path") / "client.py"
+    def make(request, folder):
+        path = folder / "client.py"
         path.write_text(replaced(text, *changes), encoding="utf-8")
         return path, request.getfixturevalue("lab_server")
 
@@ -130,7 +130,7 @@ def no_function(*_):
 
 
 def readers(ask=no_function, who=no_function, fits=no_function):
-    def make(request):
+    def make(request, folder):
         server = request.getfixturevalue("lab_server")
         return (lambda number, tokens: ask(server, number, tokens)), who, fits, server
 
@@ -170,7 +170,7 @@ def unsettled(server, send):
 
 
 def calls(function):
-    def make(request):
+    def make(request, folder):
         server = request.getfixturevalue("lab_server")
         return (lambda send: function(server, send)), server
 

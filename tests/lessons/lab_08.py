@@ -98,7 +98,7 @@ def seen(found):
             raise found
         return found
 
-    def make(request):
+    def make(request, folder):
         request.getfixturevalue("monkeypatch").setattr(grading, "passes_with", passes_with)
         return SETTINGS, None
 
@@ -108,8 +108,7 @@ def seen(found):
 def measured(settings):
     """The settings, on a server."""
 
-    def make(request):
-        folder = request.getfixturevalue("tmp_path")
+    def make(request, folder):
         model = {"gpt2_checkpoint_dir": gpt2_checkpoint.find("course-gpt2"), "iteration_log_path": folder / "log.jsonl"}
         server = Server(repository.assemble(folder / "repo", models=("iterative-gpt2",), **model)).start()
         request.addfinalizer(server.stop)
