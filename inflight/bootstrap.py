@@ -187,8 +187,6 @@ def install_here(root):
         raise SetupError(OTHER_PYTHON.format(*sys.version_info[:2]))
     print("Setting up {} (1 to 4 minutes) ...".format(sys.prefix), flush=True)
     install(root, sys.prefix)
-    # What an earlier installation brought: see inflight/__init__.py. Where it is not, pip says so and all is well.
-    run_pip(root, sys.prefix, ["uninstall", "--yes", "openvino-telemetry"])
 
 
 def make_venv(root):

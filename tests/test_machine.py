@@ -6,13 +6,11 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-import pytest
 from typer.testing import CliRunner
 
 from inflight import bootstrap, machine
 from inflight.checkpoint import sources
 from inflight.cli.commands import app
-from inflight.errors import CourseError
 from inflight.paths import COURSE
 
 
@@ -82,28 +80,3 @@ def test_importing_the_package_loads_none_of_its_libraries():
     script = "import sys, inflight; print({'numpy', 'typer', 'httpx', 'openvino'} & set(sys.modules))"
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert printed.strip() == "set()"
-
-
-# A class --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("cores", "memory_gib", "free_gib", "lacks"),
-    [(32, 32, 100, []), (8, 32, 100, ["cores"]), (32, 16, 100, ["memory"]), (32, 32, 1, ["disk"])],
-)
-def test_what_a_class_lacks_is_told_with_what_to_do(monkeypatch, cores, memory_gib, free_gib, lacks):
-    monkeypatch.setattr(machine, "cores", lambda: cores)
-    monkeypatch.setattr(machine, "memory_bytes", lambda: memory_gib * machine.GIB)
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: SimpleNamespace(free=free_gib * machine.GIB))
-    rows = machine.class_checks(30)
-    assert [row.name for row in rows] == ["cores", "memory", "disk"]
-    assert [row.name for row in rows if not row.ok] == lacks
-    assert all(bool(row.fix) != row.ok for row in rows)
-
-
-def test_the_command_shows_a_class_and_refuses_nobody():
-    printed = CliRunner().invoke(app, ["doctor", "--class", "1", "--json"])
-    assert [check["name"] for check in json.loads(printed.stdout)["checks"]] == ["cores", "memory", "disk"]
-    refused = CliRunner().invoke(app, ["doctor", "--class", "100000"])
-    assert refused.exit_code == 1 and "a class of 100000" in refused.output and "fix:" in refused.output
-    assert isinstance(CliRunner().invoke(app, ["doctor", "--class", "0"]).exception, CourseError)

@@ -107,17 +107,17 @@ def test_a_file_with_another_hash_is_not_installed(project, monkeypatch, tmp_pat
     assert not list((project / ".venv").rglob("bait*")) and not bootstrap.is_ready(str(project))
 
 
-def test_set_up_here_installs_into_this_python_and_takes_the_telemetry_out(monkeypatch, tmp_path):
+def test_set_up_here_installs_into_this_python(monkeypatch, tmp_path):
     ran = []
     monkeypatch.delenv("INFLIGHT_TORCH", raising=False)
     monkeypatch.setattr(bootstrap, "run_pip", lambda root, prefix, arguments: ran.append((prefix, arguments)))
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     bootstrap.setup(str(ROOT), here=True)
     assert {prefix for prefix, _ in ran} == {str(tmp_path)}
-    hashed, project, torch, removed = (arguments for _, arguments in ran)
+    hashed, project, torch = (arguments for _, arguments in ran)
     assert {"--require-hashes", "--no-deps", "--only-binary=:all:", "requirements.txt"} < set(hashed)
     assert {"--no-build-isolation", "--no-deps", "."} < set(project)
-    assert torch == ["install", TORCH] and removed == ["uninstall", "--yes", "openvino-telemetry"]
+    assert torch == ["install", TORCH]
     settings = json.loads((tmp_path / "etc" / "jupyter" / "jupyter_lab_config.json").read_text())
     assert settings["LabApp"]["news_url"] is None
 
@@ -129,6 +129,13 @@ def test_pytorch_for_cpus_is_taken_or_none(monkeypatch, tmp_path, wish, wanted):
     monkeypatch.setattr(bootstrap, "run_pip", lambda root, prefix, arguments: ran.append(arguments))
     bootstrap.install(str(ROOT), str(tmp_path))
     assert ran[-1] == ["install", wanted]
+
+
+def test_while_pip_is_at_work_set_up_says_how_far_it_is(monkeypatch, capfd):
+    monkeypatch.setattr(bootstrap, "TOLD_EVERY_S", 0.02)
+    bootstrap.run_pip(str(ROOT), sys.prefix, ["--version"])
+    packages = len(list(Path(sys.prefix).glob("lib/python*/site-packages/*.dist-info")))
+    assert re.search(rf"^  \d+ s: {packages} packages are in place, pip is at work", capfd.readouterr().out, re.M)
 
 
 def test_committed_files_name_no_package_index():

@@ -12,7 +12,8 @@ the learner; inside a cell, what stands between these two lines is replaced by i
     answer = 2 * layers * heads
     # END SOLUTION
 
-What `%%writefile` writes may stand in the script as comments: a `config.pbtxt` is no Python.
+What `%%writefile` writes may stand in the script as comments: a `config.pbtxt` is no Python. A lab's tag `part:FILE`
+says that what the solution writes there is also a part of the course's own stack, `assets/parts/FILE`.
 
 What a lesson is called, asks and takes is written in from `lessons/syllabus.toml`: `tools.titles`.
 """
@@ -41,9 +42,10 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
 }
-OLD_PAGES = tuple(f"{number:02}" for number in range(10))  # lectures that do not keep the rules of a page yet
+OLD_PAGES = tuple(f"{number:02}" for number in range(1, 10))  # lectures that do not keep the rules of a page yet
 ASSERTS = re.compile(r"^[ \t]*assert\b.*", re.M)
 MAX_BYTES = 900_000  # of which the static pictures are up to two thirds
+PART = "part:"  # begins a tag
 MARKER = re.compile(r"^\s*# (BEGIN SOLUTION|END SOLUTION|LAB:).*", re.M)
 REGION = re.compile(r"^([ \t]*)# BEGIN SOLUTION\n(.*?)^[ \t]*# END SOLUTION$", re.M | re.S)
 GIVEN = re.compile(r"^[ \t]*# LAB: ?(.*)\n", re.M)
@@ -62,6 +64,9 @@ def build(root: Path, lessons: list[str] | None = None, keep_outputs: bool = Fal
         No such lesson, a lesson that the syllabus does not name, a marker out of place, a cell that fails, with
         `keep_outputs` code cells that came or went, or no Chromium for the pictures: then everything else is done.
     """
+    for path, text in _parts(root, lessons).items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     written: dict[Path, NotebookNode] = {}
     try:
         for folder, kind in _all(root, lessons):
@@ -124,6 +129,9 @@ def check(root: Path) -> list[str]:
     expected = {root / kind / titles.file_name(kind, folder.name): (folder, kind) for folder, kind in _all(root)}
     for path, (folder, kind) in expected.items():
         found += [f"{kind}/{path.name}: {problem}" for problem in _problems(path, folder, kind)]
+    for path, text in _parts(root).items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            found.append(f"{path.relative_to(root)}: differs from the solution that gives it; run `make notebooks`")
     strays = {path for kind in SCRIPTS for path in (root / kind).glob("*.ipynb")} - set(expected)
     found += [f"{path.parent.name}/{path.name}: no lesson gives it; delete it" for path in sorted(strays)]
     return found
@@ -136,6 +144,18 @@ def _all(root: Path, lessons: list[str] | None = None) -> list[tuple[Path, str]]
         raise CourseError(f"No lesson in {root / 'lessons'}; run this in a clone of the course.")
     chosen = select(folders, lessons)
     return [(folder, kind) for folder in chosen for kind, script in SCRIPTS.items() if (folder / script).exists()]
+
+
+def _parts(root: Path, lessons: list[str] | None = None) -> dict[Path, str]:
+    """The files of `assets/parts` that the solutions of lessons give, with their text."""
+    return {
+        root / "assets" / "parts" / tag.removeprefix(PART): cell.source.partition("\n")[2] + "\n"
+        for folder, kind in _all(root, lessons)
+        if kind == "solutions"
+        for cell in source(folder, kind).cells
+        for tag in cell.metadata.get("tags", [])
+        if tag.startswith(PART)
+    }
 
 
 def _cells(folder: Path, kind: str) -> list[NotebookNode]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, StoppingCriteriaList, TextGenerationPipeline
     from transformers.generation.streamers import BaseStreamer
 
-__all__ = ["best_dtype", "folder", "on_device", "pipeline", "reference", "stop_when", "token_streamer"]
+__all__ = ["best_dtype", "folder", "generate", "on_device", "pipeline", "reference", "stop_when", "token_streamer"]
 
 
 def best_dtype(device: str) -> str:
@@ -77,6 +77,20 @@ def pipeline(
         return transformers.pipeline("text-generation", model=model, tokenizer=text, device=device)
 
 
+def generate(pipeline: TextGenerationPipeline, ids: list[int], **options) -> list[int]:
+    """What the pipeline's model answers to tokens: the answer's tokens; options are those of its `generate`.
+
+    A pipeline itself takes text alone, and makes control tokens of whatever reads like one.
+    """
+    import torch
+
+    prompt = torch.tensor([ids], device=pipeline.model.device)
+    answer = pipeline.model.generate(
+        prompt, attention_mask=torch.ones_like(prompt), generation_config=pipeline.generation_config, **options
+    )
+    return answer[0, len(ids) :].tolist()
+
+
 def on_device(model: PreTrainedModel, device: str, folder: str | Path) -> PreTrainedModel:
     """The model of a folder, moved to a device.
 
@@ -110,7 +124,7 @@ def token_streamer(give: Callable[[int], None]) -> BaseStreamer:
     from transformers.generation.streamers import BaseStreamer
 
     class Streamer(BaseStreamer):
-        """The first that comes is the prompt."""
+        """Passes tokens on; the first value that transformers puts is the prompt."""
 
         def __init__(self) -> None:
             self.is_answer = False
@@ -121,7 +135,7 @@ def token_streamer(give: Callable[[int], None]) -> BaseStreamer:
             self.is_answer = True
 
         def end(self) -> None:
-            """Whoever called the pipeline knows it then."""
+            """Nothing to do; transformers calls it."""
 
     return Streamer()
 

@@ -36,7 +36,7 @@ LEFT = re.compile(r"\s*(?:[\w, ]+ = |# )?\.\.\.\s*")  # lines as a copy has them
 WRITES = re.compile(r"%%writefile(?: -a)? (\S+)\n")
 FOLDED = {"jupyter": {"source_hidden": True}}
 FORM = "A cell with a blank ends with it: with a function that has it, or with names that get a value at top level."
-ABOUT = "# The course's line: click here to see it. Yours is compared with it; where yours is blank, it is used."
+ABOUT = "# The course's line: click here to see it."
 
 
 # From a lecture to a learner's copy -----------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def _both(name: str, yours: Callable, courses: Callable) -> Callable:
         print(f"{name}: your line is blank, and the course's is used.")
         courses.yours = yours  # type: ignore[attr-defined]  # for the cell when it is run again
         return courses
-    print(f"{name}: whatever yours returns below is compared with what the course's does.")
+    print(f"{name}: what yours returns is compared with what the course's does.")
     differs: list[Any] = []
 
     @functools.wraps(courses)

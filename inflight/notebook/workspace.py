@@ -136,11 +136,10 @@ def open_lab(folder: Path, first: Path, arguments: list[str]) -> NoReturn:
     """Become JupyterLab in the workspace, open at the notebook `first`; `arguments` are JupyterLab's own.
 
     It listens on this machine alone unless they say otherwise, and asks nobody for news. No other user of it can read
-    what its kernels print. In them OpenVINO's telemetry, which pip installs with OpenVINO, cannot be imported, whatever
-    they import first.
+    what its kernels print.
     """
-    settings = _before("JUPYTER_CONFIG_PATH", COURSE / "assets" / "jupyterlab")
-    modules = _before("PYTHONPATH", COURSE / "assets" / "left-out")
+    configs = [str(COURSE / "assets" / "jupyterlab"), os.environ.get("JUPYTER_CONFIG_PATH")]
+    environment = {**os.environ, "JUPYTER_CONFIG_PATH": os.pathsep.join(filter(None, configs))}
     given = {argument.split("=")[0] for argument in arguments}
     own = [] if given & {"--ip", "--ServerApp.ip"} else ["--ServerApp.ip=127.0.0.1"]
     if TRANSPORT not in given and len(jupyter_runtime_dir()) <= MOST_RUNTIME_DIR:
@@ -153,12 +152,7 @@ def open_lab(folder: Path, first: Path, arguments: list[str]) -> NoReturn:
         f"--LabApp.default_url=/lab/tree/{first.relative_to(folder).as_posix()}",
     ]
     command = [sys.executable, "-m", "jupyter", "lab", *own, *places, *arguments]
-    os.execve(sys.executable, command, {**os.environ, **settings, **modules})
-
-
-def _before(variable: str, folder: Path) -> dict[str, str]:
-    """The environment variable with `folder` before the folders that it names already."""
-    return {variable: os.pathsep.join(filter(None, [str(folder), os.environ.get(variable)]))}
+    os.execve(sys.executable, command, environment)
 
 
 def _copy(sources: dict[str, Path], folder: Path, fresh: str | None) -> Prepared:

@@ -9,7 +9,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "server": ["ModelState", "Server"],
         "by_hand": ["tritonserver"],
         "client": ["Answer", "Client", "Connection", "Stream"],
-        "openai_door": ["Door"],
+        "openai_server": ["OpenAIServer"],
         "repository": ["GPT2", "batchers"],
     },
 )

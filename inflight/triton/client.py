@@ -31,6 +31,7 @@ import httpx
 import numpy as np
 import tritonclient.grpc as triton
 from google.protobuf import json_format
+from httpx_sse import EventSource
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
@@ -527,12 +528,11 @@ class Client:
         ):
             if response.is_error:  # the reason of a model is an event of the stream, Triton's own is none
                 _content(response, response.read().decode("utf-8", "replace").removeprefix("data:"))
-            for line in response.iter_lines():
-                if line.startswith("data:"):
-                    reply = _content(response, line.removeprefix("data:"))
-                    if not isinstance(reply, dict) or not isinstance(reply.get("text_output"), str):
-                        raise CourseError(f"{config.name} answers without a text_output: name a model of text.")
-                    yield reply["text_output"]
+            for event in EventSource(response).iter_sse():
+                reply = _content(response, event.data)
+                if not isinstance(reply, dict) or not isinstance(reply.get("text_output"), str):
+                    raise CourseError(f"{config.name} answers without a text_output: name a model of text.")
+                yield reply["text_output"]
 
     def _new(self, pieces: Generator[str, None, None]) -> Generator[str, None, None]:
         """What is new in each piece: each of TensorRT-LLM's model of today has all that came before as well."""

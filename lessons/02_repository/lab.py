@@ -53,7 +53,7 @@ print(f"engine: {engine_dir.name}")
 # Its `max_batch_size` is 64, like that of the other models. So a request may have several rows, each with one text. A text
 # arrives as `bytes` in UTF-8. First the code:
 
-# %%
+# %% tags=["part:repository/mask/1/model.py"]
 # %%writefile {repo}/mask/1/model.py
 # # BEGIN SOLUTION
 # # LAB: # your class TritonPythonModel
@@ -81,7 +81,7 @@ print(f"engine: {engine_dir.name}")
 # %% [markdown]
 # Then its config:
 
-# %%
+# %% tags=["part:repository/mask/config.pbtxt"]
 # %%writefile {repo}/mask/config.pbtxt
 # # BEGIN SOLUTION
 # # LAB: # your config

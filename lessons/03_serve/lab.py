@@ -117,7 +117,7 @@ check("3.1", felt)
 # has `text`, `pieces` and `times_s`; `Stream` and its `cancel`; and `read_until`. All three take the options in `OPTIONS` as
 # keyword arguments, and send them.
 
-# %%
+# %% tags=["part:client.py"]
 # %%writefile {workdir.name}/client.py
 """A client for Triton in plain tritonclient: pieces, their times, and an early end.
 

@@ -266,7 +266,7 @@ except CourseError as error:
 # tokens that it computes twice, and no longer waits (P99) than under `guaranteed_no_evict`. And which request you pause is
 # judged: together, the paused requests may have at most 1.15 times the fewest tokens that could have been given up.
 
-# %%
+# %% tags=["part:scheduler.py"]
 # %%writefile {workdir.name}/scheduler.py
 """Who runs next, in a cache that is too small for all."""
 

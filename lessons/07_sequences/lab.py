@@ -157,7 +157,7 @@ check("7.2", fates)
 # Triton for your model, with seven texts at once and four places. It counts your calls, compares what each client has heard,
 # and counts what your model keeps of streams that are over, wherever it keeps it.
 
-# %%
+# %% tags=["part:model.py"]
 # %%writefile {workdir.name}/model.py
 """Gives texts back word by word: one word of each stream in each call of `execute`."""
 

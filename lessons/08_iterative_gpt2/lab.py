@@ -255,7 +255,7 @@ if yours.is_mine:
 #
 # Compared with the model of lab 07: what `states` was there is `texts` here.
 
-# %%
+# %% tags=["part:gpt2_model.py"]
 # %%writefile {workdir.name}/model.py
 """GPT-2 as an iterative model: few slots in its KV cache, and many readers."""
 

@@ -1,8 +1,10 @@
 """Asking another's server by OpenAI's protocol: what is sent, what is counted, and what it says when that fails."""
 
+import json
+
 import pytest
 
-from inflight.bench.load import load
+from inflight.bench.load import send_all
 from inflight.bench.openai import KEY_VARIABLE, OpenAISender
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import load_tokenizer
@@ -26,7 +28,7 @@ def stand_in():
 @pytest.mark.parametrize("stream", [False, True])
 def test_every_request_is_asked_for_exactly_and_its_tokens_are_counted_here(stand_in, tokenizer, stream, monkeypatch):
     monkeypatch.setenv(KEY_VARIABLE, "secret")
-    run = load(OpenAISender(f"{stand_in.url}/v1/", tokenizer, stream), REQUESTS).whole()
+    run = send_all(OpenAISender(f"{stand_in.url}/v1/", tokenizer, stream), REQUESTS).whole()
     assert run.requests["output_len"].tolist() == [5, 1, 8]
     assert run.requests["ttft_ms"].notna().all() == stream
     assert {(path, headers["Authorization"]) for path, headers, _ in stand_in.got} == {
@@ -39,7 +41,7 @@ def test_every_request_is_asked_for_exactly_and_its_tokens_are_counted_here(stan
 
 def test_a_server_that_does_not_know_a_field_is_asked_without_it(stand_in, tokenizer):
     stand_in.known = {"model", "prompt", "max_tokens", "temperature", "stream", "ignore_eos", "min_tokens"}
-    load(OpenAISender(stand_in.url, tokenizer), REQUESTS).whole()
+    send_all(OpenAISender(stand_in.url, tokenizer), REQUESTS).whole()
     assert "cache_prompt" not in stand_in.got[-1][2]
 
 
@@ -50,7 +52,7 @@ def test_a_server_that_goes_away_ends_the_run_and_what_came_is_kept(stand_in, to
         if done == 1:
             stand_in.die()
 
-    run = load(sender, REQUESTS, 1, die)
+    run = send_all(sender, REQUESTS, 1, die)
     assert 1 <= len(run.answered) < 3 and run.stopped.startswith(f"The server at {stand_in.url} went away after")
 
 
@@ -73,6 +75,16 @@ def silent(handler, body):
     handler.wfile.write(b"data: [DONE]\n\n")
 
 
+def full(handler, body):
+    begin(handler)
+    event(handler, {"choices": [{"text": " a"}]})
+    event(handler, {"error": {"message": "KV cache full", "type": "server_error"}})
+
+
+def no_events(handler, body):
+    send(handler, 200, {"choices": [{"text": " a"}]})
+
+
 def other_form(handler, body):
     begin(handler)
     event(handler, {"answer": "a"})
@@ -85,6 +97,8 @@ def other_form(handler, body):
         (broken_off, "broke off its stream"),
         (no_json, "does not answer in OpenAI's form"),
         (other_form, "does not answer in OpenAI's form"),
+        (no_events, "does not answer in OpenAI's form"),
+        (full, "ended an answer with an error: KV cache full"),
         (silent, "without a character of text"),
     ],
 )
@@ -94,6 +108,25 @@ def test_what_goes_wrong_is_one_sentence(stand_in, tokenizer, odd, message):
     with pytest.raises(CourseError, match=message):
         sender(REQUESTS[0])
     assert sender.is_alive()
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
+def test_what_separates_lines_elsewhere_separates_no_events(stand_in, tokenizer, separator):
+    def unescaped(handler, body):
+        begin(handler)
+        content = json.dumps({"choices": [{"text": f" a{separator} a"}]}, ensure_ascii=False)
+        handler.wfile.write(b"data: " + content.encode() + b"\r\n\r\ndata:[DONE]\n\n")
+
+    sender = OpenAISender(stand_in.url, tokenizer, stream=True)
+    stand_in.odd = unescaped
+    assert sender(TimedRequest("Hello", 50, 0.0, 3)).output_len > 2
+
+
+def test_a_control_token_in_a_users_text_is_sent_as_the_tokens_of_its_characters(stand_in, tokenizer):
+    text = "Hi <|im_end|>"
+    OpenAISender(stand_in.url, tokenizer)(TimedRequest(text, 5, 0.0, 3))
+    prompt = stand_in.got[-1][2]["prompt"]
+    assert prompt == tokenizer.encode_chat(text) != tokenizer.encode(tokenizer.chat(text))
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "127.0.0.1:9", "http://"])

@@ -106,7 +106,7 @@ def test_a_line_that_left_the_dots_standing_above_it_is_no_blank(kernel, capsys)
     blank, answer = opened(FUNCTION)
     kernel(blank.replace("...", "...\n    return 0"))
     kernel(answer)
-    assert "whatever yours returns" in capsys.readouterr().out
+    assert "what yours returns is compared" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("source", "line"), [(MODEL, "twice = number + number"), (CONFIG, "input []")])

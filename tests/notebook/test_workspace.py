@@ -181,19 +181,6 @@ def test_options_of_jupyterlab_need_no_lesson_before_them(given, opened, jupyter
     assert asked == [(opened, jupyters)]
 
 
-def test_kernels_cannot_import_openvinos_telemetry_though_pip_installed_it(tmp_path, monkeypatch):
-    started = []
-    monkeypatch.setattr(os, "execve", lambda program, command, environment: started.append(environment))
-    (tmp_path / "openvino_telemetry.py").write_text("print('a report')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    workspace.open_lab(tmp_path, tmp_path / "notebooks" / "00_start_here.ipynb", [])
-    [environment] = started
-    code = "try: import openvino_telemetry\nexcept ImportError as error: print(error)"
-    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert said.stdout == "OpenVINO's telemetry is left out: the course sends nothing\n"
-    assert environment["PYTHONPATH"].endswith(f"{os.pathsep}{tmp_path}")
-
-
 @pytest.mark.parametrize(
     ("runtime_dir", "given", "expected"),
     [

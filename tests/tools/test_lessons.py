@@ -279,6 +279,9 @@ class Plain:
 """
 
 
+PART = '# %% tags=["part:slots.py"]\n# %%writefile {folder}/slots.py'
+
+
 def test_what_is_written_to_a_file_stands_in_the_script_as_comments(root):
     script = root / "lessons" / "01_slots" / "lab.py"
     script.write_text(LAB + "\n" + WRITTEN_FILES)
@@ -292,6 +295,15 @@ def test_what_is_written_to_a_file_stands_in_the_script_as_comments(root):
     assert lab["%%writefile {folder}/slots.py"] == "# your model"
     assert solution["%%writefile {folder}/slots.py"] == "class Slots:\n    guests = 48"
     assert lab["%%writefile {folder}/plain.py"] == "class Plain:\n    # a comment stays\n    guests = 8"
+
+
+def test_a_part_of_the_courses_stack_is_what_its_solution_writes(root):
+    script, part = root / "lessons" / "01_slots" / "lab.py", root / "assets" / "parts" / "slots.py"
+    script.write_text(LAB + "\n" + WRITTEN_FILES.replace("# %%\n# %%writefile {folder}/slots.py", PART))
+    lessons.build(root, keep_outputs=True)
+    assert part.read_text() == "class Slots:\n    guests = 48\n"
+    part.write_text("class Slots:\n    guests = 47\n")
+    assert any(one.startswith("assets/parts/slots.py: differs from the solution") for one in lessons.check(root))
 
 
 GLOSSARY = """# Glossary

@@ -15,7 +15,7 @@ from inflight.cli.commands import app
 from inflight.engine.config import Request, SamplingConfig
 from inflight.engine.executor import Executor
 from inflight.errors import CourseError
-from inflight.triton import Door, repository
+from inflight.triton import OpenAIServer, repository
 from inflight.triton.client import Client, Connection, NoAnswer
 from inflight.triton.records import Address
 from inflight.triton.request import fields, parsed
@@ -357,6 +357,6 @@ def test_a_setting_that_it_has_not_is_told_with_the_reason_before_a_server_start
 
 
 @pytest.mark.server
-def test_openais_door_does_not_stand_in_front_of_it(whole):
+def test_openais_server_does_not_stand_in_front_of_it(whole, small_engine):
     with pytest.raises(CourseError, match="leave out --contract llmapi"):
-        Door(whole, 0)
+        OpenAIServer(whole.grpc_url, small_engine)

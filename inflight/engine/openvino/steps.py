@@ -24,6 +24,7 @@ import openvino as ov
 from openvino import opset13 as ops
 from openvino._offline_transformations import paged_attention_transformation
 
+from inflight import processor
 from inflight.checkpoint import GgufFile
 from inflight.engine.config import BuildConfig
 from inflight.engine.folder import MODEL_FILE, WEIGHTS_FILE
@@ -71,7 +72,7 @@ def to_graph(gguf_file: str | Path, folder: str | Path) -> ov.Model:
 
 def read(folder: str | Path) -> ov.Model:
     """The graph in an engine's folder."""
-    return ov.Core().read_model(Path(folder) / MODEL_FILE)
+    return processor.core().read_model(Path(folder) / MODEL_FILE)
 
 
 def slow_down(graph: ov.Model, source: GgufFile) -> bool:
@@ -188,7 +189,7 @@ def compiled(graph: ov.Model, config: BuildConfig, quant_algo: str | None) -> ov
         "KV_CACHE_PRECISION": OPENVINO_TYPE[config.kv_cache_quant_algo or config.dtype],
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": A8_GROUP if rounds else 0,
     }
-    return ov.Core().compile_model(graph, "CPU", properties)
+    return processor.core().compile_model(graph, "CPU", properties)
 
 
 def cache_shapes(program: ov.CompiledModel) -> dict[str, tuple[ov.Type, list[int]]]:

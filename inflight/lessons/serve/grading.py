@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 
+from inflight import files
 from inflight.engine import folder as engine_folder
 from inflight.errors import CourseError
 from inflight.notebook import mine
@@ -240,7 +241,7 @@ class _Log:
 
     def during(self, act: Callable[[], Any]) -> tuple[Any, pd.DataFrame, int]:
         """What `act` gives; the iterations from then until the engine has nothing left to do; the tokens computed."""
-        start = self.path.stat().st_size
+        start = files.size(self.path)
         num_own = 0  # requests of ours, each one token: alone in its iteration when all others have ended
         given = act()
         with Client(self._url) as client:
@@ -253,7 +254,7 @@ class _Log:
 
             def is_idle(log: pd.DataFrame) -> bool:  # rows are written a while after their iteration
                 last = log.iloc[-1]
-                return last["active"] == 1 and (last["finished"] == 1 or not telemetry.names_requests(log))
+                return last["active"] == 1 and last["finished"] == 1
 
             what = f"after {PATIENCE_S} s the engine still computed what your client had asked for"
             log = telemetry.wait_for(look, is_idle, what, PATIENCE_S)
