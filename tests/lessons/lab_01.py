@@ -123,12 +123,12 @@ def variant(folder, to, quant_algo=None, **options):
 
 
 def service(**options):
-    """An engine of the small model, for which the memory is as much as the course's settings need."""
+    """An engine of the small model; there is memory for sixteen and a half users."""
 
     def make(request, folder):
         small = request.getfixturevalue("small_engine")
         with Executor.load(variant(small, folder / "int8", **FITS, **INT8)) as executor:
-            memory = engine.read(small).weight_bytes + 16 * 256 // 32 * executor.model.block_bytes
+            memory = engine.read(small).weight_bytes + 16.5 * 256 / 32 * executor.model.block_bytes
         request.getfixturevalue("monkeypatch").setattr(graders, "MEMORY", memory)
         return variant(small, folder / "service", **FITS | INT8 | options)
 
