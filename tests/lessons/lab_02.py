@@ -228,7 +228,7 @@ ANSWERS = [
     Answer("2.1", "as handed out", None, "not done yet"),
     Answer("2.1", "the solution", extended(), marks=[SERVER]),
     Answer("2.1", "word by word, under a comment", extended(code=WORD_BY_WORD, config="# privacy\n" + CONFIG), marks=[SERVER]),
-    Answer("2.1", "no config", extended(config=""), "partly", "ensemble/config.pbtxt: ensemble_scheduling.step[0] (mask)"),
+    Answer("2.1", "no config", extended(config=""), "wrong", "ensemble/config.pbtxt: ensemble_scheduling.step[0] (mask)"),
     Answer("2.1", "a tensor of another name", extended(query="_MASK"), "wrong", "ensemble/config.pbtxt"),
     Answer("2.1", "no step", extended(runs=False), "wrong", "No step of the ensemble runs mask"),
     Answer("2.1", "an input less", extended(drops="stream"), "wrong", "input stream is gone"),

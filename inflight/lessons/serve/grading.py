@@ -29,6 +29,7 @@ from inflight.triton.client import Answer
 ENGINE = "tensorrt_llm"
 MODELS = ("preprocessing", ENGINE, "postprocessing")
 PATIENCE_S = 30  # how long a part of a client may take: hundreds of tokens, on a machine that does other things too
+TOGETHER = 64  # tokens of the answer of each reader: on a busy machine the last begins a while after the first
 ASKED = 120  # tokens of an answer that is to end early
 MANY_MORE = 40  # tokens computed after a word, for a request that was ended: an order of magnitude more than it takes
 COURSES = mine.COURSES_OWN / mine.PARTS["client"]
@@ -281,11 +282,11 @@ def _readers(
 def _ask_at_once(at_once: Callable, log: _Log, few: int, many: int) -> Finding:
     figures: list[Measured] = []
     for number in (few, many):
-        answers, iterations, computed = log.during(lambda number=number: at_once(number, 16))
+        answers, iterations, computed = log.during(lambda number=number: at_once(number, TOGETHER))
         if answers is None:
             return NOT_YET
         if len(answers) != number:
-            return f"at_once({number}, 16) gave {len(answers)} answers; there should be one for each reader."
+            return f"at_once({number}, {TOGETHER}) gave {len(answers)} answers; there should be one for each reader."
         figures += [
             Measured(
                 f"most readers in one iteration, of {number}", iterations["scheduled"].max(),
@@ -293,8 +294,8 @@ def _ask_at_once(at_once: Callable, log: _Log, few: int, many: int) -> Finding:
                 advice="Send all requests before you wait for the first answer: a thread for each reader.",
             ),
             Measured(
-                f"tokens computed for {number} readers", computed, exactly=16 * number,
-                advice="Each reader asks for 16 tokens, with end_id=-1, and each answer is asked for once.",
+                f"tokens computed for {number} readers", computed, exactly=TOGETHER * number,
+                advice=f"Each reader asks for {TOGETHER} tokens, with end_id=-1, and each answer is asked for once.",
             ),
             Measured(
                 f"answers of {number} that came in pieces", sum(len(one.pieces) > 1 for one in answers), exactly=number,
