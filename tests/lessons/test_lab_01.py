@@ -16,7 +16,7 @@ from inflight.checkpoint.weights import GgufFile
 from inflight.engine import BuildConfig, Executor, Request
 from inflight.errors import CourseError
 from inflight.lessons.engine import grading as graders
-from inflight.notebook import checks, mine
+from inflight.notebook import checks, parts
 from inflight.notebook.checks import check
 from inflight.paths import ASSETS
 
@@ -166,7 +166,7 @@ def test_a_quantizer_that_nobody_has_written_is_open(written, tmp_path):
 
 def test_the_courses_quantizer_makes_an_engine(small_checkpoint, tmp_path):
     """As a learner's does: a checkpoint is written with it, built, loaded, and answers."""
-    own = quantized(small_checkpoint, mine.load("quantizer").quantize, tmp_path / "own.gguf")
+    own = quantized(small_checkpoint, parts.load("quantizer").quantize, tmp_path / "own.gguf")
     assert GgufFile(own.path).precision() == "W4"
     limits = {"max_batch_size": 4, "max_input_len": 48, "max_seq_len": 96, "max_num_tokens": 64}
     folder = engine.build(own, BuildConfig(**limits), tmp_path / "engine", tier="cpu")

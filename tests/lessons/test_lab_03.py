@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from inflight.lessons.serve import grading as serve
-from inflight.notebook import apart, checks, mine
+from inflight.notebook import apart, checks, parts
 from inflight.notebook.checks import check
 from inflight.notebook.findings import NOT_YET
 from inflight.notebook.findings import said as said_of_finding
@@ -22,7 +22,7 @@ from inflight.triton.server import Server
 
 pytestmark = pytest.mark.server
 
-COURSES = mine.COURSES_OWN / "client.py"
+COURSES = parts.COURSES_OWN / "client.py"
 MODELS = serve.MODELS
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from inflight.notebook.checks import check
-from inflight.notebook.mine import COURSES_OWN
+from inflight.notebook.parts import COURSES_OWN
 from inflight.paths import COURSE
 from tools import lessons
 

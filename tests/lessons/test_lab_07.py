@@ -6,7 +6,7 @@ import pytest
 
 from inflight.lessons.sequences.sequences import Step
 from inflight.notebook.checks import check
-from inflight.notebook.mine import COURSES_OWN
+from inflight.notebook.parts import COURSES_OWN
 from inflight.paths import COURSE
 from tools import lessons
 

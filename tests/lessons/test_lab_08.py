@@ -12,7 +12,7 @@ from inflight.errors import CourseError
 from inflight.lessons.iterative_gpt2 import grading
 from inflight.lessons.iterative_gpt2 import passes as passes_of
 from inflight.models import gpt2_checkpoint
-from inflight.notebook import checks, mine
+from inflight.notebook import checks, parts
 from inflight.notebook.checks import check
 from inflight.notebook.findings import NOT_YET
 from inflight.paths import COURSE
@@ -179,7 +179,7 @@ def test_settings_are_measured_on_the_server(tmp_path):
 
 # 8.4: models ----------------------------------------------------------------------------------------------------------
 
-COURSES = mine.COURSES_OWN / mine.PARTS["iterative_gpt2"]
+COURSES = parts.COURSES_OWN / parts.PARTS["iterative_gpt2"]
 STEP = """        attend = partial(self.attend, texts)
         tokens = self.network.next_tokens(ids, positions, last, attend)
 """
