@@ -278,7 +278,7 @@ def run_command(
     from inflight.notebook import execution
 
     if url is not None:
-        os.environ[triton.attached.URL] = url
+        os.environ[triton.address.URL] = url
     checkpoints.fetch()
     execution.run(lessons or None, Path("build") / "course")
 

@@ -4,7 +4,7 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules=["attached", "custom_batching", "repository", "telemetry"],
+    submodules=["address", "custom_batching", "repository", "telemetry"],
     submod_attrs={
         "server": ["ModelState", "Server"],
         "by_hand": ["tritonserver"],

@@ -36,7 +36,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from inflight.errors import CourseError
-from inflight.triton import records
+from inflight.triton import address, records
 from inflight.triton.request import ENGINE, arrays_for, is_llmapi, named
 from inflight.triton.request import ENSEMBLE as TEXT_MODEL
 
@@ -169,9 +169,9 @@ class Connection:
     """
 
     def __init__(self, url: str, arrived: queue.SimpleQueue[Reply] | None = None):
-        if records.is_http(url):
+        if address.is_http(url):
             raise CourseError(f"{url} is an address for HTTP, and here gRPC is needed: write host:port of its gRPC.")
-        records.check_address(url)
+        address.parsed(url)
         self.url = url
         self.arrived: queue.SimpleQueue[Reply] = queue.SimpleQueue() if arrived is None else arrived
         options = [  # the first two are tritonclient's own
@@ -404,9 +404,9 @@ class Client:
         self.model = model
         self.timeout_s = timeout_s
         self._config: ModelConfig | None = None
-        self._connection = None if records.is_http(self.url) else Connection(self.url)
+        self._connection = None if address.is_http(self.url) else Connection(self.url)
         if self._connection is None:
-            records.check_address(self.url)
+            address.parsed(self.url)
 
     def ask(self, text: str, max_tokens: int = 64, **options) -> Answer:
         """Ask for a whole answer.

@@ -25,12 +25,12 @@ from pathlib import Path
 
 from inflight import engine
 from inflight.checkpoint import fetch
-from inflight.notebook import check, mine, progress
+from inflight.notebook import check, parts, progress
 from inflight.triton import Client, Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
-own = mine.part("repository")
+own = parts.part("repository")
 print(repr(own))
 repo = repository.refit(
     own,

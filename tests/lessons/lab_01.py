@@ -12,7 +12,7 @@ from inflight import engine
 from inflight.checkpoint import fetch, q4_1
 from inflight.engine import BuildConfig, Executor, Request
 from inflight.lessons.engine import grading as graders
-from inflight.notebook.mine import COURSES_OWN
+from inflight.notebook.parts import COURSES_OWN
 from tests.lessons.answers import SLOW, Answer, File, Made, of_the_lab, replaced
 
 # Told only where it is not kept; the answers around it are there, with four and with five in an iteration.

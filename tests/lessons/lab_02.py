@@ -6,7 +6,7 @@ from inflight import engine
 from inflight.lessons.repository import broken_repositories
 from inflight.lessons.repository import grading as graders
 from inflight.lessons.repository import served as serving
-from inflight.notebook.mine import COURSES_OWN
+from inflight.notebook.parts import COURSES_OWN
 from inflight.triton import repository
 from tests.lessons.answers import SERVER, SLOW, Answer, Made, of_the_lab, replaced
 

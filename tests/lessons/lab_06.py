@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from inflight.lessons.batchers import on_paper
-from inflight.notebook.mine import COURSES_OWN
+from inflight.notebook.parts import COURSES_OWN
 from tests.lessons.answers import SERVER, SLOW, Answer, File, of_the_lab, replaced, written
 
 MOST, DELAY = "max_batch_size", "dynamic_batching.max_queue_delay_microseconds"

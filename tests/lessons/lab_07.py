@@ -3,7 +3,7 @@
 import dataclasses
 
 from inflight.lessons.sequences.sequences import Step
-from inflight.notebook.mine import COURSES_OWN
+from inflight.notebook.parts import COURSES_OWN
 from tests.lessons.answers import Answer, File, of_the_lab, replaced
 
 

@@ -7,12 +7,12 @@ from inflight.checkpoint import quantized
 from inflight.checkpoint.weights import GgufFile
 from inflight.engine import BuildConfig, Executor, Request
 from inflight.errors import CourseError
-from inflight.notebook import mine
+from inflight.notebook import parts
 
 
 def test_the_courses_quantizer_makes_an_engine(small_checkpoint, tmp_path):
     """As a learner's does: a checkpoint is written with it, built, loaded, and answers."""
-    own = quantized(small_checkpoint, mine.load("quantizer").quantize, tmp_path / "own.gguf")
+    own = quantized(small_checkpoint, parts.load("quantizer").quantize, tmp_path / "own.gguf")
     assert GgufFile(own.path).precision() == "W4"
     limits = {"max_batch_size": 4, "max_input_len": 48, "max_seq_len": 96, "max_num_tokens": 64}
     folder = engine.build(own, BuildConfig(**limits), tmp_path / "engine", tier="cpu")

@@ -19,7 +19,7 @@ from inflight.lessons.iterative_gpt2.log import executions, passes
 from inflight.notebook.checks import grades
 from inflight.notebook.findings import NOT_YET, Beside, Case, Finding, Measured, asked
 from inflight.notebook.iterative_trial import Stream
-from inflight.notebook.mine import COURSES_OWN, PARTS
+from inflight.notebook.parts import COURSES_OWN, PARTS
 from inflight.triton import repository
 from inflight.triton.server import Server
 

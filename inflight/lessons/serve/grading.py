@@ -19,7 +19,7 @@ import pandas as pd
 from inflight import files
 from inflight.engine import folder as engine_folder
 from inflight.errors import CourseError
-from inflight.notebook import mine
+from inflight.notebook import parts
 from inflight.notebook.answers import load
 from inflight.notebook.checks import grades
 from inflight.notebook.findings import NOT_YET, Case, Finding, Measured, asked, told
@@ -32,7 +32,7 @@ PATIENCE_S = 30  # how long a part of a client may take: hundreds of tokens, on 
 TOGETHER = 64  # tokens of the answer of each reader: on a busy machine the last begins a while after the first
 ASKED = 120  # tokens of an answer that is to end early
 MANY_MORE = 40  # tokens computed after a word, for a request that was ended: an order of magnitude more than it takes
-COURSES = mine.COURSES_OWN / mine.PARTS["client"]
+COURSES = parts.COURSES_OWN / parts.PARTS["client"]
 SUBJECTS = ("river", "lighthouse", "garden", "mountain", "library", "railway", "village", "ship", "forest", "desert")
 
 
