@@ -175,9 +175,9 @@ def _apart(exercise: str, grader: Grader, answer: object, seed: int) -> dict[str
 def _steps(asked: dict) -> Iterator[list]:
     """For `apart`: the names of the parts, then each with its finding."""
     _import_graders(asked["exercise"].partition(".")[0])
-    parts = _parts(graders[asked["exercise"]], asked["answer"], asked["seed"], asked["path"])
-    yield list(parts)
-    for part, given in parts.items():
+    found_by = _parts(graders[asked["exercise"]], asked["answer"], asked["seed"], asked["path"])
+    yield list(found_by)
+    for part, given in found_by.items():
         found = _found(given, asked["path"])
         yield [part, [asdict(figure) for figure in figures(found)] or found]
 
