@@ -85,9 +85,7 @@ def generate(pipeline: TextGenerationPipeline, ids: list[int], **options) -> lis
     import torch
 
     prompt = torch.tensor([ids], device=pipeline.model.device)
-    answer = pipeline.model.generate(
-        prompt, attention_mask=torch.ones_like(prompt), generation_config=pipeline.generation_config, **options
-    )
+    answer = pipeline.model.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
     return answer[0, len(ids) :].tolist()
 
 
