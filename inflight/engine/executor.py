@@ -452,6 +452,7 @@ class Executor:
             finished=num_finished,
             empty_seats=self.build_config.max_batch_size - len(chunks),
             requests=rows,
+            client_ids=[sequence.request.request_id for sequence in chunks],
             paused_ids=list(lines.paused)[::-1],
             longest_wait=self._longest_wait(),
         )

@@ -356,6 +356,7 @@ def latest_iteration(page: str) -> dict | None:
         "finished": 0,
         "empty_seats": max(0, number("request_metrics", "max") - scheduled),
         "requests": [],
+        "client_ids": [],
         "paused_ids": [],
         "longest_wait": None,
     }
