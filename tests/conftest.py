@@ -1,11 +1,8 @@
-"""What holds for the whole test run: no server is left behind; and the engines and servers that many tests share."""
+"""The engines and servers that many tests share."""
 
-import os
-import secrets
 import signal
 from pathlib import Path
 
-import psutil
 import pytest
 
 from inflight.checkpoint import sources as checkpoints
@@ -15,36 +12,10 @@ from inflight.triton import repository
 from inflight.triton.server import Server
 from tests.engines import build_small, write_small_gguf, write_tiny
 
-SERVER_PROCESSES = ("tritonserver", "triton_python_backend_stub")
-MARK = "INFLIGHT_TEST_RUN"
-
 
 def pytest_configure(config):
     # A shell has what it starts in the background ignore interrupts, of which some tests send one.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_server_left():
-    """At the end, no Triton process that a test started is alive, whoever its parent is by then."""
-    os.environ[MARK] = secrets.token_hex(8)
-    yield
-    _, alive = psutil.wait_procs(started_servers(os.environ.pop(MARK)), timeout=60)
-    left = [f"{process.pid}, {process.status()}: {' '.join(process.cmdline())}" for process in alive]
-    for process in alive:
-        process.kill()
-    assert not left, "\n".join(["tests left these processes:", *left])
-
-
-def started_servers(mark):
-    """Server processes that are our descendants, or that carry this run's mark in the environment they inherited."""
-    ours = {process.pid for process in psutil.Process().children(recursive=True)}
-    servers = []
-    for process in psutil.process_iter(["name", "environ"]):
-        if process.info["name"] and process.info["name"].startswith(tuple(name[:15] for name in SERVER_PROCESSES)):
-            if process.pid in ours or (process.info["environ"] or {}).get(MARK) == mark:
-                servers.append(process)
-    return servers
 
 
 @pytest.fixture(scope="session")

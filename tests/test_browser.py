@@ -233,4 +233,4 @@ def test_when_the_kernel_was_restarted_every_widget_says_so(page, outputs):
         panel = outputs[name].locator(".inflight-panel")
         expect(panel).to_have_class(re.compile("jupyter-widgets-disconnected"), timeout=60_000)
         said = panel.evaluate("panel => getComputedStyle(panel, '::before').content")
-        assert "run again" in said, name
+        assert "Run All Above Selected Cell" in said, name

@@ -6,13 +6,12 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-import pytest
 from typer.testing import CliRunner
 
-from inflight import machine
+from inflight import bootstrap, machine
 from inflight.checkpoint import sources
 from inflight.cli.commands import app
-from inflight.errors import CourseError
+from inflight.paths import COURSE
 
 
 def row(name: str) -> machine.Check:
@@ -34,8 +33,8 @@ def test_who_shares_the_machine_is_told_what_keeps_servers_apart(monkeypatch):
 
 
 def test_a_row_that_is_not_ok_has_a_one_line_fix_and_no_other_has(monkeypatch):
-    monkeypatch.setattr(machine, "MIN_MEMORY_GIB", 10**6)
-    monkeypatch.setattr(machine, "MIN_DISK_GIB", 10**6)
+    monkeypatch.setattr(machine, "MIN_MEMORY_GB", 10**6)
+    monkeypatch.setattr(machine, "MIN_DISK_GB", 10**6)
     monkeypatch.setattr(sources, "FILE", "no_such_package/model.gguf")
     failing = {check.name for check in machine.checks() if not check.ok}
     assert {"memory", "free disk", "model"} <= failing
@@ -48,9 +47,15 @@ def test_doctor_fails_only_for_what_is_required(monkeypatch):
     monkeypatch.setattr(machine, "cores", lambda: 1)
     assert not row("cores").ok
     assert CliRunner().invoke(app, ["doctor"]).exit_code == 0
-    monkeypatch.setattr(machine, "MIN_MEMORY_GIB", 10**6)
+    monkeypatch.setattr(machine, "MIN_MEMORY_GB", 10**6)
     result = CliRunner().invoke(app, ["doctor"])
     assert result.exit_code == 1 and "fix:" in result.output
+
+
+def test_the_readme_asks_for_what_the_doctor_and_set_up_ask_for():
+    readme = (COURSE / "README.md").read_text()
+    assert f"{machine.MIN_MEMORY_GB} GB of memory and {bootstrap.DISK_GB} GB of disk" in readme
+    assert f"{machine.MIN_DISK_GB} GB of them" in readme
 
 
 def test_doctor_json_is_one_object_with_rows_and_machine():
@@ -75,28 +80,3 @@ def test_importing_the_package_loads_none_of_its_libraries():
     script = "import sys, inflight; print({'numpy', 'typer', 'httpx', 'openvino'} & set(sys.modules))"
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert printed.strip() == "set()"
-
-
-# A class --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("cores", "memory_gib", "free_gib", "lacks"),
-    [(32, 32, 100, []), (8, 32, 100, ["cores"]), (32, 16, 100, ["memory"]), (32, 32, 1, ["disk"])],
-)
-def test_what_a_class_lacks_is_told_with_what_to_do(monkeypatch, cores, memory_gib, free_gib, lacks):
-    monkeypatch.setattr(machine, "cores", lambda: cores)
-    monkeypatch.setattr(machine, "memory_bytes", lambda: memory_gib * machine.GIB)
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: SimpleNamespace(free=free_gib * machine.GIB))
-    rows = machine.class_checks(30)
-    assert [row.name for row in rows] == ["cores", "memory", "disk"]
-    assert [row.name for row in rows if not row.ok] == lacks
-    assert all(bool(row.fix) != row.ok for row in rows)
-
-
-def test_the_command_shows_a_class_and_refuses_nobody():
-    printed = CliRunner().invoke(app, ["doctor", "--class", "1", "--json"])
-    assert [check["name"] for check in json.loads(printed.stdout)["checks"]] == ["cores", "memory", "disk"]
-    refused = CliRunner().invoke(app, ["doctor", "--class", "100000"])
-    assert refused.exit_code == 1 and "a class of 100000" in refused.output and "fix:" in refused.output
-    assert isinstance(CliRunner().invoke(app, ["doctor", "--class", "0"]).exception, CourseError)

@@ -80,11 +80,10 @@ engine.build(checkpoint.fetch(sys.argv[1]), engine.BuildConfig(max_input_len=32,
 WITHOUT_ENGINE = """
 import sys
 from inflight import checkpoint
-from inflight.models import gpt2, huggingface
-from inflight.models.gpt2_checkpoint import random_checkpoint
+from inflight.models import gpt2, gpt2_checkpoint, huggingface
 generate = huggingface.pipeline(huggingface.folder(checkpoint.fetch(sys.argv[1])), dtype="float32")
 generate("Once", max_new_tokens=2, do_sample=False)
-gpt2.load(random_checkpoint(sys.argv[2], "gpt2-tiny"), "on", "float32", num_slots=1)
+gpt2.load(gpt2_checkpoint.find("course-gpt2"), "on", "float32", num_slots=1)
 """
 
 SERVER = """
@@ -217,7 +216,7 @@ def test_an_engine_is_built(watched, small_checkpoint, tmp_path):
 
 @pytest.mark.slow
 def test_models_without_an_engine(watched, small_checkpoint, tmp_path):
-    assert watched(WITHOUT_ENGINE, small_checkpoint.path, tmp_path / "gpt2-tiny") == NOTHING
+    assert watched(WITHOUT_ENGINE, small_checkpoint.path) == NOTHING
 
 
 @pytest.mark.server

@@ -1,5 +1,8 @@
 """What is chosen for a processor, and who says so."""
 
+import subprocess
+import sys
+
 import pytest
 
 from inflight import machine, processor
@@ -27,3 +30,25 @@ def test_what_has_bfloat16_multiplies_8_bits_too():
     """No processor has one without the other."""
     found = processor.here()
     assert found.has_8_bits or not found.has_bfloat16
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+from inflight.engine import folder, model
+
+engines = [model.load(folder.read(sys.argv[1]))]
+forget = threading.Thread(target=engines.clear)
+forget.start()
+forget.join()
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    threading.Event().wait()
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_is_heard_when_an_engine_has_ended_in_another_thread(small_engine):
+    command = [sys.executable, "-c", INTERRUPTED, str(small_engine)]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (0, "interrupted\n"), ran.stderr

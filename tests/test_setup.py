@@ -107,17 +107,17 @@ def test_a_file_with_another_hash_is_not_installed(project, monkeypatch, tmp_pat
     assert not list((project / ".venv").rglob("bait*")) and not bootstrap.is_ready(str(project))
 
 
-def test_set_up_here_installs_into_this_python_and_takes_the_telemetry_out(monkeypatch, tmp_path):
+def test_set_up_here_installs_into_this_python(monkeypatch, tmp_path):
     ran = []
     monkeypatch.delenv("INFLIGHT_TORCH", raising=False)
     monkeypatch.setattr(bootstrap, "run_pip", lambda root, prefix, arguments: ran.append((prefix, arguments)))
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     bootstrap.setup(str(ROOT), here=True)
     assert {prefix for prefix, _ in ran} == {str(tmp_path)}
-    hashed, project, torch, removed = (arguments for _, arguments in ran)
+    hashed, project, torch = (arguments for _, arguments in ran)
     assert {"--require-hashes", "--no-deps", "--only-binary=:all:", "requirements.txt"} < set(hashed)
     assert {"--no-build-isolation", "--no-deps", "."} < set(project)
-    assert torch == ["install", TORCH] and removed == ["uninstall", "--yes", "openvino-telemetry"]
+    assert torch == ["install", TORCH]
     settings = json.loads((tmp_path / "etc" / "jupyter" / "jupyter_lab_config.json").read_text())
     assert settings["LabApp"]["news_url"] is None
 

@@ -1,4 +1,4 @@
-"""Holds the headings that the instructor's pages name to those of the lessons: `python -m tools.lessons check`."""
+"""Holds what the instructor's pages say of lessons, headings and minutes, to them: `python -m tools.lessons check`."""
 
 import re
 from collections.abc import Iterator
@@ -9,6 +9,8 @@ import nbformat
 from inflight.notebook import guide
 from inflight.paths import COURSE
 from tools import titles
+
+LESSONS = COURSE / "lessons"
 
 
 def problems() -> Iterator[str]:
@@ -23,6 +25,8 @@ def problems() -> Iterator[str]:
         named += [row[0] for row in guide.rows(parts.get(guide.EXPECTED, ""))]
         for heading in sorted(set(named) - sections):
             yield f"assets/instructor/{lecture.stem}.md: the lecture has no section {heading!r}"
+        if (told := _lab_minutes(lecture.stem)) and told != (added := titles.lab_minutes(LESSONS / lecture.stem)):
+            yield f"assets/instructor/{lecture.stem}.md: lab and Core take {told} minutes, and its exercises {added}"
         lab = COURSE / "labs" / titles.file_name("labs", lecture.stem)
         exercises = (
             {heading for heading in _headings(lab) if heading.startswith("Exercise ")} if lab.exists() else set()
@@ -30,6 +34,14 @@ def problems() -> Iterator[str]:
         told = set(re.findall(r"^### (Exercise .+)", parts.get(guide.WRONG, ""), re.M))
         for heading in sorted(exercises ^ told):
             yield f"assets/instructor/{lecture.stem}.md: {heading!r} is in the page or in the lab, not in both"
+
+
+def _lab_minutes(lesson: str) -> tuple[int, int] | None:
+    """What the page says that the lab takes, and its Core; None where it says nothing."""
+    page = guide.PAGES / f"{lesson}.md"
+    text = page.read_text(encoding="utf-8") if page.exists() else ""
+    found = re.search(r"_lab\.ipynb\), (\d+) minutes[^,]*, of which \*Core\* (\d+)", text)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def _headings(notebook: Path) -> set[str]:

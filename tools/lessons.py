@@ -12,7 +12,8 @@ the learner; inside a cell, what stands between these two lines is replaced by i
     answer = 2 * layers * heads
     # END SOLUTION
 
-What `%%writefile` writes may stand in the script as comments: a `config.pbtxt` is no Python.
+What `%%writefile` writes may stand in the script as comments: a `config.pbtxt` is no Python. A lab's tag `part:FILE`
+says that what the solution writes there is also a part of the course's own stack, `assets/parts/FILE`.
 
 What a lesson is called, asks and takes is written in from `lessons/syllabus.toml`: `tools.titles`.
 """
@@ -30,8 +31,8 @@ import nbformat
 from nbformat import NotebookNode
 
 from inflight.errors import CourseError
+from inflight.notebook import blanks
 from inflight.notebook.execution import WIDGET_MIME, execute, select
-from inflight.notebook.progress import is_progress
 from tools import homes, instructor, pictures, titles
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,7 +42,10 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
 }
+OLD_PAGES = tuple(f"{number:02}" for number in range(1, 10))  # lectures that do not keep the rules of a page yet
+ASSERTS = re.compile(r"^[ \t]*assert\b.*", re.M)
 MAX_BYTES = 900_000  # of which the static pictures are up to two thirds
+PART = "part:"  # begins a tag
 MARKER = re.compile(r"^\s*# (BEGIN SOLUTION|END SOLUTION|LAB:).*", re.M)
 REGION = re.compile(r"^([ \t]*)# BEGIN SOLUTION\n(.*?)^[ \t]*# END SOLUTION$", re.M | re.S)
 GIVEN = re.compile(r"^[ \t]*# LAB: ?(.*)\n", re.M)
@@ -60,6 +64,9 @@ def build(root: Path, lessons: list[str] | None = None, keep_outputs: bool = Fal
         No such lesson, a lesson that the syllabus does not name, a marker out of place, a cell that fails, with
         `keep_outputs` code cells that came or went, or no Chromium for the pictures: then everything else is done.
     """
+    for path, text in _parts(root, lessons).items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     written: dict[Path, NotebookNode] = {}
     try:
         for folder, kind in _all(root, lessons):
@@ -89,13 +96,13 @@ def source(folder: Path, kind: str) -> NotebookNode:
     CourseError
         A marker is out of place, or the syllabus does not name the lesson.
     """
-    values = titles.fields(folder, kind)
+    values, terms = titles.fields(folder, kind), titles.terms(folder.parent.parent)
     notebook = nbformat.v4.new_notebook(metadata=nbformat.from_dict(METADATA), nbformat_minor=5)
     for index, cell in enumerate(cell for cell in _cells(folder, kind) if kind != "labs" or not _is_solution(cell)):
         if cell.cell_type == "code":
             cell.source = REGION.sub(_for_learner if kind == "labs" else _for_teacher, cell.source)
         else:
-            cell.source = titles.filled(cell.source, values)
+            cell.source = titles.filled(titles.explained(cell.source, terms), values)
         if marker := MARKER.search(cell.source):
             raise CourseError(
                 f"{folder / SCRIPTS[kind]}: `{marker[0].strip()}` is out of place; BEGIN SOLUTION and END SOLUTION "
@@ -122,6 +129,9 @@ def check(root: Path) -> list[str]:
     expected = {root / kind / titles.file_name(kind, folder.name): (folder, kind) for folder, kind in _all(root)}
     for path, (folder, kind) in expected.items():
         found += [f"{kind}/{path.name}: {problem}" for problem in _problems(path, folder, kind)]
+    for path, text in _parts(root).items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            found.append(f"{path.relative_to(root)}: differs from the solution that gives it; run `make notebooks`")
     strays = {path for kind in SCRIPTS for path in (root / kind).glob("*.ipynb")} - set(expected)
     found += [f"{path.parent.name}/{path.name}: no lesson gives it; delete it" for path in sorted(strays)]
     return found
@@ -134,6 +144,18 @@ def _all(root: Path, lessons: list[str] | None = None) -> list[tuple[Path, str]]
         raise CourseError(f"No lesson in {root / 'lessons'}; run this in a clone of the course.")
     chosen = select(folders, lessons)
     return [(folder, kind) for folder in chosen for kind, script in SCRIPTS.items() if (folder / script).exists()]
+
+
+def _parts(root: Path, lessons: list[str] | None = None) -> dict[Path, str]:
+    """The files of `assets/parts` that the solutions of lessons give, with their text."""
+    return {
+        root / "assets" / "parts" / tag.removeprefix(PART): cell.source.partition("\n")[2] + "\n"
+        for folder, kind in _all(root, lessons)
+        if kind == "solutions"
+        for cell in source(folder, kind).cells
+        for tag in cell.metadata.get("tags", [])
+        if tag.startswith(PART)
+    }
 
 
 def _cells(folder: Path, kind: str) -> list[NotebookNode]:
@@ -189,7 +211,7 @@ def _cleaned(notebook: NotebookNode) -> NotebookNode:
     for cell in notebook.cells:
         cell.metadata = _only_tags(cell)
         if "outputs" in cell:
-            cell.outputs = homes.without_home(output for output in cell.outputs if not is_progress(output))
+            cell.outputs = homes.without_home(cell.outputs)
         for output in cell.get("outputs", []):
             output.get("data", {}).pop(WIDGET_MIME, None)
     return notebook
@@ -218,6 +240,8 @@ def _problems(path: Path, folder: Path, kind: str) -> Iterator[str]:
     if path.stat().st_size > MAX_BYTES:
         yield f"{path.stat().st_size} bytes, more than {MAX_BYTES}; show less"
     yield from _lab_problems(notebook, folder) if kind == "labs" else _execution_problems(notebook)
+    if kind == "notebooks" and not folder.name.startswith(OLD_PAGES):
+        yield from _page_problems(notebook)
     prose = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     prose = re.sub(r"^(```|~~~).*?^\1|`[^`\n]*`", "", prose, flags=re.M | re.S)
     for link in sorted(set(re.findall(r"(?:\]\(|(?:href|src)=[\"'])([^)#\s\"']+)", prose))):
@@ -244,6 +268,19 @@ def _execution_problems(notebook: NotebookNode) -> Iterator[str]:
         yield "a cell shows an error; catch it and print its message"
 
 
+def _page_problems(lecture: NotebookNode) -> Iterator[str]:
+    """Lines that a learner would read, and that are there for a test alone; blanks that cannot be opened."""
+    for cell in _code(lecture):
+        if blanks.is_for_ci(cell):
+            continue
+        if (found := ASSERTS.search(cell.source)) and not cell.source.startswith("%%writefile"):
+            yield f"`{found[0].strip()}` stands on the page; print what it shows, or tag its cell `{blanks.FOR_CI}`"
+        if "parameters" in cell.metadata.get("tags", []):
+            yield "a cell for papermill's parameters stands on the page; a prediction is the reader's"
+        if blanks.BLANK.search(cell.source) and (problem := blanks.misfit(cell)):
+            yield problem
+
+
 def _lab_problems(lab: NotebookNode, folder: Path) -> Iterator[str]:
     """Outputs; and lines of the answers, long enough to be one, that a learner could read."""
     if any(cell.execution_count or cell.outputs for cell in _code(lab)):
@@ -254,6 +291,8 @@ def _lab_problems(lab: NotebookNode, folder: Path) -> Iterator[str]:
         answers.update(line.strip() for line in hidden.splitlines())
         if cell.cell_type == "code" and not _is_solution(cell):
             given.update(line.strip() for line in REGION.sub(_for_learner, cell.source).splitlines())
+    if {"{minutes}", "{core}"} - set(re.findall(r"\{\w+\}", _cells(folder, "labs")[0].source)):
+        yield "its first cell does not say {minutes} and {core}, which are added up from the exercises"
     shown = "\n".join(cell.source for cell in lab.cells)
     opens = ("(", "[", "{")  # where a value begins is no answer yet
     for line in sorted(line for line in answers - given if len(line) >= 12 and not line.endswith(opens)):

@@ -1,10 +1,4 @@
 /* Batches by padded volume: number of requests times the longest stays within LIMIT.
- *
- * A tensor of several texts is as wide as its longest: a batch of a long one and seven
- * short ones costs eight long ones. With this library Triton's dynamic batcher asks,
- * before a request joins a batch, whether the padded whole still fits.
- *
- *     cc -shared -fPIC -o batchstrategy.so batching.c
  */
 #include <stdlib.h>
 #include <string.h>

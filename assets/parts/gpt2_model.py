@@ -124,7 +124,9 @@ class TritonPythonModel:
             keys, values = self.cache[layer, :, text.slot, :, : len(text.ids)]
             keys[:, text.cached :], values[:, text.cached :] = key, value
             is_prompt = text.cached == 0  # a single new token looks at everything
-            heads = scaled_dot_product_attention(query, keys, values, is_causal=is_prompt)
+            heads = scaled_dot_product_attention(
+                query, keys, values, is_causal=is_prompt
+            )
             found.append(heads.transpose(0, 1))
             start = end
         return torch.cat(found)

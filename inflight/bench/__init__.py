@@ -17,8 +17,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "compare",
         "sweep",
         "quality",
-        "dynamic_batching",
-        "gpt2",
         "gpt2_client",
         "trace_run",
     ],

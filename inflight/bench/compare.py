@@ -19,7 +19,7 @@ from statistics import median
 
 from inflight import engine, machine
 from inflight.bench import report, targets
-from inflight.bench.load import Run, Sender, Sends, Timing, load, warm_up
+from inflight.bench.load import Run, Sender, Sends, Timing, send_all, warm_up
 from inflight.bench.turns import Progress, ratio, result, silent, take_turns
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import load_tokenizer
@@ -77,7 +77,7 @@ def compare(
         A way that is not known, before anything starts; a server that is not there; a request that failed; a server
         whose answers are much shorter than asked for.
     """
-    check(first, second, rounds)
+    validate(first, second, rounds)
     names, engine_dir = (first, second), Path(engine_dir)
     with contextlib.ExitStack() as stack:
         progress("starting", 0, 1)
@@ -97,7 +97,7 @@ def compare(
                 server.load("tensorrt_llm", gpt_model_type=name if name in BATCHING_TYPES else BY_DEFAULT)
             return _run(senders[name], requests, concurrency)
 
-        turns = take_turns({name: partial(turn, name) for name in names}, rounds, progress, warm_up=False)
+        turns = take_turns({name: partial(turn, name) for name in names}, rounds, progress)
     figures = {name: [report.summary(run) for run in runs] for name, runs in turns.items()}
     settings = {
         "requests": len(requests),
@@ -123,7 +123,7 @@ def compare(
     return result(settings, rows, ratios)
 
 
-def check(first: str, second: str, rounds: int) -> None:
+def validate(first: str, second: str, rounds: int) -> None:
     """Refuse what `compare` cannot do, with a CourseError."""
     for name in (first, second):
         if name not in WAYS and not targets.is_url(name):
@@ -145,9 +145,9 @@ def _repository(with_baseline: bool, engine_dir: Path, workdir: Path, checkpoint
 
 
 def _run(send: Sends, requests: list[TimedRequest], concurrency: int | None) -> Run:
-    """One run of the requests, in which every one was answered."""
+    """Send the requests once; CourseError if one is not answered, or too briefly."""
     warm_up(send, requests, 1)  # what was just loaded takes longer at its first request
-    run = load(send, requests, concurrency).whole()
+    run = send_all(send, requests, concurrency).whole()
     asked, came = run.requests["max_tokens"].sum(), run.requests["output_len"].sum()
     if came < FEWEST * asked:
         raise CourseError(
@@ -164,7 +164,7 @@ def _device(name: str, engine_dir: str | Path) -> str:
 
 
 class InProcess:
-    """Sends requests to an engine in this process: what there is before a server is put around it.
+    """Sends requests to an engine in this process, without a server.
 
     Prompts are tokens already, and answers stay tokens.
     """

@@ -1,10 +1,10 @@
 """A load of requests: each is sent when it is due, and becomes one row.
 
     with Sender(Client("127.0.0.1:8001")) as send:
-        run = load(send, requests)                  # requests from inflight.bench.workload
+        run = send_all(send, requests)                  # requests from inflight.bench.workload
     run.requests["latency_ms"].mean()
 
-Times are shown, never judged: they belong to the machine they were taken on.
+Times depend on the machine; nothing here judges them.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Run:
 
 
 class Sends(Protocol):
-    """What a load asks of whoever sends its requests, from several threads.
+    """Protocol of an object that sends requests; a load calls it from several threads.
 
     Attributes
     ----------
@@ -142,7 +142,7 @@ class Sends(Protocol):
 
 
 def exactly(request: TimedRequest, model: str) -> dict[str, int]:
-    """The option by which `model` makes an answer of `max_tokens` tokens and no fewer."""
+    """The request option with which `model` answers in exactly `max_tokens` tokens."""
     return {"min_length": request.max_tokens} if model == BASELINE else {"end_id": NEVER}
 
 
@@ -232,14 +232,14 @@ def warm_up(send: Sends, requests: list[TimedRequest], number: int) -> None:
 
     What an engine does once, at its first requests, is not part of a measurement then. Raises as `Run.whole`.
     """
-    load(send, [replace(request, at_s=0.0) for request in requests[:number]]).whole()
+    send_all(send, [replace(request, at_s=0.0) for request in requests[:number]]).whole()
 
 
 class Clock:
-    """The machine's own clock, from which a load takes its times; a test may have another."""
+    """The machine's monotonic clock, from which a load takes its times."""
 
     def now_ns(self) -> int:
-        """Nanoseconds since a moment that stays the same."""
+        """Nanoseconds since a fixed moment."""
         return time.perf_counter_ns()
 
     def wait_until(self, ns: int, ended: threading.Event) -> bool:
@@ -247,7 +247,7 @@ class Clock:
         return ended.wait(max(0.0, (ns - self.now_ns()) / 1e9))
 
 
-def load(
+def send_all(
     send: Sends,
     requests: list[TimedRequest],
     concurrency: int | None = None,
@@ -312,7 +312,7 @@ def load(
 
 
 class _Load:
-    """What the threads of one run share. Each takes the next request, waits until it is due, and sends it."""
+    """State that the threads of a load share: each takes the next request, waits until it is due, and sends it."""
 
     def __init__(
         self,
@@ -394,7 +394,7 @@ class _Load:
         return row
 
     def _facts(self, index: int) -> dict:
-        """What is known of a request before it is sent; what is not in its row is not a number there."""
+        """What is known of a request before it is sent; a column without a value becomes NaN."""
         request = self._requests[index]
         lengths = {"input_len": request.input_len, "output_len": 0, "max_tokens": request.max_tokens}
         return {"request": index, **lengths, "error": ""}

@@ -1,4 +1,4 @@
-"""A service-level objective: what an answer must keep to so that it counts, and how many a second do.
+"""A service-level objective: the limits that an answer must keep to count, and the goodput under them.
 
     objective = parse("ttft=500,itl=40")
     objective.met(run.requests).mean()          # share of all requests
@@ -44,7 +44,7 @@ class Objective:
         return {column: limit for column, limit in named.items() if limit is not None}
 
     def met(self, requests: pd.DataFrame) -> pd.Series:
-        """Which rows of `Run.requests` keep every limit; an answer of one token, which has no ITL, any of that."""
+        """Which rows of `Run.requests` keep every limit; an answer of one token keeps any limit on ITL."""
         kept = requests["error"] == ""
         for column, limit in self.limits.items():
             values = requests[column].astype(float)
@@ -52,7 +52,7 @@ class Objective:
         return kept
 
     def check_streaming(self, stream: bool) -> None:
-        """Refuse limits of what only a streamed answer has."""
+        """Refuse limits on TTFT and ITL where answers are not streamed."""
         if not stream and {"ttft_ms", "itl_ms"} & set(self.limits):
             raise CourseError("An objective of ttft or itl needs answers in pieces: add --stream.")
 

@@ -1,7 +1,7 @@
 """Any server with OpenAI's endpoints as a target: vLLM's, llama.cpp's, SGLang's, TensorRT-LLM's.
 
     send = OpenAISender("http://127.0.0.1:8080", tokenizer, stream=True)
-    run = load(send, requests)
+    run = send_all(send, requests)
 
 It is asked at /v1/completions, greedily, with our chat template, for answers of exactly `max_tokens` tokens. Tokens are
 those of our tokenizer in the text that comes, whatever the server says of itself.

@@ -54,9 +54,6 @@ BUILDS = {
     "INT8 KV": BuildConfig(kv_cache_quant_algo="INT8"),
 }
 
-Step = Callable[[str], None]
-
-
 # What is compared -----------------------------------------------------------------------------------------------------
 
 
@@ -190,7 +187,6 @@ def bench(
                 turns = take_turns(
                     {each: partial(_iteration_s, runner, text) for each, runner in runners.items()},
                     ROUNDS,
-                    warm_up=False,
                 )
                 for each, rounds in turns.items():
                     seconds[each] += rounds
@@ -280,7 +276,9 @@ def _groups(text: np.ndarray) -> list[slice]:
     return [slice(begin, begin + GROUP) for begin in range(0, len(text), GROUP)]
 
 
-def _expected(source: Checkpoint, text: np.ndarray, file: IO[bytes], step: Step) -> tuple[np.ndarray, list[float]]:
+def _expected(
+    source: Checkpoint, text: np.ndarray, file: IO[bytes], step: Callable[[str], None]
+) -> tuple[np.ndarray, list[float]]:
     """`_reference` of all windows, the log-probabilities being in `file`; the checkpoint's model is gone afterwards."""
     model, own = models.huggingface.reference(source), []
     for group in _groups(text):

@@ -1,4 +1,4 @@
-"""What a benchmark leaves behind: figures, and a row a request.
+"""Figures of a load, and its requests as a CSV file.
 
 figures = summary(run)
 write(Path("run.csv"), run.requests)
@@ -61,7 +61,7 @@ def summary(run: Run) -> dict[str, float | None]:
 
 
 def _late_ms(run: Run) -> pd.Series:
-    """How much later than due each request was sent that was."""
+    """Milliseconds by which each request that was sent was late."""
     return ((run.requests["sent_s"] - run.requests["due_s"]).astype(float) * 1000).dropna().clip(lower=0)
 
 
@@ -93,7 +93,7 @@ def _number(value: float) -> float | None:
 
 
 def check_writable(path: Path | None) -> None:
-    """Refuse now what could not be written after the benchmark.
+    """Refuse, before a benchmark, a file that could not be written after it.
 
     Raises
     ------

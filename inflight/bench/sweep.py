@@ -1,4 +1,4 @@
-"""Arrival rate against latency and goodput: at which load a deployment breaks, and where arithmetic says it does.
+"""Latency and goodput at rising arrival rates: the rate above which a server falls behind, and its predicted capacity.
 
     result = sweep(send, make, parse("ttft=500,itl=40"), slots=8, log_path=log)
     result["knee"], result["ratios"]["capacity_measured_over_predicted"]["median"]
@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from inflight.bench import report, trace_run
-from inflight.bench.load import Run, Sender, Sends, load
+from inflight.bench.load import Run, Sender, Sends, send_all
 from inflight.bench.objective import LIMITS, Objective
 from inflight.bench.turns import Progress, result, silent, spread
 from inflight.bench.workload import TimedRequest
@@ -87,9 +87,9 @@ def sweep(
     Raises
     ------
     CourseError
-        As `check`; no request is answered; it ended before a rate was measured.
+        As `validate`; no request is answered; it ended before a rate was measured.
     """
-    check(rates, requests, rounds)
+    validate(rates, requests, rounds)
     rows: list[dict] = []
     cost, stopped = None, ""
 
@@ -100,7 +100,7 @@ def sweep(
             for turn in range(1, rounds + 1):
                 what = f"{rate:g} requests per second, round {turn} of {rounds}"
                 tell = lambda done, total, what=what: progress(what, done, total)
-                run = load(send, make(rate, number, turn), progress=tell)
+                run = send_all(send, make(rate, number, turn), progress=tell)
                 keep(run, rate, turn)
                 if run.stopped:
                     run.whole()
@@ -130,7 +130,7 @@ def sweep(
     return _result(settings, rows, cost, slots, stopped)
 
 
-def check(rates: tuple[float, ...] | None, requests: int, rounds: int) -> None:
+def validate(rates: tuple[float, ...] | None, requests: int, rounds: int) -> None:
     """Refuse what `sweep` cannot do, with a CourseError."""
     if requests < 8 or rounds < 1:
         raise CourseError(f"{requests} requests in {rounds} rounds are too few: ask for 8 in 1 at least.")
@@ -145,15 +145,15 @@ def _rate(per_s: float) -> float:
 
 def _warm_up(send: Sends, requests: list[TimedRequest], users: int) -> float:
     """Send the requests twice, `users` under way; requests a second of the second time."""
-    load(send, requests, users).whole()
-    return report.summary(load(send, requests, users).whole())["requests_per_s"]
+    send_all(send, requests, users).whole()
+    return report.summary(send_all(send, requests, users).whole())["requests_per_s"]
 
 
 # A rate ---------------------------------------------------------------------------------------------------------------
 
 
 def figures(run: Run, objective: Objective, slots: int) -> dict[str, float | None]:
-    """What one round comes to, from the end of its filling to its last arrival; what is `full_per_s` has its own end.
+    """Figures of one round, from the end of its filling to its last arrival; `full_per_s` has an end of its own.
 
     Who came before it and is answered in it counts as served, who comes in it and is answered later does not: where the
     queue keeps its length, the two are as many.
@@ -205,7 +205,7 @@ def _full_per_s(run: Run, slots: int) -> float | None:
 
 
 def row(rate: float, rounds: list[dict], slots: int) -> dict:
-    """A rate: of its rounds' figures `_median`, `_min`, `_max`; `errors`; whether it is `over_limit`, and `kept`."""
+    """A rate's row: `_median`, `_min`, `_max` of its rounds' figures; `errors`; whether `over_limit`, and `kept`."""
     found: dict = {"rate": rate, "rounds": len(rounds)}
     for name in rounds[0]:
         values = [one[name] for one in rounds]

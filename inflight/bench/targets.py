@@ -1,7 +1,7 @@
 """Where a load goes: to a server for the occasion, a Triton that runs already, or one with OpenAI's endpoints.
 
 with target(None, engine_dir, stream=True) as (send, log):
-    run = load(send, requests)
+    run = send_all(send, requests)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OPENAI = "openai:"
 
 @contextlib.contextmanager
 def serving(repo: Path) -> Iterator[Server]:
-    """A server of a repository, for the occasion: at its end nothing is waited for that still runs in it."""
+    """Start a server of a repository for the block; its end waits for no request that still runs."""
     server = Server(repo).start()
     try:
         yield server

@@ -13,7 +13,7 @@ import pandas as pd
 
 from inflight import files
 from inflight.bench import report
-from inflight.bench.load import COLUMNS, Run, load, sender
+from inflight.bench.load import COLUMNS, Run, send_all, sender
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.triton import telemetry
@@ -24,7 +24,7 @@ LOOK_EVERY_S = 0.1  # how often `follow` reads the iteration log
 
 @dataclass(frozen=True)
 class TraceRun:
-    """What came of a trace.
+    """What the clients and the engine saw of one trace.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class TraceRun:
 
     @property
     def stays(self) -> pd.DataFrame:
-        """Who ran where: see `telemetry.slots`; empty where the log does not tell."""
+        """Who ran where: see `telemetry.slots`."""
         return telemetry.slots(self.log)
 
 
@@ -97,31 +97,30 @@ def run(
     """
     start = files.size(log_path)
     with sender(client, model, stream, tokenizer) as send:
-        whole = load(send, requests, concurrency).whole()
+        whole = send_all(send, requests, concurrency).whole()
     return TraceRun(whole, _log(log_path, start))
 
 
 def follow(client: Client, requests: list[TimedRequest], log_path: str | Path) -> Iterator[TraceRun]:
-    """As `run`, and tell meanwhile: yields what the engine has done so far, `requests` still empty; the last is whole.
+    """Run a trace as `run` does, and yield what the engine has done so far: `requests` is empty but in the last one.
 
     For pictures, not for measurements: reading the log takes time from the engine. Closed early, as when a loop over it
     is left, it ends the requests that are under way.
     """
     start, started_at = files.size(log_path), time.time()
     with sender(client) as send, ThreadPoolExecutor(1) as pool:
-        running = pool.submit(load, send, requests)
+        running = pool.submit(send_all, send, requests)
         try:
             while not wait([running], timeout=LOOK_EVERY_S).done:
                 if files.size(log_path) > start:
-                    so_far = _log(log_path, start, whole=False)
-                    yield TraceRun(Run(pd.DataFrame(columns=COLUMNS), started_at), so_far)
+                    yield TraceRun(Run(pd.DataFrame(columns=COLUMNS), started_at), _log(log_path, start))
         finally:
             if not running.done():
                 send.abort()
     yield TraceRun(running.result().whole(), _log(log_path, start))
 
 
-def _log(log_path: str | Path, start: int, whole: bool = True) -> pd.DataFrame:
+def _log(log_path: str | Path, start: int) -> pd.DataFrame:
     """What the engine has added to its log since it had `start` bytes, counted from 1 on; no log is an empty one."""
-    log = telemetry.iterations(log_path if Path(log_path).exists() else os.devnull, start, whole)
+    log = telemetry.iterations(log_path if Path(log_path).exists() else os.devnull, start)
     return log.assign(iteration=range(1, len(log) + 1))

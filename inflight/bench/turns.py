@@ -23,19 +23,15 @@ def silent(what: str, done: int, total: int) -> None:
     """A `Progress` that tells nothing."""
 
 
-def take_turns(
-    ways: Mapping[str, Callable[[], One]], rounds: int, progress: Progress = silent, warm_up: bool = True
-) -> dict[str, list[One]]:
+def take_turns(ways: Mapping[str, Callable[[], One]], rounds: int, progress: Progress = silent) -> dict[str, list[One]]:
     """Call every way once a round, in an order that turns around from round to round.
 
     Parameters
     ----------
     ways : dict of str to function
-        Each makes one measurement.
+        Each makes one measurement, and warms up by itself.
     rounds : int
         Rounds that count, at least 1.
-    warm_up : bool
-        Whether a round that is not counted goes before them; if not, each way warms up by itself.
 
     Returns
     -------
@@ -44,21 +40,19 @@ def take_turns(
         ends the turns early, with the rounds that are whole; before it, it is raised.
     """
     whole: dict[str, list[One]] = {name: [] for name in ways}
-    first = 0 if warm_up else 1
-    for number in range(first, rounds + 1):
+    for number in range(1, rounds + 1):
         now: dict[str, One] = {}
         try:
             for name in list(ways)[:: 1 if number % 2 else -1]:
-                title = f"round {number} of {rounds}: {name}" if number else f"warm-up: {name}"
-                progress(title, (number - first) * len(ways) + len(now), (rounds + 1 - first) * len(ways))
+                done = (number - 1) * len(ways) + len(now)
+                progress(f"round {number} of {rounds}: {name}", done, rounds * len(ways))
                 now[name] = ways[name]()
         except (KeyboardInterrupt, SystemExit):
             if number < 2:
                 raise
             break
-        if number:
-            for name in ways:
-                whole[name].append(now[name])
+        for name in ways:
+            whole[name].append(now[name])
     return whole
 
 

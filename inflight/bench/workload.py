@@ -1,4 +1,4 @@
-"""What is sent, how long an answer is asked for, and when: a list of requests.
+"""Workloads: lists of requests, each with its prompt, the length of its answer and the time at which it is sent.
 
     requests = trace("mild", tokenizer)                                         # a named set, in one burst
     requests = from_dataset(read_dataset(), tokenizer)                          # articles to be summarized
@@ -291,7 +291,7 @@ def from_trace(
 
 @dataclass(frozen=True)
 class Traffic:
-    """What is sent and when.
+    """Which requests `inflight bench load` and `sweep` send, and when.
 
     Attributes
     ----------

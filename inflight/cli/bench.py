@@ -35,22 +35,15 @@ AS_JSON = typer.Option("--json", help="Print one JSON object, not a table.")
 
 WARM_UP_REQUESTS = 16  # before a load; they are not counted
 
-ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
-
-# Commands that went -> what does it now; for one release.
-GONE = {
-    "serving-tax": "inflight bench compare in-process ensemble --dataset mild --concurrency 8",
-    "peer": "inflight bench compare openai:URL ensemble",
-    "floor": "inflight bench gpt2, whose ratios over the bandwidth floor say it of GPT-2",
-    "honesty": "python -m pytest tests/bench/test_honesty.py",
-    "perf-analyzer": "the perf_analyzer command that REFERENCE.md has, against inflight serve",
-}
-
-app = typer.Typer(no_args_is_help=True, help="Benchmarks: load, latencies, and ratios measured in one run.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Benchmarks: load, latencies, and ratios measured in one run. What dynamic batching and a KV cache gain, "
+    "lectures 06 and 08 measure: [bold]inflight run 06 08[/].",
+)
 
 
-@app.command()
-def load(
+@app.command("load")
+def load_command(
     url: Annotated[str | None, URL] = None,
     model: Annotated[str, MODEL] = "ensemble",
     dataset: Annotated[str, DATASET] = "dataset",
@@ -87,7 +80,7 @@ def load(
     ):
         show("warming up", 0, 1)
         bench.load.warm_up(send, asked, WARM_UP_REQUESTS)
-        run = bench.load.load(send, asked, concurrency, lambda done, total: show("requests answered", done, total))
+        run = bench.load.send_all(send, asked, concurrency, lambda done, total: show("requests answered", done, total))
     if csv is not None:
         bench.report.write(csv, run.requests)
     settings = {
@@ -112,8 +105,8 @@ def load(
     terminal.finish(run.trouble)
 
 
-@app.command()
-def sweep(
+@app.command("sweep")
+def sweep_command(
     url: Annotated[str | None, URL] = None,
     model: Annotated[str, MODEL] = "ensemble",
     dataset: Annotated[str, DATASET] = "mild",
@@ -136,7 +129,7 @@ def sweep(
     wanted = bench.objective.parse(objective or ("ttft=1000" if stream else "latency=10000"))
     wanted.check_streaming(stream)
     rising = _rates(rates)
-    bench.sweep.check(rising, requests, rounds)
+    bench.sweep.validate(rising, requests, rounds)
     traffic = bench.workload.Traffic(dataset, cv=cv, system_prompt=system_prompt)
     engine_dir = engine_dir or terminal.cached_engine()
     build = engine.read(engine_dir).build_config
@@ -182,8 +175,8 @@ def _rates(text: str | None) -> tuple[float, ...] | None:
         raise CourseError(f"--rates {text}: write requests per second with commas between, such as 1,2,4.") from None
 
 
-@app.command()
-def compare(
+@app.command("compare")
+def compare_command(
     first: Annotated[
         str,
         typer.Argument(
@@ -208,7 +201,7 @@ def compare(
     Another server with the same model and as many slots, without a memory of earlier prompts:
     [bold]... compare openai:http://127.0.0.1:8080 ensemble[/]
     """
-    bench.compare.check(first, second, rounds)
+    bench.compare.validate(first, second, rounds)
     source = checkpoints.fetch(checkpoint)
     with terminal.progress("Preparing the engine (built once, then kept)"):
         engine_dir = engine.cached(source, BuildConfig(max_batch_size=max_batch_size))
@@ -222,49 +215,6 @@ def compare(
             first, second, engine_dir, asked, scratch, concurrency, rounds, checkpoint_dir, show
         )
     result["settings"] |= {"dataset": dataset, "checkpoint": source.name}
-    print_benchmark(result, as_json)
-    terminal.finish()
-
-
-@app.command("gpt2")
-def gpt2_command(
-    checkpoint: Annotated[str, typer.Option(help="A GPT-2: see `inflight gpt2 race`.")] = "gpt2-124m-random",
-    streams: Annotated[int, typer.Option(help="Requests at once.")] = 8,
-    tokens: Annotated[int, typer.Option(help="Tokens of each answer.")] = 64,
-    rounds: Annotated[int, ROUNDS] = 3,
-    as_json: Annotated[bool, AS_JSON] = False,
-) -> None:
-    """Compare ways to serve GPT-2 with Triton: whole batches, a token at a time, with a KV cache. It takes minutes.
-
-    Example: [bold]inflight bench gpt2 --streams 8 --tokens 64[/]
-    """
-    with terminal.progress(f"Preparing the checkpoint {checkpoint}"):
-        folder = models.gpt2_checkpoint.find(checkpoint)
-    with TemporaryDirectory(prefix="inflight-bench-") as scratch, terminal.progress("Loading the checkpoint") as show:
-        result = bench.gpt2.bench(folder, scratch, streams, tokens, rounds, progress=show)
-    result["settings"]["checkpoint"] = Path(checkpoint).name
-    print_benchmark(result, as_json)
-    terminal.finish()
-
-
-@app.command("batchers")
-def batchers_command(
-    rounds: Annotated[int, ROUNDS] = 5,
-    requests: Annotated[int, typer.Option(help="Texts per turn, one per request.")] = 96,
-    max_batch_size: Annotated[int, typer.Option(help="Most texts in a batch; twice as many are under way.")] = 8,
-    as_json: Annotated[bool, AS_JSON] = False,
-) -> None:
-    """Compare text-embedding without and with dynamic batching, and the gain that the cost of a batch predicts.
-
-    Example: [bold]inflight bench batchers --rounds 3[/]
-    """
-    bench.dynamic_batching.check(rounds, requests, max_batch_size)
-    source = checkpoints.fetch()
-    with terminal.progress("Preparing the checkpoint"):
-        folder = models.huggingface.folder(source)
-    with TemporaryDirectory(prefix="inflight-bench-") as scratch, terminal.progress("starting Triton") as show:
-        result = bench.dynamic_batching.bench(folder, scratch, rounds, requests, max_batch_size, show)
-    result["settings"]["checkpoint"] = source.name
     print_benchmark(result, as_json)
     terminal.finish()
 
@@ -287,18 +237,6 @@ def quality_command(
     terminal.finish()
 
 
-def gone(group: typer.Typer, command: str, instead: str) -> None:
-    """Have a command that went say what does it now."""
-
-    @group.command(command.split()[-1], hidden=True, context_settings=ANYTHING)
-    def _gone() -> None:
-        raise CourseError(f"{command} is no longer a command. Use this: {instead}.")
-
-
-for _name, _instead in GONE.items():
-    gone(app, f"inflight bench {_name}", _instead)
-
-
 # Printing -------------------------------------------------------------------------------------------------------------
 
 
@@ -317,16 +255,8 @@ def print_benchmark(result: dict, as_json: bool, upright: bool = False) -> None:
     if upright:
         rows = [{"": name, "value": value} for name, value in rows[0].items() if value not in (None, "")]
     _print_rows(rows)
-    for name in ("floor", "cost"):
-        if name in result:
-            known = [f"{key.replace('_', ' ')} {_cell(key, value)}" for key, value in result[name].items()]
-            console.print(f"{name}: {', '.join(known)}", highlight=False)
-    expected = result.get("predicted", {})
     for name, ratio in result["ratios"].items():
-        beside = f", predicted {expected[name]:.2f}" if name in expected else ""
-        console.print(
-            f"{name}: {ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f}){beside}", highlight=False
-        )
+        console.print(f"{name}: {ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f})", highlight=False)
     facts = result["machine"]
     parts = [facts["cpu"], f"{facts['cores']} cores", f"{facts['memory_gib']} GiB", facts["gpu"] or "no GPU"]
     if device := result["settings"].get("device"):
@@ -350,6 +280,4 @@ def _cell(name: str, value: object) -> str:
     if isinstance(value, float):
         decimals = 2 if {"over", "share", "meet", "rate", "/s"} & set(name.replace("_", " ").split()) else 1
         return f"{value:.{decimals if abs(value) < 1000 else 0}f}"
-    if isinstance(value, dict):
-        return ", ".join(f"{key}: {_cell(name, one)}" for key, one in value.items())
     return "-" if value is None else str(value)

@@ -27,12 +27,6 @@ from inflight.errors import CourseError
 from inflight.triton.repository.layout import BASELINE, BLS, DEFAULT_CONTRACT, LLMAPI, OLDEST_CONTRACT, PIPELINE
 
 NONE = "none"  # on the command line, for None
-# Commands that went -> what does it now; for one release.
-GONE = {
-    "accept": "nothing, as an engine's folder is loaded as it is",
-    "fetch": "set-up installs the course's model; inflight build --checkpoint takes any other as it is, by its path "
-    "or its Hugging Face id",
-}
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -63,37 +57,38 @@ def _inflight() -> None:
 
 @app.command()
 def doctor(
-    learners: Annotated[
-        int | None, typer.Option("--class", metavar="N", help="Whether this machine is large enough for N learners.")
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
     """Show what the course needs and what this machine has; exit 1 when something required is missing.
 
-    Example: [bold]inflight doctor[/] or [bold]inflight doctor --class 30[/]
+    Example: [bold]inflight doctor[/]
     """
     from inflight import machine
 
-    rows = machine.checks() if learners is None else machine.class_checks(learners)
+    rows = machine.checks()
     if as_json:
         facts = {"checks": [dataclasses.asdict(row) for row in rows], "machine": machine.describe()}
         print(json.dumps(facts, indent=2))
     else:
-        _print_checks(rows, "inflight doctor" if learners is None else f"inflight doctor: a class of {learners}")
+        _print_checks(rows)
     if any(row.required and not row.ok for row in rows):
         raise typer.Exit(1)
 
 
-def _print_checks(rows: list, title: str) -> None:
+def _print_checks(rows: list) -> None:
     # Without lines between its columns, which a narrow terminal has no room for; nothing in it is cut off.
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(
+        title="inflight doctor", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0)
+    )
     for name in ("", "", "needed", "here"):
         table.add_column(name, overflow="fold")
     for row in rows:
-        mark = "[green]ok[/]" if row.ok else "[red]no[/]" if row.required else "[yellow]-[/]"
+        mark = {"ok": "[green]ok[/]", "no": "[red]no[/]", "-": "[yellow]-[/]"}[row.mark]
         here = escape(row.have) + (f"\n[bold]fix:[/] {escape(row.fix)}" if row.fix else "")
         table.add_row(mark, row.name, escape(row.need), here)
     console.print(table)
+    if any(row.mark == "-" for row in rows):
+        console.print("- works as it is; its fix says what would be better.")
 
 
 # Engine and repository ------------------------------------------------------------------------------------------------
@@ -192,17 +187,11 @@ def serve(
         int | None,
         typer.Option(help="OpenAI's protocol, too; sets decoupled_mode."),
     ] = None,
-    image: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run a model repository on 127.0.0.1 until Ctrl-C; a second Ctrl-C does not wait for running requests.
 
     Example: [bold]inflight serve --http-port 8000 --grpc-port 8001[/]
     """
-    if image is not None:
-        raise CourseError(
-            "--image is no option any more: the course starts no containers. Start yours with the command in "
-            "assets/lab-gpu/README.md, and give the course its address: INFLIGHT_URL=http://127.0.0.1:8000."
-        )
     if repo is not None and (engine_dir or values or with_llama_python or with_bls or contract):
         raise CourseError(
             "A repository that exists is served as it is: leave out --engine-dir, --set, --contract, --with-bls and "
@@ -270,8 +259,8 @@ def _ask(url: str, model: str, text: str, max_tokens: int, stream: bool) -> None
 # Course --------------------------------------------------------------------------------------------------------------
 
 
-@app.command()
-def run(
+@app.command("run")
+def run_command(
     lessons: Annotated[
         list[str] | None, typer.Argument(help="Lessons, such as 00 or 03_serve; all by default.")
     ] = None,
@@ -299,7 +288,7 @@ def slides(
 ) -> None:
     """Write slides made from a lesson's cells: one HTML file, with notes, that needs no network.
 
-    The arrow keys turn the pages, n shows the notes, p opens them in a second window, f is full screen.
+    They are reveal.js: the arrow keys turn the pages, s opens the presenter's window with the notes, f is full screen.
 
     Example: [bold]inflight slides 04[/]
     """
@@ -343,8 +332,6 @@ def lab(
         workspace.open_lab(folder, first, jupyters)
 
 
-for _name, _instead in GONE.items():
-    bench.gone(app, f"inflight {_name}", _instead)
 app.command()(progress.progress)
 app.add_typer(bench.app, name="bench")
 app.add_typer(gpt2.app, name="gpt2")

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
     from inflight.triton import Server
 
-GPT2_CHECKPOINT = typer.Option(
-    help="course-gpt2, gpt2-124m-random, gpt2, a Hugging Face folder, or owner/name of its hub."
-)
+GPT2_CHECKPOINT = typer.Option(help="course-gpt2, gpt2, a Hugging Face folder, or owner/name of its hub.")
 
 app = typer.Typer(no_args_is_help=True, help="GPT-2 served by Triton: whole batches, and a token at a time.")
 

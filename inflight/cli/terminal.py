@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +23,6 @@ from inflight.errors import CourseError
 if TYPE_CHECKING:
     from inflight.triton import Server
 
-MOST_RESTARTS, RESTARTS_WITHIN_S = 3, 600  # of a server that dies
 LINE_EVERY_S = 5.0  # where there is no terminal to draw a bar in
 
 console = Console()
@@ -119,26 +117,16 @@ def server(repo: Path, **options) -> Iterator[Server]:
 
 
 def keep_serving(server: Server, notes: str) -> None:
-    """Show the states of a server's models, and `notes`; start it again when it dies, a few times.
+    """Show the states of a server's models, and `notes`; return never, but by a signal.
 
     Raises
     ------
     CourseError
-        It died more often than that, or does not start again.
+        The server has died; the message says of what.
     """
     console.print(_states(server))
     console.print(notes, highlight=False)
-    deaths: deque[float] = deque(maxlen=MOST_RESTARTS + 1)
-    while True:
-        try:
-            server.wait()
-        except CourseError as error:
-            deaths.append(time.monotonic())
-            if len(deaths) > MOST_RESTARTS and deaths[-1] - deaths[0] < RESTARTS_WITHIN_S:
-                raise
-            console.print(f"{time.strftime('%H:%M:%S')}  {str(error).splitlines()[0]} It is started again.")
-            server.start()
-            console.print(f"{time.strftime('%H:%M:%S')}  It answers again.")
+    server.wait()
 
 
 def _states(server: Server) -> Table:

@@ -347,16 +347,22 @@ class Chunk:
     Attributes
     ----------
     token_ids : list of int
-        A prompt or a part of one, or the single token made last.
+        A prompt or a part of one, or the token made last.
     num_past : int
         Tokens of the sequence that are in the cache already.
     blocks : list of int
         Its cache blocks, with room for past and new tokens.
+    is_context : bool
+        Whether it is of the context phase (prefill), and not of the generation phase (decode).
+    num_logits : int
+        For how many of its last tokens the logits that follow them are wanted: none where the prompt goes on.
     """
 
     token_ids: list[int]
     num_past: int
     blocks: list[int]
+    is_context: bool = True
+    num_logits: int = 1
 
 
 @dataclass(frozen=True)

@@ -208,14 +208,14 @@ class Executor:
 
         What goes wrong with one of them ends that one.
         """
-        num_finished = 0
-        for (sequence, chunk), row in zip(chunks.items(), logits):
+        num_finished, rows = 0, iter(logits)
+        for sequence, chunk in chunks.items():
             sequence.last_computed = self._iteration + 1
             self._sequences.computed(sequence, chunk)
-            if sequence.num_pending:
+            if not chunk.num_logits:
                 continue
             try:
-                reason = _take_token(sequence, row)
+                reason = _take_token(sequence, next(rows))
             except Exception as error:
                 sequence.error, reason = self._what_happened(error), "error"
             if reason:
@@ -424,8 +424,7 @@ class Executor:
     def _record(self, started: tuple[float, float], chunks: dict[Sequence, Chunk], num_finished: int) -> None:
         rows = []
         for sequence, chunk in chunks.items():
-            num_new = len(chunk.token_ids)
-            is_context = num_new > 1 or chunk.num_past < len(sequence.request.input_ids)
+            num_new, is_context = len(chunk.token_ids), chunk.is_context
             num_blocks = self.blocks.blocks_for(chunk.num_past + num_new)  # the sequence's own are gone if it finished
             rows.append([sequence.id, num_new if is_context else 0, 0 if is_context else num_new, num_blocks])
         lines = self._sequences

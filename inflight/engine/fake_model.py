@@ -34,15 +34,18 @@ class FakeModel:
         self._cache = np.full((num_blocks, self.info.build_config.tokens_per_block), EMPTY, np.int64)
 
     def forward(self, chunks: list[Chunk]) -> np.ndarray:
-        """One-hot logits, float32 [len(chunks), vocab_size], at `next_token` of what each sequence's blocks hold."""
+        """One-hot logits, float32 [sum of num_logits, vocab_size], at `next_token` of what a sequence's blocks hold."""
         vocab_size, width = self.info.pretrained_config["vocab_size"], self._cache.shape[1]
         for chunk in chunks:
             for position, token in enumerate(chunk.token_ids, chunk.num_past):
                 self._cache[chunk.blocks[position // width], position % width] = token
-        logits = np.zeros((len(chunks), vocab_size), np.float32)
-        for row, chunk in zip(logits, chunks):
-            length = chunk.num_past + len(chunk.token_ids)
-            row[next_token(self._cache[chunk.blocks].reshape(-1)[:length].tolist(), vocab_size)] = 1.0
+        rows = []
+        for chunk in chunks:
+            held, length = self._cache[chunk.blocks].reshape(-1).tolist(), chunk.num_past + len(chunk.token_ids)
+            for end in range(length - chunk.num_logits + 1, length + 1):
+                rows.append(next_token(held[:end], vocab_size))
+        logits = np.zeros((len(rows), vocab_size), np.float32)
+        logits[np.arange(len(rows)), rows] = 1.0
         return logits
 
 

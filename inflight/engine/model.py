@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import psutil
 
 from inflight.engine.config import Chunk
@@ -42,9 +43,9 @@ class Model(Protocol):
 
         Returns
         -------
-        float32 array [len(chunks), vocab_size]
-            Logits that follow the last new token of each chunk; valid until the next call. A model that keeps them on
-            a GPU gives rows that know their `argmax()` and that `numpy.asarray` brings.
+        float32 array [sum of num_logits, vocab_size]
+            Logits that follow the last `num_logits` tokens of each chunk, in their order; valid until the next call. A
+            model that keeps them on a GPU gives rows that know their `argmax()` and that `numpy.asarray` brings.
         """
         ...
 
@@ -65,6 +66,11 @@ def load(engine: str | Path | EngineInfo) -> Model:
         )
     module, _, runner = RUNNERS[name].partition(":")
     return getattr(import_module(module), runner)(info)
+
+
+def rows_with_logits(chunks: list[Chunk], ends: np.ndarray) -> np.ndarray:
+    """Which tokens of an iteration logits are wanted after, int64 [sum of num_logits], where `ends` ends each chunk."""
+    return np.concatenate([np.arange(end - chunk.num_logits, end) for chunk, end in zip(chunks, ends)]).astype(np.int64)
 
 
 def free_bytes(info: EngineInfo) -> int:

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
+from operator import index
 from pathlib import Path
 
 from inflight.engine.config import BuildConfig, ExecutorConfig
@@ -80,7 +81,8 @@ class OwnScheduler:
             plan = self._scheduler.schedule(now)
         if isinstance(plan, Plan):
             with contextlib.suppress(TypeError, ValueError):
-                return Plan(list(plan.admit), dict(plan.compute), list(plan.pause))
+                compute = {index(request): index(tokens) for request, tokens in dict(plan.compute).items()}
+                return Plan(list(map(index, plan.admit)), compute, list(map(index, plan.pause)))
             raise SchedulerError(
                 f"{self.place}: schedule() gave a plan that is not made of request ids and numbers of tokens."
             )

@@ -123,7 +123,7 @@ def play(
 
 def _until_something_changes(chunks: dict[Sequence, Chunk], ends: Mapping[int, int], tokens_per_block: int) -> int:
     """Iterations until an answer ends or needs a block; 1 where a prompt is computed."""
-    if any(sequence.num_pending > 1 for sequence in chunks):
+    if any(chunk.is_context for chunk in chunks.values()):
         return 1
     return min(
         min(

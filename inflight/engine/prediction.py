@@ -111,23 +111,20 @@ def iteration_cost(log: pd.DataFrame) -> IterationCost:
     """What iterations cost, from an iteration log (`telemetry.iterations`).
 
     Every number of answers up to the largest must be there with no prompt beside it, as in a run of 1, 2, … requests
-    at once. Medians, so that a single slow iteration does not count. A log that names no requests stands in for the
-    engine's own and has not seen every iteration: there, what lies between two numbers is taken as on a line.
+    at once. Medians, so that a single slow iteration does not count.
 
     Raises
     ------
     CourseError
         The log lacks a number of answers, or prompts.
     """
-    if not log["requests"].map(len).any():
-        return _cost_from_samples(log)
     answers = log["requests"].map(lambda rows: sum(row[2] > 0 for row in rows))
     # From one start to the next: what lies between two iterations is part of their cost.
     lasted = (log["timestamp"].shift(-1) - log["timestamp"]) * 1000
     lasted = lasted.where(log["finished"] == 0, log["iteration_ms"])  # after a request has left, the engine may be idle
     pure = log["context_tokens"] == 0
     cost = lasted[pure].groupby(answers[pure]).median()
-    missing = sorted(set(range(1, int(answers.max()) + 1)) - set(cost.index))
+    missing = sorted(set(range(1, int(answers.max() if len(log) else 0) + 1)) - set(cost.index))
     if missing or pure.all():
         lack = f"iterations with {missing[0]} answers and no prompt" if missing else "prompts"
         raise CourseError(
@@ -136,17 +133,3 @@ def iteration_cost(log: pd.DataFrame) -> IterationCost:
     cost[0] = 0.0
     beyond = (lasted - answers.map(cost))[~pure]
     return IterationCost(cost.sort_index(), float((beyond / log["context_tokens"][~pure]).median()))
-
-
-def _cost_from_samples(log: pd.DataFrame) -> IterationCost:
-    """As `iteration_cost`, of a log that tells neither who was in an iteration nor of each."""
-    log = log.reset_index(drop=True)  # several runs may have been put together
-    answers, pure = log["generation_tokens"], (log["context_tokens"] == 0) & (log["iteration_ms"] > 0)
-    cost = log["iteration_ms"][pure & (answers > 0)].groupby(answers).median()
-    if cost.empty:
-        raise CourseError("The iteration log has no iteration without a prompt: send requests of 16 tokens or more.")
-    cost = cost.reindex(range(1, int(answers.max()) + 1)).interpolate(limit_direction="both")
-    cost[0] = 0.0
-    with_prompt = (log["context_tokens"] > 0) & (log["iteration_ms"] > 0)
-    beyond = (log["iteration_ms"] - answers.map(cost))[with_prompt] / log["context_tokens"][with_prompt]
-    return IterationCost(cost.sort_index(), max(0.0, float(beyond.median())) if len(beyond) else 0.0)

@@ -146,8 +146,14 @@ class Sequences:
         for number, tokens in plan.compute.items():
             sequence = self.running[number]
             self.blocks.grow(sequence.blocks, len(sequence.tokens))
-            past = sequence.num_cached
-            chunks[sequence] = Chunk(sequence.tokens[past : past + tokens], past, sequence.blocks)
+            past, pending = sequence.num_cached, sequence.num_pending
+            chunks[sequence] = Chunk(
+                sequence.tokens[past : past + tokens],
+                past,
+                sequence.blocks,
+                is_context=pending > 1 or past < len(sequence.request.input_ids),
+                num_logits=int(tokens == pending),
+            )
         return chunks
 
     def computed(self, sequence: Sequence, chunk: Chunk) -> None:

@@ -188,7 +188,7 @@ def _read_parameters(parameters: dict) -> tuple[int, bool]:
 
 
 class TutorialGpt2(Gpt2):
-    """Every history in full at every step, padded on the left to the longest, in float32."""
+    """Computes every history in full at every step, padded on the left to the longest, in float32."""
 
     def __init__(self, folder: str | Path, device: str):
         super().__init__(folder, "float32", device)
@@ -217,7 +217,7 @@ class TutorialGpt2(Gpt2):
 
 
 class SlotGpt2(Gpt2):
-    """One forward pass for prompts and single tokens together, with a KV cache of `num_slots` rows; 0 for no cache.
+    """Computes prompts and single tokens in one forward pass, with a KV cache of `num_slots` rows; 0 for no cache.
 
     The tokens to compute stand one after the other, [tokens, width], whoever's they are: matrices and norms need not
     know. Only attention does. Sequences of which the cache holds all but the last token attend in one call over their

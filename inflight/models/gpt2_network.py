@@ -1,4 +1,4 @@
-"""GPT-2's layers, without a word on whose the tokens are: what is kept of a text, and who attends to what, is not here.
+"""GPT-2's layers. Which token belongs to which text, and what is cached of it, is the caller's to know.
 
     network = load("gpt2-folder")
     tokens = network.next_tokens(ids, positions, last, attend)

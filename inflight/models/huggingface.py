@@ -110,7 +110,7 @@ def token_streamer(give: Callable[[int], None]) -> BaseStreamer:
     from transformers.generation.streamers import BaseStreamer
 
     class Streamer(BaseStreamer):
-        """The first that comes is the prompt."""
+        """Passes tokens on; the first value that transformers puts is the prompt."""
 
         def __init__(self) -> None:
             self.is_answer = False
@@ -121,7 +121,7 @@ def token_streamer(give: Callable[[int], None]) -> BaseStreamer:
             self.is_answer = True
 
         def end(self) -> None:
-            """Whoever called the pipeline knows it then."""
+            """Nothing to do; transformers calls it."""
 
     return Streamer()
 

@@ -5,6 +5,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submodules=[
+        "blanks",
         "charts",
         "mine",
         "progress",
@@ -16,5 +17,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     ],
     submod_attrs={
         "checks": ["check"],
+        "comparison": ["told_apart"],
     },
 )

@@ -24,8 +24,8 @@ from traitlets import default
 from traitlets.config import Config
 
 from inflight.errors import CourseError
+from inflight.notebook import blanks
 from inflight.notebook.charts.display import PLOTLY_MIME
-from inflight.notebook.progress import is_progress
 from inflight.paths import COURSE
 
 NOTEBOOKS = COURSE / "notebooks"
@@ -150,12 +150,10 @@ def execute(
 
 def to_html(notebook: NotebookNode, path: Path, out: Path) -> str:
     """The page in the folder `out` of the executed notebook of `path`, from where its links lead."""
-    page = nbformat.from_dict(notebook)
-    for cell in page.cells:
-        if "outputs" in cell:
-            cell.outputs = [output for output in cell.outputs if not is_progress(output)]
-    exporter = HTMLExporter(raw_template=PAGE, config=Config(NbConvertBase={"display_data_priority": SHOWN}))
+    leave_out = {"enabled": True, "remove_cell_tags": {blanks.FOR_CI}}
+    config = Config(NbConvertBase={"display_data_priority": SHOWN}, TagRemovePreprocessor=leave_out)
+    exporter = HTMLExporter(raw_template=PAGE, config=config)
     resources = {"metadata": {"name": path.stem, "path": str(path.parent)}}
-    body, _ = exporter.from_notebook_node(page, resources=resources)
+    body, _ = exporter.from_notebook_node(notebook, resources=resources)
     body = re.sub(r'(<a [^>]*?href="\d\d_\w+)\.ipynb', r"\1.html", body)
     return re.sub(r'((?:href|src)=")\.\./', rf"\g<1>{os.path.relpath(path.parent.parent, out)}/", body)

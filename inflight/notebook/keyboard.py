@@ -67,7 +67,7 @@ export default { render };
 # JupyterLab marks each widget of a kernel that has gone with a broken chain, and nothing says what to do.
 _CSS = f"""
 .{PANEL}.jupyter-widgets-disconnected::before {{
-  content: "The kernel was restarted: this works again once its cell has been run again.";
+  content: "The kernel was restarted. Select this cell, choose Run → Run All Above Selected Cell, then run the cell.";
   font: bold var(--jp-widgets-font-size) system-ui, sans-serif; color: var(--jp-ui-font-color1); opacity: 1;
 }}
 .{PANEL} .jupyter-widgets-disconnected::before {{ content: none !important; }}

@@ -2,7 +2,7 @@
 
     guess = predict("How many batches will there be?")              # a number
     guess = predict("How many times as fast?", {"as fast": 1, "twice": 2, "eight times": 8})
-    print(guess.score(measured))                                    # in the cell that measures
+    print(guess.score(measured, "the median of 5 rounds"))          # in the cell that measures
 
 Nothing is chosen for you, and what is chosen after the measurement is marked as late.
 """
@@ -51,6 +51,7 @@ class Prediction(Panel):
     ):
         self.question, self._options = question, options
         self._right: str | float | None = None  # as measured; None before
+        self._judged = ""  # the number that an option was chosen by, and what it is
         self._is_late = False
         if options is None:
             self.field = ipywidgets.Text(placeholder="a number", tooltip=question, layout={"width": "12em"})
@@ -73,14 +74,16 @@ class Prediction(Panel):
     def __repr__(self) -> str:
         return f"Prediction: {self.question} {'none was made' if self.value is None else _shown(self.value)}"
 
-    def score(self, measured: str | float) -> str:
+    def score(self, measured: str | float, statistic: str = "") -> str:
         """Say how near the prediction came, in the widget too. To be called where it is measured.
 
         Parameters
         ----------
         measured : str or float
-            What came out. Where there are options with numbers, the nearest of them is right; where they have none, the
-            one that begins with this text.
+            What came out. Where there are options with numbers, the nearest of them is right, by ratio; where they have
+            none, the one that begins with this text.
+        statistic : str
+            Which number it is, such as "the median of 5 rounds".
 
         Returns
         -------
@@ -93,6 +96,10 @@ class Prediction(Panel):
             No option begins with the text, or more than one do.
         """
         self._right = self._right_one(measured)
+        named = f", {statistic}" if statistic else ""
+        self._judged = "" if isinstance(measured, str) else f" Measured: {_shown(measured)}{named}."
+        if self._options is None:  # the answer is the number itself
+            self._judged = f" That is {statistic}." if statistic else ""
         if self.value is not None and not self._is_late:
             is_right = self.value == self._right
             record.note("prediction", question=self.question, said=self.value, measured=self._right, right=is_right)
@@ -122,11 +129,11 @@ class Prediction(Panel):
         said, right = self.value, self._right
         late = " It was made after the measurement." if self._is_late else ""
         if said is None:
-            text = f"You made no prediction. It is {_shown(right)}."
+            text = f"You made no prediction. It is {_shown(right)}.{self._judged}"
         elif said == right:
-            text = f"Your prediction, {_shown(said)}, is right.{late}"
+            text = f"Your prediction, {_shown(said)}, is right.{self._judged}{late}"
         else:
-            text = f"Your prediction: {_shown(said)}. It is {_shown(right)}{_how_far(said, right)}.{late}"
+            text = f"Your prediction: {_shown(said)}. It is {_shown(right)}{_how_far(said, right)}.{self._judged}{late}"
         self.told.value = f"<span role='status'>{html.escape(text)}</span>"
         return text
 

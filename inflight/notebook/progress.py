@@ -1,30 +1,30 @@
-"""A line that says what a long cell is doing, how far it is, and for how many seconds.
+"""tqdm's bar for what takes long in a notebook, with seconds that go on while one step lasts.
 
-    with progress.wait("Starting the server"):                         # "Starting the server … 4 s"
+    with progress.wait("Starting the server"):                                 # "Starting the server … 4 s"
         server.start()
-    for size in progress.over((1536, 2560), "Cache", "{:,} tokens".format):    # "Cache: 2 of 2, 2,560 tokens … 11 s"
+    for size in progress.over((1536, 2560), "Cache", "{:,} tokens".format):    # "Cache: 50% … 1/2, 2,560 tokens"
         measure(size)
 
-A cell that is interrupted says so in a sentence.
-
-It is text, which changes in its place: a bar made of widgets stands still while a step lasts, and is broken on a page
-that is opened again after its kernel. It bears a mark, KEY, by which it is kept out of stored notebooks and pages.
+A bar appears when a second has passed, and is gone when its block ends. A run that nobody watches (COURSE_STRICT=1, as
+notebooks are built and tested) shows none. A cell that is interrupted says so in a sentence.
 """
 
 from __future__ import annotations
 
 import contextlib
-import html
-import secrets
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
 from typing import TypeVar
 
 from IPython import get_ipython
+from tqdm.notebook import tqdm
 
-KEY = "inflight_progress"  # in the metadata of an output
 TICK_S = 1.0
+# What JupyterLab shows as nothing, also when a notebook is opened again: there the view of a widget that is gone, which
+# would else stay in the file, reads "model not found".
+NOTHING = {"application/vnd.jupyter.widget-view+json": {"model_id": ""}, "text/plain": ""}
 
 Item = TypeVar("Item")
 
@@ -48,92 +48,61 @@ def ticking(tell: Callable[[float], None]) -> Iterator[None]:
         ticker.join()
 
 
-class Wait:
-    """What `wait` gives: call it with the name of each step as it begins."""
-
-    def __init__(self, what: str, total: int | None):
-        self._what, self._total, self._done, self._step = what, total, 0, ""
-        shell = get_ipython()
-        # Taken now: while what runs inside of a wait is captured, the wait itself still shows.
-        self._publish = None if shell is None else shell.display_pub.publish
-        self._shown_as, self._is_there = {"display_id": secrets.token_hex(8)}, False
-
-    def __call__(self, step: str, number: int | None = None, total: int | None = None) -> None:
-        """The next step begins. It fits where the package's benchmarks take a `progress`.
-
-        Parameters
-        ----------
-        step : str
-            What it is, in a few words.
-        number, total : int, optional
-            How many of how many parts are done; without them the calls are counted.
-        """
-        self._done, self._total = self._done + 1 if number is None else number, total or self._total
-        self._step = step
-
-    def tick(self, seconds: float) -> None:
-        """Say what is done for so long; nothing of what ends within a second."""
-        if seconds >= TICK_S:
-            of = f"{self._done} of {self._total}" if self._total else f"step {self._done}"
-            self._put(f"{self._what}: {of}, {self._step}" if self._step else self._what, f" … {seconds:.0f} s")
-
-    def end(self, how: str, seconds: float) -> None:
-        """Say that it has ended, how, and after how long."""
-        if self._is_there:
-            self._put(self._what, f" · {how} after {seconds:.0f} s")
-
-    def _put(self, *parts: str) -> None:
-        if self._publish is not None:
-            line = "".join(parts)
-            bundle = {"text/plain": line, "text/html": f"<div role='status'>{html.escape(line)}</div>"}
-            self._publish(bundle, {KEY: True}, transient=self._shown_as, update=self._is_there)
-            self._is_there = True
-
-
-_open: list[Wait] = []  # the innermost last
-
-
-def say(step: str) -> None:
-    """Tell the innermost wait, if there is one, that its next step begins: for what is called within somebody's wait.
-
-    Parameters
-    ----------
-    step : str
-        What it is, in a few words.
-    """
-    if _open:
-        _open[-1](step)
+_open: list[tqdm] = []  # the bars of the blocks that run, the innermost last
 
 
 @contextlib.contextmanager
-def wait(what: str, total: int | None = None) -> Iterator[Wait]:
-    """Say on the page, while the block runs, what it does and for how long; how far it is where its steps are told.
+def wait(what: str, total: int | None = None) -> Iterator[tqdm]:
+    """Show a bar while the block runs.
 
     Parameters
     ----------
     what : str
         A few words, such as "Building four engines".
     total : int, optional
-        How many steps there are.
+        How many steps there are. Without it the bar shows no more than the seconds.
 
     Yields
     ------
-    Wait
-        To be called with the name of each step as it begins.
+    tqdm
+        `update()` counts a step, `set_postfix_str(name)` names the one that runs.
     """
-    line, started, how = Wait(what, total), monotonic(), "ended early"
-    _open.append(line)
+    shell = get_ipython()
+    is_watched = shell is not None and os.environ.get("COURSE_STRICT") != "1"
+    form = None if total else "{desc}{postfix} … {elapsed_s:.0f} s"
+    bar = tqdm(desc=what, total=total, bar_format=form, leave=False, display=False, disable=not is_watched)
+    if not is_watched:
+        yield bar
+        return
+    publish = shell.display_pub.publish  # taken before the block, which may capture what it displays
+    display_id = {"display_id": bar.container.model_id}
+
+    def tick(seconds: float) -> None:
+        if seconds >= TICK_S and not bar.displayed:
+            bar.displayed = True
+            publish(bar.container._repr_mimebundle_(), transient=display_id)
+        bar.refresh()
+
+    _open.append(bar)
     try:
-        with ticking(line.tick):
-            yield line
-        how = "done"
+        with ticking(tick):
+            yield bar
     finally:
-        _open.remove(line)
-        line.end(how, monotonic() - started)
+        _open.remove(bar)
+        bar.close()
+        bar.container.close()  # tqdm itself keeps, in red, one that ended early
+        if bar.displayed:
+            publish(NOTHING, transient=display_id, update=True)
+
+
+def say(step: str) -> None:
+    """Name the step that begins in the innermost bar, if there is one: for code that somebody else waits for."""
+    if _open:
+        _open[-1].set_postfix_str(step)
 
 
 def over(items: Iterable[Item], what: str, name: Callable[[Item], str] = str) -> Iterator[Item]:
-    """The same for a loop: go over `items` and say which of them it is.
+    """Go over `items`, with a bar that names the one whose turn it is.
 
     Parameters
     ----------
@@ -145,15 +114,11 @@ def over(items: Iterable[Item], what: str, name: Callable[[Item], str] = str) ->
         The name of an item.
     """
     items = list(items)
-    with wait(what, len(items)) as line:
+    with wait(what, len(items)) as bar:
         for item in items:
-            line(name(item))
+            bar.set_postfix_str(name(item))
             yield item
-
-
-def is_progress(output: dict) -> bool:
-    """Whether an output of a notebook is such a line."""
-    return bool(output.get("metadata", {}).get(KEY))
+            bar.update()
 
 
 def _say_interrupted(shell, kind, interrupt, where, tb_offset=None) -> None:

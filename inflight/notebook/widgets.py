@@ -9,6 +9,7 @@ import html
 from collections.abc import Iterator, Sequence
 
 import ipywidgets
+import pandas as pd
 
 from inflight.errors import CourseError
 from inflight.notebook import progress, session
@@ -20,6 +21,8 @@ from inflight.notebook.prediction import predict as predict  # the lessons take 
 from inflight.triton import repository
 from inflight.triton.client import Answer, Client
 from inflight.triton.server import Server
+
+MOST_RUNS = 6  # of which a playground shows the figures
 
 
 class Playground(Dashboard):
@@ -38,6 +41,8 @@ class Playground(Dashboard):
         The answer so far.
     frame : Answer or None
         The same with its times.
+    runs : list of dict
+        The figures of the runs that have ended, of which the table below the answer has the last.
     """
 
     def __init__(self, server: Server):
@@ -48,6 +53,7 @@ class Playground(Dashboard):
         self.temperature = ipywidgets.FloatSlider(0.7, min=0, max=2, step=0.1, description="Temperature")
         self.top_k = ipywidgets.IntSlider(40, 1, 200, description="top_k")
         self.text = ipywidgets.HTML()
+        self.runs: list[dict[str, str]] = []
         controls = {name: getattr(self, name) for name in ("prompt", "max_tokens", "temperature", "top_k")}
         super().__init__(controls, self._ask, server, "Playground: ask the server", self.text)
 
@@ -82,11 +88,16 @@ class Playground(Dashboard):
         if self.frame is None:
             return "The model ended its answer at once."
         count, gaps = len(self.frame.times_s), self.frame.inter_token_s
-        itl = f"ITL {sum(gaps) / len(gaps) * 1000:.1f} ms" if gaps else "a single piece has no ITL"
-        return (
-            f"{count} pieces, TTFT {self.frame.time_to_first_s * 1000:.0f} ms, {itl}, end-to-end "
-            f"{self.frame.latency_s:.2f} s, {count / self.frame.latency_s:.0f} tokens/s."
-        )
+        figures = {
+            "TTFT": f"{self.frame.time_to_first_s * 1000:.0f} ms",
+            "ITL": f"{sum(gaps) / len(gaps) * 1000:.1f} ms" if gaps else "none, of a single piece",
+            "end-to-end": f"{self.frame.latency_s:.2f} s",
+        }
+        self.runs.append({"prompt": f"{len(self.prompt.value):,} characters", "answer": f"{count} pieces", **figures})
+        table = pd.DataFrame(self.runs, index=range(1, len(self.runs) + 1)).rename_axis("run")
+        self.words.value = table.tail(MOST_RUNS).to_html(border=0, justify="left")
+        said = ", ".join(f"{name} {figure}" for name, figure in figures.items())
+        return f"{count} pieces, {said}, {count / self.frame.latency_s:.0f} tokens/s."
 
 
 class ConfigEditor(Panel):

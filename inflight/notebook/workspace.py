@@ -3,8 +3,9 @@
     prepared = prepare(home())
     prepared.made, prepared.before        # what was copied now; copies of yours that now stand beside a newer one
 
-Lectures come without outputs, so that nothing gives a measurement away. A copy in which nothing was written follows the
-course; one that was changed is kept beside the new one. Solutions and assets are the course's own, for reading.
+Lectures come without outputs, so that nothing gives a measurement away, and with blanks where lines are the learner's.
+A copy in which nothing was written or run follows the course; any other is kept beside the new one. Solutions and
+assets are the course's own, for reading.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from jupyter_core.paths import jupyter_runtime_dir
 
 from inflight.errors import CourseError
 from inflight.files import replace_text
+from inflight.notebook import blanks
 from inflight.paths import COURSE
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ class Prepared:
     made : list of str
         Copies made now, such as "labs/01_engine_lab.ipynb".
     before : list of Path
-        What the learner had there until now and has changed: it is kept under this name.
+        What the learner had there until now and has changed or run: it is kept under this name.
     """
 
     folder: Path
@@ -134,11 +136,10 @@ def open_lab(folder: Path, first: Path, arguments: list[str]) -> NoReturn:
     """Become JupyterLab in the workspace, open at the notebook `first`; `arguments` are JupyterLab's own.
 
     It listens on this machine alone unless they say otherwise, and asks nobody for news. No other user of it can read
-    what its kernels print. In them OpenVINO's telemetry, which pip installs with OpenVINO, cannot be imported, whatever
-    they import first.
+    what its kernels print.
     """
-    settings = _before("JUPYTER_CONFIG_PATH", COURSE / "assets" / "jupyterlab")
-    modules = _before("PYTHONPATH", COURSE / "assets" / "left-out")
+    configs = [str(COURSE / "assets" / "jupyterlab"), os.environ.get("JUPYTER_CONFIG_PATH")]
+    environment = {**os.environ, "JUPYTER_CONFIG_PATH": os.pathsep.join(filter(None, configs))}
     given = {argument.split("=")[0] for argument in arguments}
     own = [] if given & {"--ip", "--ServerApp.ip"} else ["--ServerApp.ip=127.0.0.1"]
     if TRANSPORT not in given and len(jupyter_runtime_dir()) <= MOST_RUNTIME_DIR:
@@ -151,24 +152,20 @@ def open_lab(folder: Path, first: Path, arguments: list[str]) -> NoReturn:
         f"--LabApp.default_url=/lab/tree/{first.relative_to(folder).as_posix()}",
     ]
     command = [sys.executable, "-m", "jupyter", "lab", *own, *places, *arguments]
-    os.execve(sys.executable, command, {**os.environ, **settings, **modules})
-
-
-def _before(variable: str, folder: Path) -> dict[str, str]:
-    """The environment variable with `folder` before the folders that it names already."""
-    return {variable: os.pathsep.join(filter(None, [str(folder), os.environ.get(variable)]))}
+    os.execve(sys.executable, command, environment)
 
 
 def _copy(sources: dict[str, Path], folder: Path, fresh: str | None) -> Prepared:
     versions, prepared = _versions(folder), Prepared(folder, [], [])
     for name, source in sources.items():
-        notebook = _without_outputs(nbformat.read(source, as_version=4))
+        notebook = _for_learner(nbformat.read(source, as_version=4))
         version, copy = _version(notebook), folder / name
         if copy.exists():
             is_new = versions.get(name, version) != version
             if not is_new and fresh not in ("all", source.name[:2]):
                 continue
-            if _version(nbformat.read(copy, as_version=4)) not in (versions.get(name), version):
+            learners = nbformat.read(copy, as_version=4)
+            if _has_run(learners) or _version(learners) not in (versions.get(name), version):
                 prepared.before.append(set_aside(copy))
         copy.parent.mkdir(exist_ok=True)
         replace_text(copy, nbformat.writes(notebook) + "\n")
@@ -191,7 +188,12 @@ def _versions(folder: Path) -> dict[str, str]:
     return found if isinstance(found, dict) else {}
 
 
-def _without_outputs(notebook: NotebookNode) -> NotebookNode:
+def _has_run(notebook: NotebookNode) -> bool:
+    return any(cell.get("execution_count") or cell.get("outputs") for cell in notebook.cells)
+
+
+def _for_learner(notebook: NotebookNode) -> NotebookNode:
+    notebook.cells = list(blanks.opened(notebook.cells))
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None

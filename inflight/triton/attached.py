@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from inflight.errors import CourseError
 from inflight.triton import client, records, repository
 from inflight.triton.records import Address
-from inflight.triton.telemetry import MetricsFeed
 
 URL, GRPC_URL, METRICS_URL = "INFLIGHT_URL", "INFLIGHT_GRPC_URL", "INFLIGHT_METRICS_URL"  # environment
 ENGINE, LOG_PATH = "tensorrt_llm", "iteration_log_path"
@@ -53,7 +51,6 @@ class Attached:
         self.http_url, self.grpc_url, self.metrics_url = address.http_url, address.grpc_url, address.metrics_url
         self.can_load = self._is_llmapi = False
         self._is_attached = False
-        self._opened = ExitStack()
 
     @property
     def pid(self) -> int | None:
@@ -103,9 +100,8 @@ class Attached:
         if ENGINE not in wanted:
             return
         ours = repository.read_config(self.repo / ENGINE / repository.CONFIG)
-        if (log := repository.get_parameter(ours, LOG_PATH)) and not takes_our_files:
-            self._opened.enter_context(MetricsFeed(self.metrics_url, Path(log)))
-            yield "keeps no iteration log here, so that of its iterations those are told that its metrics show"
+        if repository.get_parameter(ours, LOG_PATH) and not takes_our_files:
+            yield "keeps no iteration log here, so that nothing can be told of its iterations"
         if ours.model_transaction_policy.decoupled and not self.can_load and ENGINE in served:
             if not self._config(ENGINE).model_transaction_policy.decoupled:
                 yield "answers in one piece only, so that streams are refused (decoupled_mode is false)"
@@ -120,7 +116,6 @@ class Attached:
 
     def stop(self, drain_s: float = 0) -> None:
         """Let go: the server runs on, with its models as they are."""
-        self._opened.close()
         self._is_attached = False
 
     def death(self) -> str:

@@ -118,6 +118,8 @@ class Process:
             "folder": str(folder),
             "shm_prefix": shm_prefix,
             "machine": records.machine(),
+            "starter": os.getpid(),
+            "notebook": os.environ.get("JPY_SESSION_NAME", ""),  # JupyterLab's, of a kernel
         }
         (folder / keeper.RECORD).write_text(json.dumps(record))
         ours = [f"--model-repository={self.repo}", "--model-control-mode=explicit"]

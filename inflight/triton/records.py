@@ -1,8 +1,9 @@
 """Where Triton servers are, and their keys. Of this user's servers there is a file each, `servers/<keeper's pid>.json`.
 
-A record, in the cache folder, has the addresses ("http", "grpc", "metrics"), the key of the control API ("key"), and
-what it takes to end the server (`keeper`). Nobody else can open it. It is the one place where anything looks: a client
-that wants the key or the other ports, whoever asks why a server does not answer.
+A record, in the cache folder, has the addresses ("http", "grpc", "metrics"), the key of the control API ("key"), who
+started the server ("starter", and its "notebook"), and what it takes to end it (`keeper`). Nobody else can open it. It
+is the one place where anything looks: a client that wants the key or the other ports, whoever asks why a server does
+not answer.
 
 The key keeps web pages and careless clients from loading models. A server that we start loads and unloads models, and
 changes shared memory, traces and logs, only for requests that carry it; inference, health, metadata, configs,
@@ -17,6 +18,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -148,6 +150,17 @@ def death(url: str) -> str:
             return ""
         time.sleep(0.02)  # there is nothing to wait on: the keeper, another process, writes it at once
     return "" if record is None else record.get("death", "")
+
+
+def running() -> list[dict]:
+    """The records of this user's servers that run, whoever started them."""
+    return [record for _, record in _all() if "death" not in record and _lives(record["pid"], record["started"])]
+
+
+def end(record: dict) -> None:
+    """End the server of a record, as Ctrl-C would; whoever started it can start it again."""
+    if _lives(record["pid"], record["started"]):
+        os.kill(record["pid"], signal.SIGTERM)
 
 
 def sweep() -> None:

@@ -11,7 +11,6 @@ That API takes a key (`records`). A server that dies stays down until `start` is
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import threading
@@ -109,7 +108,7 @@ class Server:
         self.repo = Path(repo).absolute()
         self.open_control = open_control
         if arguments is None:
-            place = place or _address()
+            place = place or attached.of_environment()
         self.is_attached = place is not None
         self._way: Process | Attached
         if place is not None:
@@ -353,13 +352,3 @@ def _sentence(reason: str) -> str:
 
 def _tell(sentence: str) -> None:
     print(sentence, file=sys.stderr)
-
-
-def _address() -> Address | None:
-    """Where the environment says that a Triton runs already; None: it is started here, from the wheel."""
-    if os.environ.get("INFLIGHT_IMAGE"):
-        raise CourseError(
-            "INFLIGHT_IMAGE is set, and the course starts no containers any more. Unset it; start yours with the "
-            "command in assets/lab-gpu/README.md, and give the course its address: INFLIGHT_URL=http://127.0.0.1:8000."
-        )
-    return attached.of_environment()

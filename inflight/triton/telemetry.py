@@ -8,10 +8,7 @@ stays = slots(log)                                      # one row a request's st
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -29,7 +26,7 @@ STAY = ["request", "slot", "first", "last", "prompt_until"]
 COLUMNS = ["name", "model", "label", "value", "type"]
 METRICS_LAG_S = 20  # the longest that figures come after what they tell of, where a machine has much else to do
 SETTLED_S, SETTLED_LOOKS = 0.3, 5
-LOOK_EVERY_S, FEED_EVERY_S = 0.02, 0.05
+LOOK_EVERY_S = 0.02
 
 Figures = TypeVar("Figures")
 
@@ -37,7 +34,7 @@ Figures = TypeVar("Figures")
 def wait_for(
     read: Callable[[], Figures], is_enough: Callable[[Figures], bool], otherwise: str, within_s: float | None = None
 ) -> Figures:
-    """What `read` gives as soon as it is enough: a server writes its figures a moment after what they tell of.
+    """Call `read` until its result is enough, and return it: a server writes its figures a moment late.
 
     Raises
     ------
@@ -53,7 +50,7 @@ def wait_for(
 
 
 def settled(read: Callable[[], Figures]) -> Figures:
-    """What `read` gives once it has stayed the same for SETTLED_S: the figures of an earlier request are among it then.
+    """Call `read` until its result has stayed the same for SETTLED_S, and return it: earlier requests are counted then.
 
     It is read SETTLED_LOOKS times at least meanwhile: on a busy machine a single look may take that long.
 
@@ -191,7 +188,7 @@ def statistics_when(http_url: str, model: str, is_enough: Callable[[Statistics],
     )
 
 
-def iterations(path: str | Path, start: int = 0, whole: bool = True) -> pd.DataFrame:
+def iterations(path: str | Path, start: int = 0) -> pd.DataFrame:
     """The iteration log that an engine writes when `iteration_log_path` is set.
 
     Parameters
@@ -199,8 +196,6 @@ def iterations(path: str | Path, start: int = 0, whole: bool = True) -> pd.DataF
     path : path
     start : int
         Read from this byte on: the size that the file had when what is wanted began.
-    whole : bool
-        Wait for what comes late, where a `MetricsFeed` writes the log.
 
     Returns
     -------
@@ -214,8 +209,6 @@ def iterations(path: str | Path, start: int = 0, whole: bool = True) -> pd.DataF
     CourseError
         There is no such file, or a line of it is not one of an iteration log.
     """
-    if whole and Path(path) in _fed:
-        settled(lambda: Path(path).stat().st_size)
     return read_log(path, "iteration", [field.name for field in fields(IterationStats)], start)
 
 
@@ -276,11 +269,6 @@ def shares(log: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["iteration", "request", "context", "generation", "blocks"])
 
 
-def names_requests(log: pd.DataFrame) -> bool:
-    """Whether an iteration log tells who was in an iteration; one that stands in for the engine's own does not."""
-    return any(map(len, log["requests"]))
-
-
 def slots(log: pd.DataFrame) -> pd.DataFrame:
     """Which request sat where, and when.
 
@@ -315,81 +303,3 @@ def slots(log: pd.DataFrame) -> pd.DataFrame:
             if context:
                 staying[request]["prompt_until"] = row.iteration
     return pd.DataFrame(stays, columns=STAY)
-
-
-# An engine that writes no iteration log -------------------------------------------------------------------------------
-
-_fed: set[Path] = set()  # logs that a feed writes
-
-
-def latest_iteration(page: str) -> dict | None:
-    """The latest iteration as a page of metrics tells of it, as a line of an iteration log; None without an engine.
-
-    What the engine does not tell is left blank: how long it took, who was in it, how many it completed. Two columns
-    mean something else: `paused` counts the requests paused in that iteration, and `waiting` those that have a seat and
-    cannot run, not those in the queue before the seats.
-    """
-    found = metrics(page)
-    told = {(row.name.removeprefix("nv_trt_llm_"), row.label): row.value for row in found.itertuples(index=False)}
-    if ("general_metrics", "iteration_counter") not in told:
-        return None
-
-    def number(family: str, label: str) -> int:
-        value = told.get((family, label), 0)
-        return int(value) if math.isfinite(value) else 0
-
-    in_flight = ("inflight_batcher_metrics", "generation_requests") in told
-    family = "inflight_batcher_metrics" if in_flight else "v1_metrics"
-    active, scheduled = number("request_metrics", "active"), number("request_metrics", "scheduled")
-    return {
-        "iteration": number("general_metrics", "iteration_counter"),
-        "timestamp": number("general_metrics", "timestamp") / 1e6,
-        "iteration_ms": 0.0,
-        "active": active,
-        "scheduled": scheduled,
-        "waiting": max(0, active - scheduled),
-        "paused": number(family, "paused_requests"),
-        "context_tokens": number(family, "total_context_tokens"),
-        "generation_tokens": number(family, "generation_requests" if in_flight else "total_generation_tokens"),
-        **{f"kv_blocks_{kind}": number("kv_cache_block_metrics", kind) for kind in ("used", "free", "max", "reused")},
-        "tokens_per_block": number("kv_cache_block_metrics", "tokens_per"),
-        "finished": 0,
-        "empty_seats": max(0, number("request_metrics", "max") - scheduled),
-        "requests": [],
-        "client_ids": [],
-        "paused_ids": [],
-        "longest_wait": None,
-    }
-
-
-class MetricsFeed(threading.Thread):
-    """Appends a line to an iteration log for each look at the metrics that shows another iteration than the last.
-
-    A context manager. There is no line for an iteration between two looks.
-    """
-
-    def __init__(self, metrics_url: str, log_path: Path):
-        super().__init__(name="metrics feed", daemon=True)
-        self._url, self._path = metrics_url, log_path
-        self._is_over = threading.Event()
-
-    def run(self) -> None:
-        last = None  # what was there before is not told
-        while not self._is_over.wait(FEED_EVERY_S):
-            with contextlib.suppress(CourseError):  # the server does not answer: there is nothing to tell
-                row = latest_iteration(page(self._url))
-                if row is not None and last not in (None, row["iteration"]):
-                    with open(self._path, "a", encoding="utf-8") as log:
-                        log.write(json.dumps(row) + "\n")
-                last = last if row is None else row["iteration"]
-
-    def __enter__(self) -> MetricsFeed:
-        self._path.touch()
-        _fed.add(self._path)
-        self.start()
-        return self
-
-    def __exit__(self, *_) -> None:
-        _fed.discard(self._path)
-        self._is_over.set()
-        self.join()

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # {heading}
 #
-# Five exercises, about 60 minutes in all (an estimate); the two marked *Core* take 25. You decode and encode 4-bit weights,
-# and an engine is built from what your code made. Then you work out the memory of models that you do not have, build an
-# engine for a service, and find out whether a request's answer depends on who is served beside it.
+# Five exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You decode and encode 4-bit
+# weights, and an engine is built from what your code made. Then you work out the memory of models that you do not
+# have, build an engine for a service, and find out whether a request's answer depends on who is served beside it.
 #
 # You need lecture 01. Each exercise ends with a `check`. It tries your answer on cases that differ every time, and says
 # what to look at when something is not right.
@@ -92,19 +92,23 @@ check("1.1", decode)
 # Compute with whole arrays: a model has millions of blocks. The check runs your file in a process of its own, so the file
 # needs its own imports.
 
-# %%
-# BEGIN SOLUTION
-# LAB: %%writefile {workdir.name}/quantizer.py
-# LAB: import numpy as np
-# LAB:
-# LAB:
-# LAB: def quantize(blocks):
-# LAB:     """Float32 [blocks, 32] as uint8 [blocks, 20]: d, m, and 16 bytes with two q each."""
-# LAB:     return None
-written = Path(workdir.name, "quantizer.py").write_text(
-    Path("../assets/parts/quantizer.py").read_text(encoding="utf-8"), encoding="utf-8"
-)
-# END SOLUTION
+# %% tags=["part:quantizer.py"]
+# %%writefile {workdir.name}/quantizer.py
+# import numpy as np
+#
+#
+# def quantize(blocks):
+#     """Float32 [blocks, 32] as uint8 [blocks, 20]: d, m, and 16 bytes with two q each."""
+#     # BEGIN SOLUTION
+#     # LAB: return None
+#     least, most = blocks.min(axis=1), blocks.max(axis=1)
+#     d, m = ((most - least) / 15).astype(np.float16), least.astype(np.float16)
+#     width = np.where(d > 0, d, 1).astype(np.float32)  # where all weights are alike, any
+#     q = np.rint((blocks - m.astype(np.float32)[:, None]) / width[:, None])
+#     q = np.clip(q, 0, 15).astype(np.uint8)
+#     scales = np.stack([d, m], axis=1).view(np.uint8)
+#     return np.concatenate([scales, q[:, :16] | q[:, 16:] << 4], axis=1)
+#     # END SOLUTION
 
 # %%
 check("1.2", Path(workdir.name) / "quantizer.py")

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # {heading}
 #
-# Four exercises, about 80 minutes in all (an estimate). You write a model and put it into the ensemble, repair three broken
-# repositories, and fill the templates for an engine that you have not seen. The course keeps your repository, and later
-# labs serve it. Each exercise ends with a `check`. A check starts its own server if it needs one, and a wrong answer never
-# stops the notebook.
+# Four exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write a model and put it into
+# the ensemble, repair three broken repositories, and fill the templates for an engine that you have not seen. The
+# course keeps your repository, and later labs serve it. Each exercise ends with a `check`. A check starts its own
+# server if it needs one, and a wrong answer never stops the notebook.
 #
 # Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
 # not been run.
@@ -53,7 +53,7 @@ print(f"engine: {engine_dir.name}")
 # Its `max_batch_size` is 64, like that of the other models. So a request may have several rows, each with one text. A text
 # arrives as `bytes` in UTF-8. First the code:
 
-# %%
+# %% tags=["part:repository/mask/1/model.py"]
 # %%writefile {repo}/mask/1/model.py
 # # BEGIN SOLUTION
 # # LAB: # your class TritonPythonModel
@@ -81,7 +81,7 @@ print(f"engine: {engine_dir.name}")
 # %% [markdown]
 # Then its config:
 
-# %%
+# %% tags=["part:repository/mask/config.pbtxt"]
 # %%writefile {repo}/mask/config.pbtxt
 # # BEGIN SOLUTION
 # # LAB: # your config

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # {heading}
 #
-# Four exercises, about 60 minutes, an estimate. You write a client in plain `tritonclient`, make it end requests that
-# nobody reads any more, let several readers ask with it, and count what a stream costs the server. The checks measure
-# on the real server, with its iteration log and its counters.
+# Four exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write a client in plain
+# `tritonclient`, make it end requests that nobody reads any more, let several readers ask with it, and count what a
+# stream costs the server. The checks measure on the real server, with its iteration log and its counters.
 #
 # You need lecture 03. A check never stops you: it says that you are done, or what is missing, or what it measured and
 # where to look.
@@ -117,7 +117,7 @@ check("3.1", felt)
 # has `text`, `pieces` and `times_s`; `Stream` and its `cancel`; and `read_until`. All three take the options in `OPTIONS` as
 # keyword arguments, and send them.
 
-# %%
+# %% tags=["part:client.py"]
 # %%writefile {workdir.name}/client.py
 """A client for Triton in plain tritonclient: pieces, their times, and an early end.
 

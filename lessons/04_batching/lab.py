@@ -1,9 +1,10 @@
 # %% [markdown]
 # # {heading}
 #
-# Five exercises, about 60 minutes (an estimate). You read the waste from an engine's log, and write the two rules of the
-# lesson as schedulers: first static, then in flight. The running engine obeys your file. Then you make a trace on which
-# in-flight batching wins and one on which it does not, and read the files that a benchmark leaves behind.
+# Five exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You read the waste from an
+# engine's log, and write the two rules of the lesson as schedulers: first static, then in flight. The running engine
+# obeys your file. Then you make a trace on which in-flight batching wins and one on which it does not, and read the
+# files that a benchmark leaves behind.
 #
 # A check counts and never times: it plays your scheduler on requests that it makes anew each time, and compares its
 # counts with the built-in rule's. It never stops you: it says *done*, *not done yet*, or what to look at.

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # {heading}
 #
-# Four exercises, about 70 minutes (an estimate). You find out what a promise costs and size a cache. Then you write a
-# scheduler that never pauses a request, and one that pauses better than the built-in one. Both run in the real server.
+# Four exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You find out what a promise costs
+# and size a cache. Then you write a scheduler that never pauses a request, and one that pauses better than the
+# built-in one. Both run in the real server.
 #
 # You need the lecture, and lesson 04's lab: what `now` and a `Plan` are. A check never stops you: it says *done*, *not
 # done yet*, or what to look at.
@@ -265,7 +266,7 @@ except CourseError as error:
 # tokens that it computes twice, and no longer waits (P99) than under `guaranteed_no_evict`. And which request you pause is
 # judged: together, the paused requests may have at most 1.15 times the fewest tokens that could have been given up.
 
-# %%
+# %% tags=["part:scheduler.py"]
 # %%writefile {workdir.name}/scheduler.py
 """Who runs next, in a cache that is too small for all."""
 

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # {heading}
 #
-# Five exercises, about 80 minutes (an estimate). You predict batches from arrivals, find settings for a budget, write a
-# batching library in C that Triton loads, and the figure that shows a model idling while requests wait. Then you measure
-# with the Performance Analyzer, and decide when a winner is one.
+# Five exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You predict batches from
+# arrivals, find settings for a budget, write a batching library in C that Triton loads, and the figure that shows a
+# model idling while requests wait. Then you measure with the Performance Analyzer, and decide when a winner is one.
 #
 # You need the lecture. For exercise 6.3 you need a C compiler (`cc --version`; `pip install ziglang` brings one) and to
 # be able to read C: a struct, a pointer, `calloc` and `free`. If that is new to you, copy the solution's file and explain
@@ -16,7 +16,9 @@
 
 # %% tags=["nbval-ignore-output"]
 import json
+import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -24,7 +26,7 @@ import pandas as pd
 
 from inflight import CourseError
 from inflight.bench import workload
-from inflight.checkpoint import fetch
+from inflight.checkpoint import cache_dir, fetch
 from inflight.lessons import batchers as lesson
 from inflight.lessons.batchers import batch_run
 from inflight.models import huggingface
@@ -189,7 +191,7 @@ charts.show(lesson.batches(run), lesson.batches_summary(run))
 # The check compiles your file and has a Triton of its own form batches with it: are they within the limit, and as large as
 # they may be? Then it forms two thousand more, after which your memory must be back.
 
-# %%
+# %% tags=["part:batching.c"]
 # %%writefile {workdir.name}/batching.c
 # /* Batches by padded volume: number of requests times the longest stays within LIMIT.
 #  */
@@ -518,19 +520,82 @@ if rounds:
 # If you are early: no check, but something to see.
 #
 # 1. The **Model Analyzer** does this search by itself: it loads one configuration after the other and has the Performance
-#    Analyzer measure it. The next cell installs it at its first use (340 MB); if that fails, it says why. Does its winner
-#    agree with yours?
+#    Analyzer measure it. Its settings are YAML (JSON is YAML, too):
+
+# %%
+plain_and_dynamic = {
+    "cpu_only": True,
+    "parameters": {"concurrency": [8]},
+    "model_config_parameters": {  # to try, beside the model as its files say
+        "dynamic_batching": {"max_queue_delay_microseconds": [0]}
+    },
+}
+search = {
+    "triton_launch_mode": "remote",  # a server that runs already
+    "model_repository": str(embedding),
+    "profile_models": {"text-embedding": plain_and_dynamic},
+    "gpus": [],
+    "perf_analyzer_flags": {
+        "input-data": str(texts),
+        "measurement-mode": "count_windows",
+        "measurement-request-count": 4,
+        "stability-percentage": 999,
+    },
+    "perf_analyzer_cpu_util": 100 * os.cpu_count(),  # of which it may use all
+}
+
+# %% [markdown]
+# It sends no key, so a server runs for it that asks for none: leave this out on a machine that you share. The program is
+# installed at its first use (340 MB). Does its winner agree with yours?
 
 # %% tags=["nbval-ignore-output"]
+packages, analysis = cache_dir() / "model-analyzer", folder / "analysis"
+pip = f"{sys.executable} -m pip install -q --no-deps --only-binary :all:".split()
+pip += ["--target", packages, "-r", "../assets/model-analyzer/requirements.txt"]
+profile = [sys.executable, packages / "bin" / "model-analyzer", "profile"]
+profile += ["-f", "settings.yaml"]
+variables = {
+    "PYTHONPATH": str(packages),
+    "CUDA_VISIBLE_DEVICES": "",
+    "MPLBACKEND": "agg",
+}
+
+
+def run_to_its_end(command, **options):
+    """Run a program; if it fails, the error has what it said."""
+    said = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    subprocess.run(command, check=True, **said, **options)
+
+
+def analyze(server):
+    """What the Model Analyzer finds on a server without a key."""
+    addresses = {
+        "triton_http_endpoint": server.http_url.removeprefix("http://"),
+        "triton_grpc_endpoint": server.grpc_url,
+        "triton_metrics_url": server.metrics_url,
+        "perf_analyzer_path": str(lesson.perf_analyzer(folder)),
+    }
+    analysis.mkdir(exist_ok=True)
+    (analysis / "settings.yaml").write_text(json.dumps(search | addresses))
+    run_to_its_end(profile, cwd=analysis, env=os.environ | variables)
+    return pd.read_csv(analysis / "results" / "metrics-model-inference.csv")
+
+
+# %% tags=["nbval-ignore-output"]
+second.stop()
+(embedding / "text-embedding" / "config.pbtxt").write_text(plain)
 try:
     with progress.wait("The Model Analyzer searches"):
-        (embedding / "text-embedding" / "config.pbtxt").write_text(plain)
-        second.load("text-embedding")
-        delays = {"dynamic_batching": {"max_queue_delay_microseconds": [0]}}
-        found = lesson.search(second, "text-embedding", texts, delays, requests=12)
-    print(found.round(1).to_string(index=False))
-except CourseError as error:  # no network, or not x86-64
+        if not (packages / "bin").exists():
+            run_to_its_end(pip)
+        with Server(embedding, open_control=True) as third:
+            found = analyze(third)
+    figures = ["Model Config Path", "Throughput (infer/sec)", "p99 Latency (ms)"]
+    print(found[figures].round(1).to_string(index=False))
+except CourseError as error:  # not x86-64
     print(error)
+except subprocess.CalledProcessError as error:  # no network, or its own reason
+    print(error.stdout[-500:])
 
 # %% [markdown]
 # 2. Your library's limit is a constant. Let it come from the config, as in `volume.c`: read a parameter in

@@ -1,9 +1,10 @@
 # %% [markdown]
 # # {heading}
 #
-# Four exercises, 80 minutes in all (an estimate). You write a client that forgets neither START nor END, say on paper which
-# requests are served, and write a model that asks to be called again: many streams, each with its own state, some of them
-# cancelled. The model is kept: lab 08 continues from it. A check never stops the notebook.
+# Four exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write a client that forgets
+# neither START nor END, say on paper which requests are served, and write a model that asks to be called again: many
+# streams, each with its own state, some of them cancelled. The model is kept: lab 08 continues from it. A check never
+# stops the notebook.
 #
 # Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
 # not been run.
@@ -156,7 +157,7 @@ check("7.2", fates)
 # Triton for your model, with seven texts at once and four places. It counts your calls, compares what each client has heard,
 # and counts what your model keeps of streams that are over, wherever it keeps it.
 
-# %%
+# %% tags=["part:model.py"]
 # %%writefile {workdir.name}/model.py
 """Gives texts back word by word: one word of each stream in each call of `execute`."""
 

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # {heading}
 #
-# Four exercises, about 60 minutes (an estimate). You count what a cache saves, build one for a single head, make ten
-# streams share four places, and let many readers share the few slots of a model: your `model.py` then runs in the real
-# server. You need the lecture, and some PyTorch.
+# Four exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You count what a cache saves,
+# build one for a single head, make ten streams share four places, and let many readers share the few slots of a
+# model: your `model.py` then runs in the real server. You need the lecture, and some PyTorch.
 #
 # A check counts and does not time. It makes new prompts each time. It never stops the notebook: it says *done*, *not done
 # yet*, or which way to go.
@@ -255,7 +255,7 @@ if yours.is_mine:
 #
 # Compared with the model of lab 07: what `states` was there is `texts` here.
 
-# %%
+# %% tags=["part:gpt2_model.py"]
 # %%writefile {workdir.name}/model.py
 """GPT-2 as an iterative model: few slots in its KV cache, and many readers."""
 

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # {heading}
 #
-# Four exercises, about 45 minutes (an estimate). You count goodput, work out how many users fit into a piece of memory,
-# tune the deployment until it keeps the contract, and decide what it does when twice as many requests come. In the end
-# everything that you have made in this course runs together.
+# Four exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You count goodput, work out how
+# many users fit into a piece of memory, tune the deployment until it keeps the contract, and decide what it does when
+# twice as many requests come. In the end everything that you have made in this course runs together.
 #
 # Checks 9.3 and 9.4 judge rehearsals over several seeds, not measurements: hidden runs with other articles at other
 # times in each check, played by the engine's own scheduler and cache. They use the prices of one machine, those of

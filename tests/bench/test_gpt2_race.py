@@ -14,22 +14,22 @@ from inflight.cli.commands import app
 from inflight.errors import CourseError
 from inflight.lessons import iterative_gpt2
 from inflight.models import gpt2
-from inflight.models.gpt2_checkpoint import SIZES, random_checkpoint
 from inflight.triton import repository
 from inflight.triton.repository import GPT2
 from inflight.triton.server import Server
 from tests.engines import metric, wait_until
+from tests.tiny_gpt2 import POSITIONS, tiny_gpt2
 
 pytestmark = pytest.mark.server
 
 SIMPLE, ITERATIVE = GPT2
 PROMPTS = ["Programming in C++ is like", "One two"]
-LONG = SIZES["gpt2-tiny"]["n_positions"] - 28
+LONG = POSITIONS - 28
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return random_checkpoint(tmp_path_factory.mktemp("gpt2") / "tiny", "gpt2-tiny")
+    return tiny_gpt2(tmp_path_factory.mktemp("gpt2"))
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import pytest
 
 from inflight.bench import load as loads
 from inflight.bench import report
-from inflight.bench.load import load
+from inflight.bench.load import send_all
 from inflight.bench.workload import TimedRequest, poisson
 from tests.bench.queue_theory import waits_s
 from tests.bench.virtual_clock import OneServer, VirtualClock
@@ -20,7 +20,7 @@ def asked(times):
 
 def run_at(times, service_ns, users=None):
     clock = VirtualClock(len(times), min(len(times), users or loads.MOST_UNDER_WAY))
-    return load(OneServer(clock, service_ns), asked(times), users, clock=clock)
+    return send_all(OneServer(clock, service_ns), asked(times), users, clock=clock)
 
 
 # A queue that theory knows --------------------------------------------------------------------------------------------

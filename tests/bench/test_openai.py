@@ -2,7 +2,7 @@
 
 import pytest
 
-from inflight.bench.load import load
+from inflight.bench.load import send_all
 from inflight.bench.openai import KEY_VARIABLE, OpenAISender
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import load_tokenizer
@@ -26,7 +26,7 @@ def stand_in():
 @pytest.mark.parametrize("stream", [False, True])
 def test_every_request_is_asked_for_exactly_and_its_tokens_are_counted_here(stand_in, tokenizer, stream, monkeypatch):
     monkeypatch.setenv(KEY_VARIABLE, "secret")
-    run = load(OpenAISender(f"{stand_in.url}/v1/", tokenizer, stream), REQUESTS).whole()
+    run = send_all(OpenAISender(f"{stand_in.url}/v1/", tokenizer, stream), REQUESTS).whole()
     assert run.requests["output_len"].tolist() == [5, 1, 8]
     assert run.requests["ttft_ms"].notna().all() == stream
     assert {(path, headers["Authorization"]) for path, headers, _ in stand_in.got} == {
@@ -39,7 +39,7 @@ def test_every_request_is_asked_for_exactly_and_its_tokens_are_counted_here(stan
 
 def test_a_server_that_does_not_know_a_field_is_asked_without_it(stand_in, tokenizer):
     stand_in.known = {"model", "prompt", "max_tokens", "temperature", "stream", "ignore_eos", "min_tokens"}
-    load(OpenAISender(stand_in.url, tokenizer), REQUESTS).whole()
+    send_all(OpenAISender(stand_in.url, tokenizer), REQUESTS).whole()
     assert "cache_prompt" not in stand_in.got[-1][2]
 
 
@@ -50,7 +50,7 @@ def test_a_server_that_goes_away_ends_the_run_and_what_came_is_kept(stand_in, to
         if done == 1:
             stand_in.die()
 
-    run = load(sender, REQUESTS, 1, die)
+    run = send_all(sender, REQUESTS, 1, die)
     assert 1 <= len(run.answered) < 3 and run.stopped.startswith(f"The server at {stand_in.url} went away after")
 
 

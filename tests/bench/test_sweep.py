@@ -6,7 +6,7 @@ import math
 import pandas as pd
 import pytest
 
-from inflight.bench import objective, sweep, trace_run
+from inflight.bench import objective, sweep
 from inflight.bench.load import COLUMNS, Run
 from inflight.bench.workload import TimedRequest, poisson
 from inflight.engine.prediction import IterationCost
@@ -58,7 +58,7 @@ class OneAtATime:
 
 
 def swept(monkeypatch, wanted=FIRST_TOKEN, load=None, **options):
-    monkeypatch.setattr(sweep, "load", load or OneAtATime())
+    monkeypatch.setattr(sweep, "send_all", load or OneAtATime())
     return sweep.sweep(None, make, wanted, 1, **(EACH | options))
 
 
@@ -104,7 +104,7 @@ def test_slots_that_fill_in_a_short_round_are_not_over_the_limit(monkeypatch):
             ends.append(end)
         return Run(run.requests.assign(last_s=ends), 0.0)
 
-    monkeypatch.setattr(sweep, "load", load)
+    monkeypatch.setattr(sweep, "send_all", load)
     result = sweep.sweep(None, make, FIRST_TOKEN, SLOTS, (3.0, 20.0))
     assert result["rows"][0]["served_per_s_median"] < sweep.OVER * result["rows"][0]["arrived_per_s_median"]
     assert [row["over_limit"] for row in result["rows"]] == [False, True]
@@ -134,27 +134,7 @@ def test_capacity_is_that_of_an_iterations_cost():
     assert sweep.predicted_per_s(cost, 2, 30, 5) == pytest.approx(0.4 / 0.032)
 
 
-def test_a_cost_is_measured_with_texts_of_middle_length(monkeypatch):
-    sent = []
-
-    def run(client, requests, *_, **__):
-        sent.append(requests)
-        return trace_run.TraceRun(None, pd.DataFrame())
-
-    monkeypatch.setattr(sweep.trace_run, "run", run)
-    monkeypatch.setattr(sweep, "iteration_cost", lambda log: log)
-
-    class Sends:
-        client, stream = None, False
-
-    traffic = [TimedRequest(f"Article {number}", length, 3.0, number) for number, length in enumerate((10, 30) * 4)]
-    sweep.cost_of_an_iteration(Sends(), traffic, 3, "log")
-    assert [len(requests) for requests in sent] == [1, 2, 3]
-    assert [request.input_len for request in sent[2]] == [2, 3, 4]
-    assert {(request.max_tokens, request.at_s) for request in sent[2]} == {(25, 0.0)}  # (100 + 900) / 40
-
-
-# Ended early, and wrong values ----------------------------------------------------------------------------------------
+# Ended early ----------------------------------------------------------------------------------------------------------
 
 
 def test_what_was_measured_is_kept_when_the_server_goes_away(monkeypatch):
@@ -170,16 +150,3 @@ def test_what_was_measured_is_kept_at_an_interrupt(monkeypatch):
     assert len(result["rows"]) == 2 and result["stopped"] == "The sweep was interrupted."
     with pytest.raises(SystemExit):
         swept(monkeypatch, load=OneAtATime(3, SystemExit(143)))
-
-
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"requests": 3}, "3 requests in 2 rounds are too few"),
-        ({"rates": (2.0, 1.0)}, "The rates must be above 0 and rise"),
-        ({"rates": (math.nan,)}, "The rates must be above 0 and rise"),
-    ],
-)
-def test_wrong_values_are_one_sentence(options, complaint):
-    with pytest.raises(CourseError, match=complaint):
-        sweep.check(**({"rates": None, "requests": 32, "rounds": 2} | options))

@@ -5,20 +5,16 @@ import pytest
 from inflight.bench.turns import ratio, result, take_turns
 
 
-def test_the_order_turns_around_and_the_first_round_is_not_counted():
+def test_the_order_turns_around():
     called, told = [], []
 
     def way(name):
         return lambda: called.append(name) or len(called)
 
     turns = take_turns({"a": way("a"), "b": way("b")}, 2, lambda *step: told.append(step))
-    assert called == ["b", "a", "a", "b", "b", "a"]
-    assert turns == {"a": [3, 6], "b": [4, 5]}
-    assert told[0] == ("warm-up: b", 0, 6) and told[-1] == ("round 2 of 2: a", 5, 6)
-
-
-def test_without_a_warm_up_the_first_round_counts():
-    assert take_turns({"a": lambda: 1, "b": lambda: 2}, 1, warm_up=False) == {"a": [1], "b": [2]}
+    assert called == ["a", "b", "b", "a"]
+    assert turns == {"a": [1, 4], "b": [2, 3]}
+    assert told[0] == ("round 1 of 2: a", 0, 4) and told[-1] == ("round 2 of 2: a", 3, 4)
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
@@ -33,9 +29,9 @@ def test_an_interrupt_leaves_the_rounds_that_are_whole(interrupt):
 
         return way
 
-    assert take_turns({"a": lambda: 1, "b": ended_at(2)}, 5) == {"a": [1], "b": [2]}
+    assert take_turns({"a": lambda: 1, "b": ended_at(1)}, 5) == {"a": [1], "b": [1]}
     with pytest.raises(interrupt):
-        take_turns({"a": lambda: 1, "b": ended_at(1)}, 5)
+        take_turns({"a": lambda: 1, "b": ended_at(0)}, 5)
 
 
 def test_a_ratio_is_taken_round_by_round():

@@ -210,21 +210,3 @@ def test_endless_traffic_never_sends_a_prompt_twice(text, system_prompt):
 def test_traffic_that_cannot_be_made_is_one_sentence(text, traffic, number, complaint):
     with pytest.raises(CourseError, match=re.escape(complaint)):
         traffic.requests(text, BUILD, number)
-
-
-# Prompts unlike each other --------------------------------------------------------------------------------------------
-
-
-def test_a_number_makes_a_prompt_unlike_all_others_and_no_longer(text):
-    long, short = (
-        workload.TimedRequest(prompt, 5, 0.0, as_engine_gets_it(text, prompt))
-        for prompt in ("The train to the coast left the station at nine.", "Hello there")
-    )
-    found = workload.numbered([long, short], 3, text)
-    assert [request.text.partition(": ")[2] for request in found] == [
-        "left the station at nine.",
-        "Hello there",  # of a few words none can be spared
-        "left the station at nine.",
-    ]
-    assert all(request.input_len == as_engine_gets_it(text, request.text) for request in found)
-    assert found[0].input_len <= long.input_len

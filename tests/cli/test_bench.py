@@ -1,4 +1,4 @@
-"""`inflight bench`: what it prints, how it ends, and what it says of commands that went."""
+"""`inflight bench`: what it prints and how it ends."""
 
 import json
 import re
@@ -6,14 +6,15 @@ import signal
 import subprocess
 import sys
 
+import nbformat
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from inflight.bench.compare import RATIOS
-from inflight.cli.bench import GONE
 from inflight.cli.commands import app
 from inflight.errors import CourseError
+from inflight.paths import COURSE
 from tests.bench.openai_stand_in import StandIn
 from tests.engines import wait_until
 
@@ -38,6 +39,14 @@ def test_a_sweep_prints_one_object_and_keeps_its_requests(stand_in, roomy_engine
     assert printed["rows"][0]["rate"] == 200 and printed["rows"][0]["rounds"] == 2
     table = pd.read_csv(tmp_path / "rows.csv")
     assert set(table["round"]) == {1, 2} and len(table) == 32 * len(printed["rows"])
+
+
+@pytest.mark.parametrize(("lecture", "name"), [("06_batchers", "dynamic_over_none")])
+def test_what_a_lecture_measures_in_place_of_a_command_is_a_line_of_json(lecture, name):
+    cells = nbformat.read(COURSE / "notebooks" / f"{lecture}.ipynb", as_version=4).cells
+    lines = "".join(output.get("text", "") for cell in cells for output in cell.get("outputs", [])).splitlines()
+    [ratio] = [json.loads(line)[name] for line in lines if line.startswith(f'{{"{name}"')]
+    assert list(ratio) == ["median", "min", "max"] and 0 < ratio["min"] <= ratio["median"] <= ratio["max"]
 
 
 # Ended by a signal ----------------------------------------------------------------------------------------------------
@@ -72,10 +81,6 @@ SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
         (signal.SIGINT, "starting", ["compare", "in-process", "ensemble"]),
         (signal.SIGTERM, "starting", ["compare", "in-process", "ensemble"]),
         (signal.SIGTERM, "warming up", ["sweep"]),
-        pytest.param(
-            *(signal.SIGTERM, "starting Triton", ["gpt2", "--checkpoint", "gpt2-tiny-random"]), marks=pytest.mark.slow
-        ),
-        pytest.param(signal.SIGTERM, "warm-up: ", ["batchers"], marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, "building ", ["quality"], marks=pytest.mark.slow),
     ],
 )
@@ -123,6 +128,7 @@ def test_a_signal_ends_a_comparison_with_its_whole_rounds(ended_at, stand_in, co
         (["sweep", "--objective", "ttft=3", "--whole"], r"add --stream"),
         (["sweep", "--rates", "1,x"], r"^--rates 1,x: write requests per second"),
         (["sweep", "--rates", "3,2"], r"^The rates must be above 0 and rise"),
+        (["sweep", "--requests", "3"], r"^3 requests in 2 rounds are too few"),
         (["sweep", "--csv", "/nowhere/rows.csv"], r"^/nowhere/rows\.csv cannot be written"),
         (["sweep", "--url", "openai:http://127.0.0.1:9"], r"^The server at http://127.0.0.1:9 does not answer"),
         (["compare", "V1", "V2"], r"no way to serve called 'V2'"),
@@ -132,11 +138,3 @@ def test_a_wrong_value_is_one_sentence_before_anything_starts(roomy_engine, argu
     where = [] if arguments[0] == "compare" else ["--dataset", "mild", "--engine-dir", roomy_engine]
     result = bench(*arguments, *where)
     assert isinstance(result.exception, CourseError) and re.search(message, str(result.exception))
-
-
-@pytest.mark.parametrize("name", GONE)
-def test_a_command_that_went_says_what_does_it_now(name):
-    result = bench(name, "--url", "http://127.0.0.1:8080", "--rounds", 3)
-    assert isinstance(result.exception, CourseError)
-    assert str(result.exception).startswith(f"inflight bench {name} is no longer a command. Use this: ")
-    assert f" {name} " not in bench("--help").stdout

@@ -79,9 +79,10 @@ def play(scheduler, trace: list[Arrival], num_blocks: int, limits=LIMITS, chunke
         check(plan, now, scheduler)
         played.plans.append((replace(now, waiting=list(now.waiting), paused=list(now.paused)), plan))
         chunks = sequences.carry_out(plan)
-        for (sequence, chunk), row in zip(chunks.items(), model.forward(list(chunks.values()))):
+        rows = iter(model.forward(list(chunks.values())))
+        for sequence, chunk in chunks.items():
             sequences.computed(sequence, chunk)
-            if not sequence.num_pending and sequence.add(int(row.argmax())):
+            if chunk.num_logits and sequence.add(int(next(rows).argmax())):
                 sequences.remove(sequence)
                 left.discard(sequence)
     raise AssertionError(f"after {MOST_ITERATIONS} iterations these are not answered: {sorted(s.id for s in left)}")

@@ -69,6 +69,12 @@ def with_masked(line):
     return CODE.replace("masked = np.array([[self.mask(text)] for text in texts.reshape(-1)], object)", line)
 
 
+def test_the_courses_ensemble_is_todays_with_mask_in_it(repo):
+    """`assets/parts` has it as a file; its other files are made of the labs' solutions by `tools.lessons`."""
+    made = (extend(repo) / "ensemble" / "config.pbtxt").read_text()
+    assert made == (COURSES_OWN / "ensemble" / "config.pbtxt").read_text()
+
+
 WORD_BY_WORD = r"""
 import re
 

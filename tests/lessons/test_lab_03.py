@@ -11,8 +11,10 @@ import pandas as pd
 import pytest
 
 from inflight.lessons.serve import grading as serve
-from inflight.notebook import checks, mine
-from inflight.notebook.checks import NOT_YET, check
+from inflight.notebook import apart, checks, mine
+from inflight.notebook.checks import check
+from inflight.notebook.findings import NOT_YET
+from inflight.notebook.findings import said as said_of_finding
 from inflight.paths import COURSE
 from inflight.triton import repository, telemetry
 from inflight.triton.client import Client
@@ -156,8 +158,8 @@ def changed(tmp_path, old, new):
 
 def said_of(path, server, part):
     """What is said of one part of a client, without the process around it."""
-    findings = serve._client((str(path), checks._as_json(server)), random.Random(7))
-    return checks._said(checks._finding(findings[part], str(path)))
+    findings = serve._client((str(path), apart._as_json(server)), random.Random(7))
+    return said_of_finding(checks._found(findings[part], str(path)))
 
 
 @pytest.mark.parametrize("name", WRONG_CLIENTS)
@@ -177,9 +179,9 @@ def test_a_wrong_client_gets_its_hint(name, server, tmp_path):
 def test_a_client_that_waits_for_ever_is_ended_and_what_was_right_before_stays(
     old, new, right, server, tmp_path, monkeypatch
 ):
-    monkeypatch.setitem(checks._graders, "3.2", dataclasses.replace(checks._graders["3.2"], within_s=10))
+    monkeypatch.setitem(checks.graders, "3.2", dataclasses.replace(checks.graders["3.2"], within_s=10))
     result = check("3.2", (changed(tmp_path, old, new), server))
-    assert "client.py, line" in result.hint and "last response, or an error, has come?" in result.hint
+    assert "client.py, line" in result.hint and "a wait for what never comes?" in result.hint
     assert {name for name, status in result.parts.items() if status == "done"} == right
 
 

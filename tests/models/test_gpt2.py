@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from inflight.checkpoint import sources as checkpoint
 from inflight.errors import CourseError
 from inflight.models import gpt2, huggingface
-from inflight.models.gpt2_checkpoint import SIZES, random_checkpoint
+from tests.tiny_gpt2 import POSITIONS, tiny_gpt2
 
-POSITIONS = SIZES["gpt2-tiny"]["n_positions"]
 NUM_SLOTS = 4
 LENGTH = 24
 PARAMETERS = {"max_tokens": LENGTH, "ignore_eos": True}
@@ -30,7 +29,7 @@ PROMPTS = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return random_checkpoint(tmp_path_factory.mktemp("gpt2") / "tiny", "gpt2-tiny")
+    return tiny_gpt2(tmp_path_factory.mktemp("gpt2"))
 
 
 @pytest.fixture(scope="module")

@@ -1,33 +1,16 @@
-"""GPT-2 checkpoints by name: made once, found again, or one sentence."""
+"""GPT-2 checkpoints by name: found, or one sentence."""
 
 import pytest
 
-from inflight.checkpoint import sources as checkpoint
 from inflight.errors import CourseError
 from inflight.models import gpt2_checkpoint
-from inflight.models.gpt2_checkpoint import COURSE, find, random_checkpoint
-
-TINY = "gpt2-tiny-random"
+from inflight.models.gpt2_checkpoint import COURSE, find
+from tests.tiny_gpt2 import tiny_gpt2
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return random_checkpoint(tmp_path_factory.mktemp("gpt2") / "tiny", "gpt2-tiny")
-
-
-def test_random_weights_are_those_of_the_seed(folder, tmp_path):
-    again = random_checkpoint(tmp_path / "again", "gpt2-tiny")
-    other = random_checkpoint(tmp_path / "other", "gpt2-tiny", seed=1)
-    weights = [(path / "model.safetensors").read_bytes() for path in (folder, again, other)]
-    assert weights[0] == weights[1] != weights[2]
-    assert checkpoint.fetch(folder).format == "hf"
-
-
-def test_random_weights_are_made_once_and_kept(monkeypatch):
-    made = find(TINY)
-    assert made.is_relative_to(checkpoint.cache_dir()) and (made / "tokenizer.json").exists()
-    monkeypatch.setattr(gpt2_checkpoint, "random_checkpoint", None)
-    assert find(TINY) == made
+    return tiny_gpt2(tmp_path_factory.mktemp("gpt2"))
 
 
 def test_a_folder_is_taken_as_it_is(folder):
@@ -36,7 +19,7 @@ def test_a_folder_is_taken_as_it_is(folder):
 
 @pytest.mark.parametrize("name", ["gpt5", "gpt2-124m", "/no/such/folder", "a/b/c"])
 def test_an_unknown_name_lists_what_is_known(name):
-    with pytest.raises(CourseError, match=f"no GPT-2 checkpoint {name!r}: name one of course-gpt2, .*-random, gpt2,"):
+    with pytest.raises(CourseError, match=f"no GPT-2 checkpoint {name!r}: name one of course-gpt2, gpt2,"):
         find(name)
 
 

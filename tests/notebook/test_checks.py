@@ -8,49 +8,66 @@ import pandas as pd
 import pytest
 
 from inflight.errors import CourseError
-from inflight.notebook import checks, workspace
-from inflight.notebook.checks import NOT_YET, Case, Measured, check, grades, near, plain, tried_on
+from inflight.notebook import checks, record, workspace
+from inflight.notebook.answers import load, plain
+from inflight.notebook.checks import check, grades
+from inflight.notebook.findings import NOT_YET, Case, Measured, asked, is_same, told
+from inflight.paths import COURSE
 
 
 @pytest.fixture(autouse=True)
-def graders(monkeypatch):
-    monkeypatch.setattr(checks, "_graders", {})
+def as_in_a_lab(monkeypatch):
+    """No graders but those of the test; checks report and do not raise."""
+    monkeypatch.setattr(checks, "graders", {})
     monkeypatch.setattr(checks, "_lessons", dict)
     monkeypatch.delenv("COURSE_STRICT", raising=False)
 
-    @grades("9.1")
-    def bytes_a_token(answer, _choose):
-        if answer == 0:
-            return NOT_YET
-        return None if answer == 11520 else f"Count keys and values: {11520 // answer} times what you have."
+
+def checked(answer, grade, **how):
+    """What the check of an exercise says that is graded so."""
+    grades("9.2", **how)(grade)
+    return check("9.2", answer)
 
 
 @pytest.mark.parametrize("answer", [None, ..., [None, None], (None, ...), {"a": None, "b": {"c": None}}, 0])
 def test_an_untouched_answer_is_not_done_yet(answer):
-    assert repr(check("9.1", answer)) == "Exercise 9.1: Not done yet."
+    assert repr(checked(answer, lambda answer: NOT_YET)) == "Exercise 9.2: Not done yet."
 
 
-def test_a_right_answer_is_done():
-    assert repr(check("9.1", 11520)) == "Exercise 9.1: Done."
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (None, "Done. That is the insight."),
+        ("Count keys.", "Not right yet. Count keys."),
+        (CourseError("There is no engine."), "Not right yet. There is no engine."),
+        (NotImplementedError(), "Not done yet."),
+        (TypeError("no number"), "Not right yet. Your answer could not be checked: TypeError: no number."),
+        (SystemExit(), "Not right yet. Your answer could not be checked: SystemExit."),
+        ({"a": None, "b": "Count b.", "c": NOT_YET}, "Partly right: a ✓, b not right yet, c still open. Count b."),
+        ({"a": None, "b": lambda: 1 / 0}, "Partly right: a ✓, b not right yet. Your answer could not be checked: Zero"),
+        ({"a": "Both.", "b": "Both."}, "Not right yet. Both."),
+    ],
+)
+def test_what_is_found_is_said(found, said):
+    def grade(answer):
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    result = checked(1, grade, insight="That is the insight.")
+    assert repr(result).startswith(f"Exercise 9.2: {said}")
+    assert result.seed is None and "seed" not in repr(result), "nothing was hidden"
 
 
-def test_a_wrong_answer_gets_the_hint():
-    assert repr(check("9.1", 5760)) == "Exercise 9.1: Not right yet. Count keys and values: 2 times what you have."
-
-
-def test_an_answer_of_another_type_does_not_stop_the_lab():
-    result = check("9.1", "many")
-    assert result.status == "wrong" and "TypeError" in result.hint
-
-
-def test_an_error_in_a_function_says_for_what_it_came():
-    grades("9.2")(lambda answer, _choose: answer([0.4], pd.DataFrame({"a": [1, 2]})))
-
+def test_an_error_in_a_function_says_for_what_it_came_and_in_which_line():
     def felt(times_s, table):
         return 1 / (len(times_s) - 1)
 
-    said = check("9.2", felt).hint
-    assert said.endswith("ZeroDivisionError: division by zero. That was for felt([0.4], a table of 2 rows).")
+    said = checked(felt, lambda answer: answer([0.4], pd.DataFrame({"a": [1, 2]}))).hint
+    assert said.endswith(
+        "ZeroDivisionError: division by zero. That was for felt([0.4], a table of 2 rows), in the line "
+        "`return 1 / (len(times_s) - 1)`."
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,6 +77,7 @@ def test_an_error_in_a_function_says_for_what_it_came():
         (5.0, 5),
         (np.array([1, 2.5]), [1, 2.5]),
         ((1, None, ...), [1, None, None]),
+        (range(3), [0, 1, 2]),
         (pd.Series([1, np.nan]), [1, None]),
         (pd.Series({"a": 1.0, "b": pd.NA}), {"a": 1, "b": None}),
         ({"itl_ms": float("nan"), "n": np.float32(0.5)}, {"itl_ms": None, "n": 0.5}),
@@ -69,12 +87,13 @@ def test_an_error_in_a_function_says_for_what_it_came():
 )
 def test_an_honest_answer_of_another_form_counts_as_what_it_is(answer, same):
     assert plain(answer) == same and plain(lambda: answer)() == same
+    assert plain(each for each in (1, 2)) == plain(map(int, "12")) == [1, 2]
 
 
 def test_a_none_inside_an_answer_is_an_answer():
-    grades("9.2")(lambda answer, _choose: None if answer == {"a": None, "b": 1} else "No.")
-    assert check("9.2", {"a": None, "b": 1}).status == "done"
-    assert check("9.2", {"a": None}).status == NOT_YET
+    grade = lambda answer: None if answer == {"a": None, "b": 1} else "No."
+    assert checked({"a": None, "b": 1}, grade).status == "done"
+    assert checked({"a": None}, grade).status == NOT_YET
 
 
 def test_an_unknown_exercise_is_told_so():
@@ -82,17 +101,17 @@ def test_an_unknown_exercise_is_told_so():
 
 
 def test_what_is_shown_says_it_in_words_and_escapes_the_hint():
-    grades("9.2")(lambda answer, _choose: "a <b> is not a token")
-    shown = check("9.2", 1)._repr_html_()
+    shown = checked(1, lambda answer: "a <b> is not a token")._repr_html_()
     assert "Not right yet" in shown and "a &lt;b&gt; is not" in shown
 
 
 @pytest.mark.parametrize("answer", [None, 5760])
 def test_strict_raises_for_what_is_not_right(answer, monkeypatch):
     monkeypatch.setenv("COURSE_STRICT", "1")
-    with pytest.raises(CourseError, match=r"Exercise 9\.1: Not"):
-        check("9.1", answer)
-    assert check("9.1", 11520).status == "done"
+    grade = lambda answer: None if answer == 11520 else "No."
+    with pytest.raises(CourseError, match=r"Exercise 9\.2: Not"):
+        checked(answer, grade)
+    assert checked(11520, grade).status == "done"
 
 
 def test_a_check_imports_the_graders_of_its_lesson_and_no_others():
@@ -106,11 +125,28 @@ print(*[name for name in sys.modules if name.startswith("inflight.lessons.") and
     assert ran.stdout.splitlines()[-2:] == [NOT_YET, "inflight.lessons.batching.grading"], ran.stderr
 
 
-# What is found --------------------------------------------------------------------------------------------------------
+def test_every_check_of_a_lab_has_a_grader_with_an_insight():
+    script = """
+import sys
+from inflight.notebook import checks
+for lesson in checks._lessons():
+    checks._import_graders(lesson)
+for exercise, grader in checks.graders.items():
+    print(exercise, grader.insight)
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    insights = dict(line.split(" ", 1) for line in ran.stdout.splitlines())
+    labs = "".join(path.read_text(encoding="utf-8") for path in (COURSE / "lessons").glob("*/lab.py"))
+    assert sorted(insights) == sorted(record.CHECKED.findall(labs))
+    for exercise, insight in insights.items():
+        assert insight.endswith(".") and insight.count(". ") < 2 and len(insight.split()) > 6, exercise
+
+
+# A function, asked ----------------------------------------------------------------------------------------------------
 
 CASES = [
-    Case(([1, 2],), 1.5, "mean of [1, 2]", "Add them up, and divide by how many there are.", ((3, "Divide the sum."),)),
-    Case(([4],), 4, "mean of [4]", "One number is its own mean."),
+    Case(([1, 2],), 1.5, told("Add them up, and divide by how many there are.", (3, "Divide the sum."))),
+    Case(([4],), 4, lambda got: f"One number is its own mean, not {got}.", "mean of one"),
 ]
 
 
@@ -119,30 +155,23 @@ CASES = [
     [
         (lambda numbers: sum(numbers) / len(numbers), "Done."),
         (lambda numbers: None, "Not done yet."),
-        (sum, "Not right yet. mean of [1, 2]: 3, where exactly 1.5 is wanted. Divide the sum."),
-        (max, "Not right yet. mean of [1, 2]: 2, where exactly 1.5 is wanted. Add them up, and divide by how many"),
-        (lambda numbers: numbers.pop() and 1.5, "Not right yet. mean of [4]: 1.5, where exactly 4 is wanted. One"),
-        (lambda numbers: "many", "Not right yet. mean of [1, 2]: 'many', where 1.5 is wanted. Add them up"),
+        (sum, "Not right yet. sum([1, 2]): 3, where exactly 1.5 is wanted. Divide the sum."),
+        (max, "Not right yet. max([1, 2]): 2, where exactly 1.5 is wanted. Add them up, and divide by how many"),
+        (
+            lambda numbers: numbers.pop() and 1.5,
+            "Not right yet. mean of one: 1.5, where exactly 4 is wanted. One number",
+        ),
+        (lambda numbers: "many", "Not right yet. your function([1, 2]): 'many', where 1.5 is wanted. Add them up"),
     ],
 )
 def test_a_function_is_told_of_the_first_case_that_it_gets_wrong(answer, said):
-    grades("9.2")(lambda answer, _choose: tried_on(CASES, answer, near))
-    assert repr(check("9.2", answer)).startswith(f"Exercise 9.2: {said}")
+    assert repr(checked(answer, lambda answer: asked(answer, CASES))).startswith(f"Exercise 9.2: {said}")
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (CourseError("There is no engine."), "Not right yet. There is no engine."),
-        (NotImplementedError(), "Not done yet."),
-    ],
-)
-def test_an_error_that_says_enough_is_told_as_it_is(error, said):
-    def grade(answer, _choose):
-        raise error
-
-    grades("9.2")(grade)
-    assert repr(check("9.2", 1)) == f"Exercise 9.2: {said}"
+def test_a_float_is_right_as_far_as_it_is_shown_and_a_count_is_not():
+    assert is_same(0.35, 0.3472) and is_same(2.21, 2.2084) and is_same(300, 300.4)
+    assert not (is_same(0.36, 0.3472) or is_same(None, 0.0) or is_same("many", 1.0))
+    assert not (is_same(1001, 1000) or is_same(True, 1) or is_same(1.0001, 1))
 
 
 # What is measured -----------------------------------------------------------------------------------------------------
@@ -162,8 +191,7 @@ def test_an_error_that_says_enough_is_told_as_it_is(error, said):
 )
 def test_a_budget_decides_and_is_told(limit, value, right, says):
     figure = Measured("iterations", value, advice="Begin sooner.", course=104, nothing=240, **limit)
-    grades("9.2", "Sooner is better.")(lambda answer, choose: {"the trace": figure})
-    result = check("9.2", 1)
+    result = checked(1, lambda answer: {"the trace": figure})
     assert (result.status == "done") == right and says in repr(result)
     assert "the course's 104; doing nothing 240" in repr(result)
     shown = "".join(result._repr_html_().split())
@@ -172,16 +200,13 @@ def test_a_budget_decides_and_is_told(limit, value, right, says):
 
 def test_one_of_several_figures_that_is_over_its_budget_makes_it_wrong():
     figures = [Measured("iterations", 9, at_most=10), Measured("tokens computed twice", 5, exactly=0)]
-    grades("9.2")(lambda answer, choose: figures)
-    assert check("9.2", 1).hint == "tokens computed twice: 5, where exactly 0 is wanted."
+    assert checked(1, lambda answer: figures).hint == "tokens computed twice: 5, where exactly 0 is wanted."
 
 
 def test_a_number_is_right_as_far_as_it_is_shown_and_is_told_from_its_budget():
     assert Measured("requests/s", 2.2084, exactly=2.2079).is_right
     assert not Measured("iterations", 1001, exactly=1000).is_right
     assert Measured("MB", 170.04, at_most=170).hint == "MB: 170.04, where at most 170 is wanted."
-    assert near(0.35, 0.3472) and near(2.21, 2.2084)
-    assert not near(0.36, 0.3472) and not near(None, 0.0) and not near("many", 1.0)
 
 
 def test_hidden_cases_are_fresh_and_can_be_repeated(monkeypatch):
@@ -189,16 +214,65 @@ def test_hidden_cases_are_fresh_and_can_be_repeated(monkeypatch):
     grades("9.2")(lambda answer, choose: drawn.append(choose.sample(range(10**9), 3)))
     first, second = check("9.2", 1), check("9.2", 1)
     assert first.seed != second.seed or drawn[0] == drawn[1], "one in 90,000 is equal, and then so are its cases"
-    assert (
-        f"Hidden cases: seed {first.seed} (INFLIGHT_SEED={first.seed}" in repr(first)
-        and f"seed {first.seed}" in first._repr_html_()
-    )
+    assert f"Hidden cases: seed {first.seed} (INFLIGHT_SEED={first.seed}" in repr(first)
+    assert f"seed {first.seed}" in first._repr_html_()
     monkeypatch.setenv("INFLIGHT_SEED", str(first.seed))
     assert check("9.2", 1).seed == first.seed and drawn[2] == drawn[0]
 
 
-def test_no_seed_is_told_where_nothing_was_hidden():
-    assert check("9.1", 11520).seed is None and "seed" not in repr(check("9.1", 11520))
+# A file, in a process of its own --------------------------------------------------------------------------------------
+
+
+WITHIN_S = 10
+
+
+@grades("0.1", within_s=WITHIN_S)
+def graded_apart(path):
+    given = load(path, "first", "second")
+    return {"first": given.first, "second": given.second, "third": lambda: None}
+
+
+FIRST = "def first(): ...\n\n\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts", "says"),
+    [
+        (FIRST + "second = first", "✓✓✓", "Done."),
+        (FIRST + "def second():\n    return 1 / 0", "✓×✓", "answer.py, line 5: ZeroDivisionError: division by zero."),
+        (
+            FIRST + "def second():\n    while True: pass",
+            "✓×-",
+            "answer.py, line 5: it had not ended after 10 s",
+        ),
+        (FIRST + "import os\ndef second():\n    os._exit(3)", "✓×-", "answer.py ended its process (exit status 3)."),
+        (FIRST + "def second():\n    return 'a' * (1 << 35)", "✓×✓", "answer.py, line 5: MemoryError."),
+        (FIRST + "def second():\n    raise NotImplementedError", "✓-✓", "second still open"),
+        (
+            FIRST + "import queue, threading\n\ndef heard(result): ...\n\ndef second():\n"
+            "    threading.Thread(target=heard, kwargs={'error': 1}).start()\n    queue.Queue().get()",
+            "✓×-",
+            "answer.py: TypeError: heard() got an unexpected keyword argument 'error'.",
+        ),
+        (FIRST, "", "answer.py: it defines no second."),
+        ("def first(", "", "answer.py, line 1: SyntaxError: '(' was never closed."),
+        ("while True: pass", "", "answer.py, line 1: it had not ended after 10 s"),
+    ],
+)
+def test_a_file_that_fails_is_told_where_and_what_was_right_before_stays(text, parts, says, tmp_path, monkeypatch):
+    monkeypatch.setitem(checks.graders, "0.1", checks.Grader(graded_apart, "", "", WITHIN_S))
+    monkeypatch.setattr(checks, "_steps", steps)
+    path = tmp_path / "answer.py"
+    path.write_text(text)
+    result = check("0.1", path)
+    shown = {"done": "✓", "wrong": "×", NOT_YET: "-"}
+    assert says in repr(result), result
+    assert parts == "".join(shown[status] for status in result.parts.values()), result
+
+
+def steps(asked):
+    """In the other process, which takes it from here: importing this module has registered the grader."""
+    yield from checks._steps(asked)
 
 
 # What is kept ---------------------------------------------------------------------------------------------------------
@@ -212,19 +286,18 @@ def work(tmp_path, monkeypatch):
 
 
 def test_a_right_answer_is_kept_as_a_part_and_a_wrong_one_is_not(work, tmp_path):
-    grades("9.2", keeps="scheduler")(lambda answer, choose: None if "right" in answer.read_text() else "No.")
+    grade = lambda answer: None if "right" in answer.read_text() else "No."
     answer = tmp_path / "scheduler.py"
     answer.write_text("wrong")
-    check("9.2", answer)
+    checked(answer, grade, keeps="scheduler")
     assert not (work / "mine").exists()
     answer.write_text("right")
-    result = check("9.2", answer)
+    result = checked(answer, grade, keeps="scheduler")
     assert result.status == "done" and "Kept as mine/scheduler.py" in repr(result)
     assert (work / "mine" / "scheduler.py").read_text() == "right"
 
 
 def test_an_answer_stays_right_where_it_cannot_be_kept(work, tmp_path):
     (work / "mine").write_text("in the way")
-    grades("9.2", keeps="scheduler")(lambda answer, choose: None)
-    result = check("9.2", tmp_path / "nowhere.py")
+    result = checked(tmp_path / "nowhere.py", lambda answer: None, keeps="scheduler")
     assert result.status == "done" and "not kept" in result.kept

@@ -1,5 +1,7 @@
 """The playground of lesson 03 without a browser: clicks go to the same handlers, and a real server answers."""
 
+import re
+
 import pytest
 
 from inflight.notebook.widgets import Playground
@@ -27,6 +29,15 @@ def test_run_shows_the_answer_and_its_times(streaming_server, playground):
         assert client.ask("Name the capital of France.", 20).text in playground.text.value
     assert all(word in playground.status.value for word in ("Done", "TTFT", "ITL", "end-to-end", "tokens/s"))
     assert ready_again(playground)
+
+
+def test_the_figures_of_earlier_runs_stay(playground):
+    for max_tokens in (2, 5, 3, 1, 2, 2, 4):
+        playground.max_tokens.value = max_tokens
+        playground.run_button.click()
+        playground.wait()
+    rows = re.findall(r"<th>(\d+)</th>.*?<td>(\d) pieces</td>", playground.words.value, re.S)
+    assert rows == [("2", "5"), ("3", "3"), ("4", "1"), ("5", "2"), ("6", "2"), ("7", "4")]
 
 
 def test_the_sliders_reach_the_engine(playground):

@@ -54,6 +54,7 @@ def test_a_number_is_scored(said, measured, told):
     guess = predict("How many?")
     guess.field.value = said
     assert guess.score(measured) == told and told in guess.told.value
+    assert guess.score(measured, "the count of one run") == f"{told} That is the count of one run."
 
 
 def test_an_option_is_scored_by_its_beginning_or_its_number():
@@ -62,8 +63,10 @@ def test_an_option_is_scored_by_its_beginning_or_its_number():
     assert guess.score("tensorrt_llm") == f"Your prediction: {OPTIONS[1]}. It is {OPTIONS[0]}."
     speed = predict("How fast?", SPEEDS)
     speed.field.value = "twice"
-    assert speed.score(2.9) == speed.score(1.5) == "Your prediction, twice, is right."
-    assert speed.score(4.1) == "Your prediction: twice. It is eight times."
+    assert speed.score(2.9, "the median of 5 rounds") == (
+        "Your prediction, twice, is right. Measured: 2.9, the median of 5 rounds."
+    )
+    assert speed.score(4.1) == "Your prediction: twice. It is eight times. Measured: 4.1."
     with pytest.raises(CourseError, match="2 options of 'Which.' begin with ''"):
         guess.score("")
 

@@ -1,4 +1,4 @@
-"""What a long cell says of itself: a line that changes in an open notebook, plain lines where nobody looks."""
+"""The bar of a long cell: there while somebody watches and it lasts, and in no stored notebook."""
 
 import threading
 from types import SimpleNamespace
@@ -7,98 +7,97 @@ import nbformat
 import pytest
 
 from inflight.notebook import progress
-from inflight.notebook.execution import execute, to_html
-from tools.lessons import _cleaned
+from inflight.notebook.execution import execute
 
 CELL = """
 from inflight.notebook import progress
-with progress.wait("Trial", 3) as line:
+progress.TICK_S = 0
+with progress.wait("Trial", 3) as bar:
     for size in (1, 2, 3):
-        line(f"of {size} tokens")
-        line.tick(2.0 * size)
-print("told", size)
+        bar.set_postfix_str(f"of {size} tokens")
+        bar.update()
+print("told", bar.disable)
 """
 
 
-def test_nothing_of_it_is_stored(tmp_path, monkeypatch):
-    cells = [nbformat.v4.new_markdown_cell("# A title"), nbformat.v4.new_code_cell(CELL)]
-    done = execute(nbformat.v4.new_notebook(cells=cells), "a", tmp_path)
-    said = [output for output in done.cells[1].outputs if progress.is_progress(output)]
-    assert [output.data["text/plain"].partition(" · ")[0] for output in said] == ["Trial"], "one line, which changed"
-    assert "Trial ·" not in to_html(done, tmp_path / "a.ipynb", tmp_path)
-    stored = _cleaned(nbformat.from_dict(done))
-    assert [output.output_type for output in stored.cells[1].outputs] == ["stream"]
-    assert stored.cells[1].outputs[0].text == "told 3\n"
+def test_a_run_that_nobody_watches_has_no_bar_in_its_outputs(tmp_path):
+    done = execute(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)]), "a", tmp_path)
+    assert [output.output_type for output in done.cells[0].outputs] == ["stream"]
+    assert done.cells[0].outputs[0].text == "told True\n"
 
 
 @pytest.fixture
-def shown(monkeypatch):
-    """The lines that an open notebook shows: those displayed, and those that take their place."""
-    lines = {"displayed": [], "changed": []}
+def shell(monkeypatch):
+    """A notebook that somebody watches; `displayed` holds what it shows, and has shown, which `is_there` waits for."""
+    shown, is_there = [], threading.Event()
 
-    def publish(data, metadata, transient=None, update=False):
-        lines["changed" if update else "displayed"].append(data["text/plain"])
+    def publish(data, transient, update=False):
+        assert update == bool(shown)
+        shown.append(data)
+        is_there.set()
 
-    shell = SimpleNamespace(display_pub=SimpleNamespace(publish=publish))
-    monkeypatch.setattr(progress, "get_ipython", lambda: shell)
-    return lines | {"shell": shell}
-
-
-def test_what_lasts_is_one_line_which_changes_in_its_place(shown):
-    with progress.wait("Letter", 2) as line:
-        line("a")
-        line.tick(1.0)
-        line("b")
-        line.tick(2.0)
-    assert shown["displayed"] == ["Letter: 1 of 2, a … 1 s"]
-    assert shown["changed"] == ["Letter: 2 of 2, b … 2 s", "Letter · done after 0 s"]
+    found = SimpleNamespace(display_pub=SimpleNamespace(publish=publish), displayed=shown, is_there=is_there)
+    monkeypatch.setattr(progress, "get_ipython", lambda: found)
+    monkeypatch.setattr(progress, "TICK_S", 0.01)
+    monkeypatch.delenv("COURSE_STRICT", raising=False)
+    return found
 
 
-def test_what_ends_within_a_second_says_nothing(shown):
-    assert list(progress.over("ab", "Letter")) == ["a", "b"]
-    assert shown["displayed"] == shown["changed"] == []
+def told(bar):
+    """What the bar shows, as one line."""
+    left, _, right = bar.container.children
+    return (left.value + right.value).replace("\u2007", " ")
 
 
-def test_a_wait_that_fails_says_so_and_ends(shown):
-    with pytest.raises(KeyError), progress.wait("Starting") as line:
-        line.tick(3.0)
-        raise KeyError("no")
-    assert shown["changed"] == ["Starting · ended early after 0 s"]
-
-
-def test_a_wait_shows_while_what_runs_in_it_is_captured(shown):
-    with progress.wait("Catching up") as line:
-        shown["shell"].display_pub = SimpleNamespace(publish=lambda *_, **__: None)
-        line("from 'Ask'")
-        line.tick(1.0)
-    assert shown["displayed"] == ["Catching up: step 1, from 'Ask' … 1 s"]
-
-
-def test_it_fits_where_a_benchmark_tells_parts(shown):
-    with progress.wait("Quality") as line:
-        line("the checkpoint", 0, 7)
-        line("W4A8 reads", 3, 7)
-        line.tick(5.0)
-    assert shown["displayed"] == ["Quality: 3 of 7, W4A8 reads … 5 s"]
-
-
-def test_a_step_is_told_from_within(shown):
-    progress.say("nobody waits")
-    with progress.wait("Exercise 4.2 is checked") as line:
+def test_what_lasts_is_shown_once_with_the_step_and_is_gone_at_its_end(shell):
+    with progress.wait("Exercise 4.2 is checked") as bar:
+        assert shell.is_there.wait(60)
         progress.say("a Triton loads the repository")
-        line.tick(2.0)
-    assert shown["displayed"] == ["Exercise 4.2 is checked: step 1, a Triton loads the repository … 2 s"]
+        assert told(bar) == "Exercise 4.2 is checked, a Triton loads the repository … 0 s"
+        model = bar.container.model_id
+    ids = [data["application/vnd.jupyter.widget-view+json"]["model_id"] for data in shell.displayed]
+    assert ids == [model, ""], "JupyterLab shows no view of the widget without a name"
+    assert bar.container.comm is None
+    progress.say("nobody waits")
+
+
+def test_a_loop_names_each_item_and_counts_those_done(shell):
+    lines = []
+    for item in progress.over((1536, 2560), "Cache", "{:,} tokens".format):
+        lines.append((item, told(progress._open[-1])))
+    assert [item for item, _ in lines] == [1536, 2560]
+    assert "Cache:   0%" in lines[0][1] and "0/2" in lines[0][1] and "1,536 tokens" in lines[0][1]
+    assert "1/2" in lines[1][1] and "2,560 tokens" in lines[1][1]
+
+
+def test_what_ends_within_a_second_is_not_shown(shell, monkeypatch):
+    monkeypatch.setattr(progress, "TICK_S", 1e6)
+    assert list(progress.over("ab", "Letter")) == ["a", "b"]
+    assert shell.displayed == []
+
+
+def test_a_block_that_fails_leaves_no_bar(shell):
+    with pytest.raises(KeyError), progress.wait("Starting", 3) as bar:
+        assert shell.is_there.wait(60)
+        raise KeyError("no")
+    assert bar.container.comm is None and not progress._open
+
+
+def test_it_shows_while_what_runs_in_it_is_captured(shell):
+    with progress.wait("Catching up"):
+        shell.display_pub = SimpleNamespace(publish=lambda *_, **__: None)
+        assert shell.is_there.wait(60)
 
 
 def test_time_goes_on_while_a_step_takes_long(monkeypatch):
     monkeypatch.setattr(progress, "TICK_S", 0.01)
-    told, thrice = [], threading.Event()
+    seconds, thrice = [], threading.Event()
 
-    def tell(seconds):
-        told.append(seconds)
-        if len(told) == 3:
+    def tell(passed):
+        seconds.append(passed)
+        if len(seconds) == 3:
             thrice.set()
 
     with progress.ticking(tell):
         assert thrice.wait(60)
-    assert told[0] == 0 and told == sorted(told)
+    assert seconds[0] == 0 and seconds == sorted(seconds)

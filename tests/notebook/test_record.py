@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from inflight.cli.commands import app
 from inflight.errors import CourseError
 from inflight.notebook import checks, mine, record, workspace
-from inflight.notebook.checks import Measured, check
+from inflight.notebook.checks import check
+from inflight.notebook.findings import Measured
 from inflight.notebook.prediction import predict
 from inflight.paths import COURSE
 
@@ -91,7 +92,7 @@ def test_what_cannot_be_kept_is_said_and_the_answer_stands(work, capsys):
 
 def test_figures_of_numpy_are_kept_as_numbers(work, monkeypatch):
     figure = Measured("iterations", np.int64(3), at_most=np.int64(4), course=np.float32(2.5))
-    monkeypatch.setattr(checks, "_graders", {})
+    monkeypatch.setattr(checks, "graders", {})
     checks.grades("4.99")(lambda answer, choose: figure)
     assert check("4.99", 1).status == "done"
     assert predict("How many?", given=8).score(np.float64(8)) == "Your prediction, 8, is right."

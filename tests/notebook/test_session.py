@@ -1,14 +1,17 @@
 """A notebook's servers without a browser: they outlive the last cell, and a widget's Run starts one that has ended."""
 
 import os
+import re
 import signal
 import tempfile
 from pathlib import Path
 
+import ipywidgets
 import plotly.graph_objects as go
 import pytest
 
 from inflight.lessons import batchers
+from inflight.notebook import session
 from inflight.notebook.dashboard import Dashboard, Frame
 from inflight.notebook.widgets import ConfigEditor
 from inflight.triton import repository
@@ -68,3 +71,28 @@ def test_a_server_that_ends_during_a_run_is_told_and_the_next_run_starts_it(less
     board.wait()
     assert "Failed." in board.status.value and "was ended by signal 9" in board.status.value
     assert board.run() is not None and "Done" in board.status.value and len(set(lives)) == 2
+
+
+def rows_of(name):
+    """What is said of the servers of the notebook `name`; others may run on this machine."""
+    panel = session.others()
+    rows = [row.children for row in panel.children if isinstance(row, ipywidgets.Box)] if panel else []
+    return [row for row in rows if name in row[0].value]
+
+
+def test_a_server_of_another_notebook_is_named_and_ended_at_a_click(lesson, monkeypatch):
+    server, board, _, _ = lesson
+    monkeypatch.setenv("JPY_SESSION_NAME", "notebooks/03_of_this_test.ipynb")
+    server.stop()
+    server.start()
+    assert rows_of("03_of_this_test") == []  # it is this process's own
+    monkeypatch.setattr(session.os, "getpid", lambda: 0)  # as another kernel sees it
+    [[said, button]] = rows_of("03_of_this_test")
+    assert re.search(r"<b>03_of_this_test</b> still runs a server that holds 0\.\d GB", said.value)
+    button.click()
+    wait_until(lambda: not server.is_alive(), "the server is gone")
+    assert "was ended" in said.value and rows_of("03_of_this_test") == []
+    monkeypatch.undo()
+    board.run_button.click()
+    board.wait()
+    assert "Done" in board.status.value

@@ -40,7 +40,11 @@ print(slots)
 """
 LAB = '''# %% [markdown]
 # # {heading}
-# See {lecture}. {navigation} Compare with {counterpart}.
+# {minutes} minutes, {core} of them Core. See {lecture}. {navigation} Compare with {counterpart}.
+#
+# *Core · importance 5/5 · difficulty 1/5 · 10 minutes*
+#
+# *Further · importance 3/5 · difficulty 1/5 · 5 minutes, if you like*
 
 # %%
 import os
@@ -156,6 +160,36 @@ def test_the_lab_has_what_the_learner_gets(built):
     assert len(cells) == 3
 
 
+def test_a_labs_minutes_are_the_sum_of_its_exercises(built, root):
+    assert "15 minutes, 10 of them Core." in read(built, "labs").cells[0].source
+    assert "| 5 | [lab](labs/01_slots_lab.ipynb), 15 |" in (built / "README.md").read_text()
+    script = root / "lessons" / "01_slots" / "lab.py"
+    script.write_text(script.read_text().replace("{minutes} minutes", "20 minutes"))
+    lessons.build(root, keep_outputs=True)
+    assert any("does not say {minutes} and {core}" in problem for problem in lessons.check(root))
+
+
+@pytest.mark.parametrize(
+    ("cell", "says"),
+    [
+        ("# %%\nassert 8 == 8", "`assert 8 == 8` stands on the page"),
+        ('# %% tags=["parameters"]\nprediction = None', "papermill"),
+        ("# %%\nfor i in range(8):\n    # your line: the next\n    j = i + 1", "A blank stands inside of a loop"),
+        ("# %%\n# your line: one\none = 1\n\nprint(one)", "`print(one)` comes after a blank"),
+        ('# %% tags=["remove-cell"]\nassert 8 == 8', None),
+        ("# %%\n# your line: one\none = 1", None),
+    ],
+)
+def test_what_is_there_for_a_test_stands_on_no_page_and_each_blank_can_be_opened(root, monkeypatch, cell, says):
+    monkeypatch.setattr(lessons, "OLD_PAGES", ())
+    script = root / "lessons" / "01_slots" / "lecture.py"
+    script.write_text(f"{LECTURE}\n{cell}\n")
+    lessons.build(root, keep_outputs=True)
+    change(root, "notebooks", executed)
+    found = [problem for problem in lessons.check(root) if problem.startswith("notebooks/")]
+    assert len(found) == (says is not None) and all(says in problem for problem in found)
+
+
 def test_the_solution_has_the_answers_and_no_markers(built):
     cells = [cell.source for cell in read(built, "solutions").cells]
     assert cells[1].endswith("    answer = slots - guests % slots\n    return answer")
@@ -245,6 +279,9 @@ class Plain:
 """
 
 
+PART = '# %% tags=["part:slots.py"]\n# %%writefile {folder}/slots.py'
+
+
 def test_what_is_written_to_a_file_stands_in_the_script_as_comments(root):
     script = root / "lessons" / "01_slots" / "lab.py"
     script.write_text(LAB + "\n" + WRITTEN_FILES)
@@ -258,3 +295,36 @@ def test_what_is_written_to_a_file_stands_in_the_script_as_comments(root):
     assert lab["%%writefile {folder}/slots.py"] == "# your model"
     assert solution["%%writefile {folder}/slots.py"] == "class Slots:\n    guests = 48"
     assert lab["%%writefile {folder}/plain.py"] == "class Plain:\n    # a comment stays\n    guests = 8"
+
+
+def test_a_part_of_the_courses_stack_is_what_its_solution_writes(root):
+    script, part = root / "lessons" / "01_slots" / "lab.py", root / "assets" / "parts" / "slots.py"
+    script.write_text(LAB + "\n" + WRITTEN_FILES.replace("# %%\n# %%writefile {folder}/slots.py", PART))
+    lessons.build(root, keep_outputs=True)
+    assert part.read_text() == "class Slots:\n    guests = 48\n"
+    part.write_text("class Slots:\n    guests = 47\n")
+    assert any(one.startswith("assets/parts/slots.py: differs from the solution") for one in lessons.check(root))
+
+
+GLOSSARY = """# Glossary
+
+## 01 · Slots
+
+### Slot
+A place in the "batch". Also: seat.
+
+### Guest
+Who sits there.
+"""
+
+
+def test_a_link_to_a_term_has_its_sentence_and_the_glossary_leads_back(root):
+    (root / "lessons" / "glossary.md").write_text(GLOSSARY)
+    script = root / "lessons" / "01_slots" / "lecture.py"
+    script.write_text(
+        f"{LECTURE}\n# %% [markdown]\n# ## Count\n# A [slot](#Slot).\n\n# %% [markdown]\n# {{glossary}}\n"
+    )
+    lessons.build(root, keep_outputs=True)
+    prose = [cell.source for cell in read(root, "notebooks").cells if cell.cell_type == "markdown"]
+    assert """A [slot](#Slot "A place in the 'batch'.").""" in prose[1]
+    assert '### Slot\nA place in the "batch". Also: seat. [↩ Count](#Count)\n\n### Guest\nWho sits there.' in prose[2]

@@ -28,12 +28,12 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import serialize_byte_tensor, triton_to_np_dtype
 
 from inflight.models import huggingface
-from inflight.models.gpt2_checkpoint import random_checkpoint
 from inflight.triton import repository
 from inflight.triton.client import Client
 from inflight.triton.repository import BASELINE, BATCH_COST, EMBEDDING, GPT2, PIPELINE, RUNNING_SUM
 from inflight.triton.server import Server
 from tests.engines import active_requests, metric, wait_until
+from tests.tiny_gpt2 import tiny_gpt2
 
 NUM_REQUESTS = int(os.environ.get("INFLIGHT_FUZZ_REQUESTS", "1000"))
 # Against what hangs: no request takes a second of work, whatever its values are; see the fixture of the server.
@@ -161,7 +161,7 @@ def server(small_engine, small_checkpoint, tmp_path_factory):
         checkpoint_dir = shutil.copytree(huggingface.folder(small_checkpoint), folder / "checkpoint")
     config = json.loads((checkpoint_dir / "config.json").read_text())
     (checkpoint_dir / "config.json").write_text(json.dumps({**config, "max_position_embeddings": POSITIONS}))
-    random_checkpoint(folder / "gpt2", "gpt2-tiny")
+    tiny_gpt2(folder / "gpt2")
     repo = repository.assemble(
         folder / "repo",
         small_engine,

@@ -12,11 +12,12 @@ import tritonclient.grpc as triton
 
 from inflight.errors import CourseError
 from inflight.lessons.iterative_gpt2 import executions, passes
-from inflight.models import gpt2, gpt2_checkpoint
+from inflight.models import gpt2
 from inflight.triton import repository, telemetry
 from inflight.triton.repository import GPT2
 from inflight.triton.server import Server
 from tests.engines import how_it_ends, metric, model_process, wait_until
+from tests.tiny_gpt2 import tiny_gpt2
 
 pytestmark = pytest.mark.server
 
@@ -33,10 +34,7 @@ IDLE, CANDIDATES = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        tiny = gpt2_checkpoint.SIZES["gpt2-tiny"] | {"n_positions": POSITIONS}
-        patch.setitem(gpt2_checkpoint.SIZES, "gpt2-tiny", tiny)
-        return gpt2_checkpoint.random_checkpoint(tmp_path_factory.mktemp("gpt2") / "tiny", "gpt2-tiny")
+    return tiny_gpt2(tmp_path_factory.mktemp("gpt2"), POSITIONS)
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,11 @@
 
 import dataclasses
 import json
-import threading
 
 import pytest
 
 from inflight.engine.config import IterationStats
 from inflight.errors import CourseError
-from inflight.triton import telemetry
 from inflight.triton.telemetry import COLUMNS, iterations, metrics, read_log, shares, slots
 
 PAGE = """\
@@ -124,45 +122,3 @@ def test_a_slot_is_kept_to_the_last_token_and_given_up_in_a_pause(tmp_path):
     ]
     table = shares(iterations(log))
     assert table[table["request"] == 2].values.tolist() == [[1, 2, 20, 0, 1], [3, 2, 0, 1, 1], [6, 2, 22, 0, 1]]
-
-
-# Iterations of an engine that writes no log of ours -------------------------------------------------------------------
-
-
-def sample(family, label, value, number):
-    return f'nv_trt_llm_{family}{{model="tensorrt_llm",{label}="{value}",version="1"}} {number}\n'
-
-
-def page_of(iteration):
-    return "".join(
-        [
-            sample("request_metrics", "request_type", "active", 3),
-            sample("request_metrics", "request_type", "scheduled", 2),
-            sample("request_metrics", "request_type", "max", 4),
-            sample("kv_cache_block_metrics", "kv_cache_block_type", "max", 50),
-            sample("kv_cache_block_metrics", "kv_cache_block_type", "used", 20),
-            sample("inflight_batcher_metrics", "inflight_batcher_specific_metric", "generation_requests", 2),
-            sample("inflight_batcher_metrics", "inflight_batcher_specific_metric", "paused_requests", 1),
-            sample("general_metrics", "general_type", "timestamp", 1745403630250000),
-            sample("general_metrics", "general_type", "iteration_counter", iteration),
-        ]
-    )
-
-
-def test_each_look_that_shows_another_iteration_is_a_row(tmp_path, monkeypatch):
-    shown, seen = iter([7, 7, 9, 9]), threading.Event()
-
-    def page(url):
-        number = next(shown, None)
-        if number is None:
-            seen.set()
-        return "nv_gpu_utilization 0\n" if number is None else page_of(number)
-
-    monkeypatch.setattr(telemetry, "page", page)
-    path = tmp_path / "log.jsonl"
-    with telemetry.MetricsFeed("http://127.0.0.1:9/metrics", path):
-        assert seen.wait(60)
-        [row] = telemetry.iterations(path).to_dict("records")  # what was there before is not told
-    assert (row["iteration"], row["timestamp"]) == (9, 1745403630.25)
-    assert (row["active"], row["scheduled"], row["waiting"], row["paused"]) == (3, 2, 1, 1)
-    assert (row["empty_seats"], row["kv_blocks_used"], row["generation_tokens"]) == (2, 20, 2)

@@ -5,11 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from inflight.bench import dynamic_batching
 from inflight.errors import CourseError
 from inflight.models import huggingface
 from inflight.models.embedding import Embedder
-from inflight.triton import repository, telemetry
+from inflight.triton import client, repository, telemetry
 from inflight.triton.client import Connection
 from inflight.triton.repository import EMBEDDING
 from inflight.triton.server import Server
@@ -98,7 +97,7 @@ def test_a_text_that_cannot_be_computed(embedder, text, message):
 
 
 def test_a_request_may_have_several_texts(connection, embedder):
-    served = dynamic_batching.embed(connection, TEXTS)
+    served = connection.infer(EMBEDDING, {"text_input": client.text(*TEXTS)}).as_numpy("embedding")
     np.testing.assert_allclose(served, embedder([embedder.encode(text) for text in TEXTS]), atol=1e-5)
 
 

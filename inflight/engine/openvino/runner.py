@@ -1,4 +1,4 @@
-"""One iteration of the model: tokens of several sequences in, one row of logits a sequence out.
+"""One iteration of the model: tokens of several sequences in, rows of logits out.
 
     model = OpenVINOModel(read("engine"))
     model.allocate_kv_cache(num_blocks=256)
@@ -15,6 +15,7 @@ import openvino as ov
 
 from inflight.engine.config import Chunk
 from inflight.engine.folder import EngineInfo, cannot_be_loaded
+from inflight.engine.model import rows_with_logits
 from inflight.engine.openvino import steps
 
 
@@ -61,8 +62,8 @@ class OpenVINOModel:
 
         Returns
         -------
-        float32 array [len(chunks), vocab_size]
-            Logits that follow the last new token of each chunk; valid until the next call.
+        float32 array [sum of num_logits, vocab_size]
+            Logits that follow the last `num_logits` tokens of each chunk, in their order; valid until the next call.
         """
         lengths = np.array([len(chunk.token_ids) for chunk in chunks])
         past = np.array([chunk.num_past for chunk in chunks], np.int32)
@@ -77,7 +78,7 @@ class OpenVINOModel:
             "block_indices": np.concatenate(used_blocks).astype(np.int32),
             "block_indices_begins": np.cumsum([0, *map(len, used_blocks)]).astype(np.int32),
             "max_context_len": np.array((past + lengths).max(), np.int32),
-            "last_tokens": begins[1:] - 1,
+            "last_tokens": rows_with_logits(chunks, begins[1:]),
         }
         for name, value in inputs.items():
             self._request.set_tensor(name, ov.Tensor(value))

@@ -24,6 +24,7 @@ import openvino as ov
 from openvino import opset13 as ops
 from openvino._offline_transformations import paged_attention_transformation
 
+from inflight import processor
 from inflight.checkpoint import GgufFile
 from inflight.engine.config import BuildConfig
 from inflight.engine.folder import MODEL_FILE, WEIGHTS_FILE
@@ -71,7 +72,7 @@ def to_graph(gguf_file: str | Path, folder: str | Path) -> ov.Model:
 
 def read(folder: str | Path) -> ov.Model:
     """The graph in an engine's folder."""
-    return ov.Core().read_model(Path(folder) / MODEL_FILE)
+    return processor.core().read_model(Path(folder) / MODEL_FILE)
 
 
 def slow_down(graph: ov.Model, source: GgufFile) -> bool:
@@ -152,9 +153,10 @@ def with_pages(graph: ov.Model) -> None:
 
 
 def keep_last_tokens(graph: ov.Model) -> None:
-    """Compute logits for the last token of each sequence only: the vocabulary is the widest matrix of all.
+    """Compute logits after some tokens only: the vocabulary is the widest matrix of all.
 
-    Adds the input `last_tokens` int64 [sequences] in front of the last matrix product.
+    Adds the input `last_tokens` int64 [rows of logits], which of all new tokens they are, in front of the last matrix
+    product.
     """
     product = graph.get_results()[0].input_value(0).get_node()
     while product.get_type_name() != "MatMul":
@@ -187,7 +189,7 @@ def compiled(graph: ov.Model, config: BuildConfig, quant_algo: str | None) -> ov
         "KV_CACHE_PRECISION": OPENVINO_TYPE[config.kv_cache_quant_algo or config.dtype],
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": A8_GROUP if rounds else 0,
     }
-    return ov.Core().compile_model(graph, "CPU", properties)
+    return processor.core().compile_model(graph, "CPU", properties)
 
 
 def cache_shapes(program: ov.CompiledModel) -> dict[str, tuple[ov.Type, list[int]]]:

@@ -49,6 +49,8 @@ class Step:
         Tokens of each sequence, the new ones among them.
     tables : int32 tensor [sequences, most blocks]
         The blocks of each sequence; what is behind its last block is never read.
+    logits_after : int64 tensor [rows of logits]
+        Which of the tokens logits are wanted after.
     counts : list of int
         New tokens of each sequence.
     longest : int
@@ -61,6 +63,7 @@ class Step:
     begins: torch.Tensor
     lengths: torch.Tensor
     tables: torch.Tensor
+    logits_after: torch.Tensor
     counts: list[int]
     longest: int
 
@@ -70,8 +73,8 @@ class Step:
 
     @property
     def is_decode(self) -> bool:
-        """Whether every sequence has one new token."""
-        return len(self.counts) == len(self.ids)
+        """Whether every sequence has one new token, and logits are wanted after each."""
+        return len(self.counts) == len(self.ids) == len(self.logits_after)
 
 
 # Gathering ------------------------------------------------------------------------------------------------------------

@@ -54,8 +54,8 @@ class StepBuffers:
         """The step of `size` sequences that lies in the buffer."""
         ids, positions, slots, lengths = (row[:size] for row in self._device[:4])
         tables = self._device[4:, :size].t().contiguous()
-        begins = self._begins[: size + 1]
-        return Step(ids, positions, slots, begins, lengths, tables, [1] * size, self._longest)
+        begins, every = self._begins[: size + 1], self._begins[:size].long()
+        return Step(ids, positions, slots, begins, lengths, tables, every, [1] * size, self._longest)
 
     def fill(self, step: Step) -> None:
         """Put a step on the host into the buffer; behind it come sequences that are nobody's."""

@@ -1,4 +1,4 @@
-"""One iteration of the model in PyTorch, on a GPU: tokens of several sequences in, one row of logits a sequence out.
+"""One iteration of the model in PyTorch, on a GPU: tokens of several sequences in, rows of logits out.
 
     model = TorchModel(read("engine"))
     model.allocate_kv_cache(num_blocks=256)
@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 
 from inflight.engine.config import Chunk
 from inflight.engine.folder import DTYPE_BYTES, TORCH_WEIGHTS_FILE, EngineInfo, cannot_be_loaded
+from inflight.engine.model import rows_with_logits
 from inflight.engine.torch import attention, device
 from inflight.engine.torch.attention import Step
 from inflight.engine.torch.graphs import DecodeGraphs, StepBuffers
@@ -27,7 +28,7 @@ from inflight.engine.torch.llama import Llama
 
 
 class Row:
-    """Logits of one sequence, which stay on the device until all of them are asked for.
+    """Logits after one token, which stay on the device until all of them are asked for.
 
     Parameters
     ----------
@@ -53,7 +54,7 @@ class Row:
 
 
 class Rows(Sequence):
-    """Logits of every sequence of an iteration, valid until the next."""
+    """All logits of an iteration, valid until the next."""
 
     def __init__(self, logits: torch.Tensor, best: list[list[float]]):
         self._logits, self._best = logits, best
@@ -146,7 +147,7 @@ class TorchModel:
         Returns
         -------
         Rows
-            Logits that follow the last new token of each chunk; valid until the next call.
+            Logits that follow the last `num_logits` tokens of each chunk, in their order; valid until the next call.
         """
         step = step_of(chunks, self.info.build_config.tokens_per_block)
         if self._graphs is not None and step.is_decode:
@@ -156,7 +157,7 @@ class TorchModel:
         return Rows(logits, best.tolist())
 
     def _compute(self, step: Step) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits [sequences, vocab_size], and of each the highest and its token, [sequences, 2], in float32.
+        """Logits [rows, vocab_size], and of each the highest and its token, [rows, 2], in float32.
 
         Together, so that one copy brings both to the host; the number of a token is exact in float32.
         """
@@ -186,6 +187,7 @@ def step_of(chunks: list[Chunk], width: int) -> Step:
         begins=torch.from_numpy(begins),
         lengths=torch.from_numpy(lengths),
         tables=torch.from_numpy(tables),
+        logits_after=torch.from_numpy(rows_with_logits(chunks, begins[1:])),
         counts=counts,
         longest=int(lengths.max()),
     )

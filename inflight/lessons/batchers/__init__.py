@@ -6,9 +6,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submodules=["batch_run"],
     submod_attrs={
-        "analyzers": ["perf_analyzer", "search"],
         "batches_on_paper": ["on_paper"],
         "dashboard": ["board"],
+        "performance_analyzer": ["perf_analyzer"],
         "charts": ["batches", "batches_summary"],
     },
 )

@@ -14,7 +14,8 @@ from inflight.lessons.batchers import batch_run
 from inflight.lessons.batchers.batch_run import Arrival
 from inflight.lessons.batchers.batches_on_paper import Played, on_paper
 from inflight.notebook import progress
-from inflight.notebook.checks import NOT_YET, Beside, Finding, Measured, grades, near
+from inflight.notebook.checks import grades
+from inflight.notebook.findings import NOT_YET, Beside, Finding, Measured, is_same
 from inflight.triton import custom_batching, repository
 from inflight.triton.server import Server
 
@@ -255,13 +256,13 @@ _RUNS = {
 
 
 @grades("6.4", "A busy figure beside a queue figure is not enough: what hurts is idle time while somebody waits.")
-def _idle(idle_ms: Callable, _choose: random.Random) -> dict[str, Callable[[], Finding]]:
+def _idle(idle_ms: Callable) -> dict[str, Callable[[], Finding]]:
     def right_in(run: tuple, right: int, hint: str) -> Finding:
         requests, executions = _tables(*run)
         got = idle_ms(requests, executions)
         if got is None:
             return NOT_YET
-        if not near(got, right) and not abs(float(got) - right) <= 1:
+        if not is_same(got, float(right)) and not abs(float(got) - right) <= 1:
             said = f"{len(requests)} requests in {len(executions)} batches"
             return f"{said}: it was {right} ms, and your function says {float(got):g}. {hint}"
         return None

@@ -7,7 +7,6 @@ what the built-in rule and one request at a time come to.
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import pandas as pd
@@ -17,18 +16,10 @@ from inflight.engine.own_scheduler import OwnScheduler
 from inflight.engine.play import Asked, Trial
 from inflight.engine.prediction import schedule
 from inflight.engine.scheduler import GuaranteedNoEvict, Scheduler, StaticBatching
-from inflight.notebook.checks import (
-    NOT_YET,
-    Beside,
-    Case,
-    Finding,
-    Measured,
-    OneAtATime,
-    grades,
-    is_untouched,
-    near,
-    tried_on,
-)
+from inflight.notebook.answers import is_untouched
+from inflight.notebook.checks import grades
+from inflight.notebook.findings import NOT_YET, Beside, Case, Finding, Measured, asked, told
+from inflight.notebook.scheduler_trial import OneAtATime, counted
 
 TRIAL_S = 30  # for all that a learner's scheduler plays; it takes one or two, or some on a busy machine
 SLACK = 1.03  # so much of the built-in rule's count is another way to do the same
@@ -42,7 +33,7 @@ SLACK = 1.03  # so much of the built-in rule's count is another way to do the sa
     "Better batching wins back at most the share of wasted slots; in time less, since fuller iterations take longer.",
 )
 def _wasted(wasted: Callable, choose: random.Random) -> Finding:
-    return tried_on([_log(choose) for _ in range(10)], wasted, near)
+    return asked(wasted, [_log(choose) for _ in range(10)])
 
 
 def _log(choose: random.Random) -> Case:
@@ -69,14 +60,14 @@ def _log(choose: random.Random) -> Case:
     return Case(
         (log, slots),
         float(empty / slots),
-        f"share wasted, of {slots} slots with scheduled = {log['scheduled'].tolist()}",
-        "How many slots were there in all iterations together, and how many of them computed nothing?",
-        (
+        told(
+            "How many slots were there in all iterations together, and how many of them computed nothing?",
             (float(1 - empty / slots), "That is the share that computed something; the waste is the rest."),
             (float(100 * empty / slots), count),
             (float(empty), count),
             (float(empty * len(log)), count),
         ),
+        f"share wasted, of {slots} slots with scheduled = {log['scheduled'].tolist()}",
     )
 
 
@@ -92,7 +83,7 @@ def _static(path: str, choose: random.Random) -> list[Measured]:
         exactly=0,
         advice="With V1 nobody starts while anybody runs: look at now.running.",
     )
-    return [joined, *_figures(beside, "A batch takes as many as wait, up to now.max_batch_size.")]
+    return [joined, *_of_both_rules(beside, "A batch takes as many as wait, up to now.max_batch_size.")]
 
 
 @grades(
@@ -104,14 +95,22 @@ def _static(path: str, choose: random.Random) -> list[Measured]:
 def _in_flight(path: str, choose: random.Random) -> dict[str, Callable[[], Finding]]:
     def with_these(case: str, trial: Trial) -> list[Measured]:
         advice = "Start a waiting request as soon as a slot is free, even if others run."
-        return _figures(_beside(path, trial, GuaranteedNoEvict()), advice, SLACK, f", {case}")
+        return _of_both_rules(_beside(path, trial, GuaranteedNoEvict()), advice, SLACK, f", {case}")
 
     trials = {"short prompts": _short_prompts(choose), "long prompts": _long_prompts(choose)}
     return {case: partial(with_these, case, trial) for case, trial in trials.items()}
 
 
-def _figures(beside: Beside, advice: str, slack: float = 1.0, case: str = "") -> list[Measured]:
-    """Of both rules; `advice` is for who leaves slots empty."""
+def _beside(path: str, trial: Trial, built_in: Scheduler) -> Beside:
+    """A learner's scheduler beside the built-in rule and one request at a time, which is the file as it was given."""
+    beside = Beside(*(counted(each, [trial]) for each in (OwnScheduler(path), built_in, OneAtATime())))
+    if beside.own == beside.nothing:
+        raise NotImplementedError
+    return beside
+
+
+def _of_both_rules(beside: Beside, advice: str, slack: float = 1.0, case: str = "") -> list[Measured]:
+    """`advice` is for who leaves slots empty."""
     return [
         beside.measured(
             f"requests overtaken by one that came later{case}",
@@ -161,66 +160,13 @@ def _trial(requests: list[Asked], limits: BuildConfig) -> Trial:
     return Trial(requests, limits.max_batch_size * -(-limits.max_seq_len // limits.tokens_per_block), limits)
 
 
-def _beside(path: str, trial: Trial, built_in: Scheduler) -> Beside:
-    """What a learner's scheduler comes to, beside the built-in rule, and one request at a time, as the file was given.
-
-    Raises
-    ------
-    SchedulerError
-        The file fails, or breaks a rule.
-    NotImplementedError
-        It runs one request at a time.
-    """
-    beside = Beside(*(_counts(each, trial) for each in (OwnScheduler(path), built_in, OneAtATime())))
-    if beside.own == beside.nothing:
-        raise NotImplementedError
-    return beside
-
-
-@dataclass
-class _Counts:
-    """What the plans of a scheduler come to.
-
-    Attributes
-    ----------
-    iterations : int
-        Until the last answer was complete.
-    joined : int
-        Requests that started while others ran.
-    overtaken : int
-        Requests that waited while one that came later started.
-    empty_slots : int
-        Slots that computed nothing while requests waited, over all iterations.
-    """
-
-    iterations: int = 0
-    joined: int = 0
-    overtaken: int = 0
-    empty_slots: int = 0
-
-
-def _counts(scheduler: Scheduler, trial: Trial) -> _Counts:
-    counts = _Counts()
-    for iteration in trial.play(scheduler):
-        plan, waiting = iteration.plan, iteration.waiting
-        started = [place for place, number in enumerate(waiting) if number in plan.admit]
-        if started:
-            counts.overtaken += started[-1] + 1 - len(started)
-        if iteration.running:
-            counts.joined += len(started)
-        if len(started) < len(waiting):
-            counts.empty_slots += trial.limits.max_batch_size - len(plan.compute)
-        counts.iterations = iteration.number
-    return counts
-
-
 # 4.4 ------------------------------------------------------------------------------------------------------------------
 
 WINS = ([128] + [8] * 7) * 3  # the course's
 
 
 @grades("4.4", "It matters how lengths differ within a batch, not in the whole list.")
-def _two_traces(answer: tuple, _choose: random.Random) -> dict[str, Callable[[], Finding]]:
+def _two_traces(answer: tuple) -> dict[str, Callable[[], Finding]]:
     wins, draws = answer
     return {"wins": lambda: _is_trace("wins", wins), "draws": lambda: _is_trace("draws", draws)}
 
@@ -278,7 +224,7 @@ def _times(lengths: list[int]) -> float:
     "By Little's law it is the sum of all latencies over the time of the run; requests that wait are part of it.",
 )
 def _requests_in_flight(in_flight: Callable, choose: random.Random) -> Finding:
-    return tried_on([_requests(choose) for _ in range(5)], in_flight, near)
+    return asked(in_flight, [_requests(choose) for _ in range(5)])
 
 
 def _requests(choose: random.Random) -> Case:
@@ -302,11 +248,11 @@ def _requests(choose: random.Random) -> Case:
     return Case(
         (table,),
         mean,
-        f"in flight, of {len(rows)} requests that take {total_s / len(rows):.2f} s on average, sent and answered "
-        f"within {end - begin:.2f} s",
-        "Add up the seconds that requests spend in the server; over which time do you spread them?",
-        (
+        told(
+            "Add up the seconds that requests spend in the server; over which time do you spread them?",
             (1000 * mean, "latency_ms are milliseconds, the others seconds."),
             (total_s / end, "The run begins when the first request is sent, not at 0."),
         ),
+        f"in flight, of {len(rows)} requests that take {total_s / len(rows):.2f} s on average, sent and answered "
+        f"within {end - begin:.2f} s",
     )

@@ -16,7 +16,8 @@ from inflight.errors import CourseError
 from inflight.lessons.capstone import service
 from inflight.lessons.capstone.service import BRIEF, MIB, SHARE, Brief, Deployment, Served
 from inflight.notebook import progress
-from inflight.notebook.checks import NOT_YET, Finding, Measured, grades, near
+from inflight.notebook.checks import grades
+from inflight.notebook.findings import NOT_YET, Finding, Measured, is_same
 
 # The course's own answers. Others are as good: these are what a check compares with.
 TUNED = Deployment(enable_kv_cache_reuse=True, kv_cache_quant_algo="INT8")
@@ -49,7 +50,7 @@ KINDS = (
 
 
 @grades("9.1", "Over its limit a server still has much throughput, and hardly any goodput.")
-def _goodput(goodput: Callable, _choose: random.Random) -> Finding:
+def _goodput(goodput: Callable) -> Finding:
     rows: list[tuple] = []
     for further, told in KINDS:
         rows += further
@@ -63,7 +64,7 @@ def _goodput(goodput: Callable, _choose: random.Random) -> Finding:
         if got == 0:
             return f"{len(rows)} requests, {in_time} in time, and your goodput is 0. All limits are in milliseconds."
         wanted = in_time / (table["last_s"].max() - table["sent_s"].min())
-        if not near(got, wanted):
+        if not is_same(got, float(wanted)):
             much = "too much" if got > wanted else "too little"
             return f"{len(rows)} requests, {told}. Your goodput is {got:.4g}, which is {much}."
     return None

@@ -37,8 +37,8 @@ class Prices:
 
     def of(self, chunks: Several[Chunk]) -> float:
         """What an iteration with these chunks takes, in milliseconds."""
-        prompts = sum(len(chunk.token_ids) for chunk in chunks if len(chunk.token_ids) > 1)
-        answers = sum(len(chunk.token_ids) == 1 for chunk in chunks)
+        prompts = sum(len(chunk.token_ids) for chunk in chunks if chunk.is_context)
+        answers = sum(not chunk.is_context for chunk in chunks)
         return self.iteration_ms + answers * self.answer_ms + prompts * self.prompt_token_ms
 
     def request_ms(self, prompt: float, answer: float, slots: float) -> float:

@@ -355,7 +355,7 @@ def follow(server: Server, settings: Settings, brief: Brief, seed: int, number: 
         done[0] = so_far
 
     with Client(server.grpc_url) as client, loads.sender(client, stream=True) as send, ThreadPoolExecutor(1) as pool:
-        running = pool.submit(loads.load, send, asked, progress=count)
+        running = pool.submit(loads.send_all, send, asked, progress=count)
         try:
             while not wait([running], timeout=LOOK_EVERY_S).done:
                 yield done[0]

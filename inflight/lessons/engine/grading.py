@@ -17,7 +17,8 @@ from inflight.engine.config import BuildConfig, Chunk, Request
 from inflight.engine.executor import Executor
 from inflight.engine.fake_model import FakeModel
 from inflight.notebook import mine, progress
-from inflight.notebook.checks import NOT_YET, Case, Finding, Measured, grades, tried_on
+from inflight.notebook.checks import grades
+from inflight.notebook.findings import NOT_YET, Case, Finding, Measured, asked
 
 # 1.1: a block is decoded ----------------------------------------------------------------------------------------------
 
@@ -84,8 +85,7 @@ ENCODE = "Lay 15 steps from the smallest weight to the largest, and give each we
 
 
 @grades("1.2", "The steps of a block are as wide as its range asks: one weight far out costs all 32 of them precision.",
-        keeps="quantizer", within_s=CHECK_S,
-        endless="Compute with whole arrays, not weight by weight.")  # fmt: skip
+        keeps="quantizer", within_s=CHECK_S)  # fmt: skip
 def _encoded(path: str, choose: random.Random) -> dict[str, Callable[[], Finding]]:
     quantize, courses = (runpy.run_path(file)["quantize"] for file in (path, str(mine.COURSES_OWN / "quantizer.py")))
     return {kind: partial(_loss, kind, blocks, quantize, courses(blocks)) for kind, blocks in _weights(choose).items()}
@@ -139,13 +139,13 @@ def _kv_of_any_model(answer: tuple[Callable, Callable], choose: random.Random) -
     kv_bytes, users_that_fit = answer
     configs = {kind: [_architecture(kind, choose) for _ in range(CASES)] for kind in BYTES_ADVICE}
     of_each = {
-        kind: [Case((one,), _kv_bytes(one), f"bytes per token for {one}", BYTES_ADVICE[kind]) for one in configs[kind]]
+        kind: [Case((one,), _kv_bytes(one), BYTES_ADVICE[kind], f"bytes per token for {one}") for one in configs[kind]]
         for kind in configs
     }
     in_blocks = [_where_blocks_matter(one, choose) for one in configs["KV heads"] + configs["latent"]]
     return {
-        **{kind: partial(tried_on, cases, kv_bytes) for kind, cases in of_each.items()},
-        "whole blocks": partial(tried_on, in_blocks, users_that_fit),
+        **{kind: partial(asked, kv_bytes, cases) for kind, cases in of_each.items()},
+        "whole blocks": partial(asked, users_that_fit, in_blocks),
     }
 
 
@@ -184,8 +184,9 @@ def _where_blocks_matter(config: dict[str, int], choose: random.Random) -> Case:
     of_each = blocks * PER_BLOCK * _kv_bytes(config)
     memory = users * of_each + choose.randrange(of_each)
     return Case(
-        (config, memory, tokens), users, f"users with {tokens} tokens each in {memory / 1e9:.1f} GB, for {config}",
+        (config, memory, tokens), users,
         "A block belongs to one user: round the tokens up to whole blocks of 32 before you divide.",
+        f"users with {tokens} tokens each in {memory / 1e9:.1f} GB, for {config}",
     )  # fmt: skip
 
 

@@ -15,7 +15,8 @@ from inflight.bench import gpt2_client
 from inflight.errors import CourseError
 from inflight.lessons.iterative_gpt2 import gpt2_trial
 from inflight.lessons.iterative_gpt2.log import executions, passes
-from inflight.notebook.checks import NOT_YET, Beside, Finding, Measured, grades
+from inflight.notebook.checks import grades
+from inflight.notebook.findings import NOT_YET, Beside, Finding, Measured
 from inflight.notebook.iterative_trial import Stream
 from inflight.notebook.mine import COURSES_OWN, PARTS
 from inflight.triton import repository
@@ -128,7 +129,7 @@ def passes_with(server: Server, settings: dict) -> pd.DataFrame:
 
 
 @grades("8.3", "Places in a batch, sequences begun, room in the cache: the smallest that is reached decides who waits.")
-def _ten_streams_four_places(answer: tuple[dict, Server], _choose: random.Random) -> dict[str, Finding] | Finding:
+def _ten_streams_four_places(answer: tuple[dict, Server]) -> dict[str, Finding] | Finding:
     settings, server = answer
     if not settings:
         return NOT_YET

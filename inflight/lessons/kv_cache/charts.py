@@ -106,22 +106,16 @@ def _in_short(log: pd.DataFrame, idle: pd.DataFrame | None = None) -> str:
 
 
 def _draw_holders(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
-    """An area for each request, the oldest at the bottom; an orange edge where a paused one is computed again.
-
-    Where the log does not tell who holds which blocks, one area for all together.
-    """
-    if telemetry.names_requests(log):
-        shares = telemetry.shares(log)
-        shares["request"] = in_order(shares["request"])
-        held = shares.pivot(index="iteration", columns="request", values="blocks").reindex(log["iteration"])
-    else:
-        held = log.set_index("iteration")[["kv_blocks_used"]]
+    """An area for each request, the oldest at the bottom; an orange edge where a paused one is computed again."""
+    shares = telemetry.shares(log)
+    shares["request"] = in_order(shares["request"])
+    held = shares.pivot(index="iteration", columns="request", values="blocks").reindex(log["iteration"])
     held = held.fillna(0).astype(int)
     upper = held.cumsum(axis=1)
     again_x, again_y, again_told = [], [], []
     for request, colour in zip(upper.columns, cycle(SHADES)):
         top, own = upper[request].to_numpy(), held[request].to_numpy()
-        name = f"request {request}" if isinstance(request, int) else "all requests"
+        name = f"request {request}"
         x, y, stays = [], [], _stays(own)
         for number, (first, last) in enumerate(stays):
             edge_x, edge_y = _between((top - own)[first:last], top[first:last], first)

@@ -15,7 +15,6 @@ from inflight.lessons.kv_cache import promised_blocks
 from inflight.lessons.kv_cache.charts import kv_blocks, kv_blocks_summary
 from inflight.notebook.boards import Runs
 from inflight.notebook.dashboard import Dashboard, Frame
-from inflight.triton import telemetry
 from inflight.triton.server import Server
 
 PROMISES = "guaranteed_no_evict"  # the policy under which idle blocks may be promised
@@ -47,7 +46,7 @@ def board(server: Server, requests: list[TimedRequest], log_path: str | Path) ->
         ):
             logs, idle = {title: run.log for title, run in so_far.items()}, {}
             for title, log in logs.items():
-                if PROMISES in title and telemetry.names_requests(log):
+                if PROMISES in title:
                     with contextlib.suppress(CourseError):  # a prompt that was found in the cache is not recognized
                         idle[title] = promised_blocks.idle(log, requests)
             yield Frame(kv_blocks(logs, idle), kv_blocks_summary(logs, idle))

@@ -18,7 +18,8 @@ from inflight.checkpoint import load_tokenizer
 from inflight.engine import BuildConfig, ExecutorConfig, engine_version
 from inflight.errors import CourseError
 from inflight.lessons.repository.served import ANSWER_S, PIPELINE, served, stand_ins
-from inflight.notebook.checks import NOT_YET, Case, Finding, Measured, grades, tried_on
+from inflight.notebook.checks import grades
+from inflight.notebook.findings import NOT_YET, Case, Finding, Measured, asked
 from inflight.notebook.mine import COURSES_OWN
 from inflight.triton import client, repository
 
@@ -198,13 +199,13 @@ def _is_repaired(name: str, repo: Path, prompts: list[tuple[str, int]]) -> Findi
     encode = _encoder(configs["preprocessing"]) if own else None
     cases = [
         Case(
-            (prompt, most), _right(prompt, most, encode), f"With stand-ins for its models, the answer to {prompt!r}",
-            "Triton loads it: compare which tensors are connected.",
+            (prompt, most), _right(prompt, most, encode), "Triton loads it: compare which tensors are connected.",
+            f"With stand-ins for its models, the answer to {prompt!r}",
         )
         for prompt, most in prompts
     ]  # fmt: skip
     with served(Path(repo), [model for model in PIPELINE if model not in own]) as connection:
-        return tried_on(cases, partial(_ask, connection))
+        return asked(partial(_ask, connection), cases)
 
 
 def _settings(configs: dict[str, ModelConfig]) -> dict[str, object]:
@@ -299,7 +300,7 @@ def _filled(
 def _takers(takers: Callable, choose: random.Random) -> Finding:
     with tempfile.TemporaryDirectory() as folder:
         cases = [case for number in range(3) for case in _ensemble(Path(folder) / str(number), choose)]
-        return tried_on(cases, takers)
+        return asked(takers, cases)
 
 
 def _ensemble(repo: Path, choose: random.Random) -> list[Case]:
@@ -319,6 +320,6 @@ def _ensemble(repo: Path, choose: random.Random) -> list[Case]:
     repository.write_config(config, repo / "ensemble" / repository.CONFIG)
     hint = "Each pair is a model and its own name for the tensor, as in the input_map of its step; see the order."
     return [
-        Case((repo, tensor), right, f"Who takes {tensor!r} in a hidden ensemble, in the order of the steps", hint)
+        Case((repo, tensor), right, hint, f"Who takes {tensor!r} in a hidden ensemble, in the order of the steps")
         for tensor, right in takers.items()
     ]

@@ -7,7 +7,8 @@ import random
 from collections.abc import Callable
 
 from inflight.lessons.sequences.sequences import Step
-from inflight.notebook.checks import NOT_YET, Finding, Measured, grades
+from inflight.notebook.checks import grades
+from inflight.notebook.findings import NOT_YET, Finding, Measured
 from inflight.notebook.iterative_trial import Names, Played, Stream, Triton
 
 
@@ -71,7 +72,7 @@ _FATES = {
 
 
 @grades("7.2", "A place is held from START to END, so a sequence that finds none waits for somebody else's END.")
-def _fates(fates: Callable, _choose: random.Random) -> dict[str, Callable[[], Finding]]:
+def _fates(fates: Callable) -> dict[str, Callable[[], Finding]]:
     def right_in(part: str) -> Finding:
         for text, places, right, hint in _FATES[part]:
             steps = [Step(int(word.strip("SE")), start="S" in word, end="E" in word) for word in text.split()]

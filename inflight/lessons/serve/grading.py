@@ -15,10 +15,12 @@ from typing import Any
 
 import pandas as pd
 
+from inflight import files
 from inflight.engine import folder as engine_folder
 from inflight.errors import CourseError
 from inflight.notebook import mine
-from inflight.notebook.checks import NOT_YET, Case, Finding, Measured, grades, near, tried_on
+from inflight.notebook.checks import grades
+from inflight.notebook.findings import NOT_YET, Case, Finding, Measured, asked, told
 from inflight.triton import Client, Server, repository, telemetry
 from inflight.triton.client import Answer
 
@@ -42,10 +44,9 @@ def _felt(felt: Callable, choose: random.Random) -> dict[str, Callable[[], Findi
     answers = [_times_s(choose, count) for count in (choose.randint(4, 9), 2, 1)]
     return {
         name: partial(
-            tried_on,
-            [_figure(name, times_s) for times_s in answers],
+            asked,
             lambda times_s, name=name: (felt(times_s) or {}).get(name),
-            near,
+            [_figure(name, times_s) for times_s in answers],
         )
         for name in FELT
     }
@@ -64,11 +65,12 @@ def _figure(name: str, times_s: list[float]) -> Case:
     first, last, count = times_s[0], times_s[-1], len(times_s)
     about = f"{name} for times_s = {times_s}"
     if name == "itl_ms" and count == 1:
-        return Case((times_s,), None, about, "An answer of one piece has no gaps.")
+        return Case((times_s,), None, "An answer of one piece has no gaps.", about)
     itl_ms = (last - first) / max(1, count - 1) * 1000
     right = dict(zip(FELT, (first * 1000, itl_ms, last * 1000, count / last)))[name]
     gaps = f"{count} pieces have {count - 1} gaps between them, from the first piece to the last."
-    told = (
+    hint = told(
+        "From where to where is it counted?",
         (
             right / 1000,
             "times_s is in seconds." if name == "tokens_per_s" else "It is in seconds: milliseconds are wanted.",
@@ -79,7 +81,7 @@ def _figure(name: str, times_s: list[float]) -> Case:
         (count, "That is the number of pieces: divide by the seconds that all of it took."),
         (count / max(last - first, 1e-9), "The time is that of the whole answer, from sending to the last piece."),
     )
-    return Case((times_s,), right, about, "From where to where is it counted?", told)
+    return Case((times_s,), float(right), hint, about)
 
 
 # 3.2 ------------------------------------------------------------------------------------------------------------------
@@ -90,7 +92,6 @@ def _figure(name: str, times_s: list[float]) -> Case:
     "A client that stops reading has to say so: otherwise its request keeps its slot, and is computed to the end.",
     keeps="client",
     within_s=PATIENCE_S,
-    endless="How does your loop learn that the last response, or an error, has come?",
 )
 def _client(answer: tuple[str, dict], choose: random.Random) -> dict[str, Callable[[], Finding]] | Finding:
     path, url, repo = answer[0], answer[1]["grpc_url"], Path(answer[1]["repo"])
@@ -240,7 +241,7 @@ class _Log:
 
     def during(self, act: Callable[[], Any]) -> tuple[Any, pd.DataFrame, int]:
         """What `act` gives; the iterations from then until the engine has nothing left to do; the tokens computed."""
-        start = self.path.stat().st_size
+        start = files.size(self.path)
         num_own = 0  # requests of ours, each one token: alone in its iteration when all others have ended
         given = act()
         with Client(self._url) as client:
@@ -253,7 +254,7 @@ class _Log:
 
             def is_idle(log: pd.DataFrame) -> bool:  # rows are written a while after their iteration
                 last = log.iloc[-1]
-                return last["active"] == 1 and (last["finished"] == 1 or not telemetry.names_requests(log))
+                return last["active"] == 1 and last["finished"] == 1
 
             what = f"after {PATIENCE_S} s the engine still computed what your client had asked for"
             log = telemetry.wait_for(look, is_idle, what, PATIENCE_S)
@@ -272,8 +273,8 @@ def _readers(
     few, many = choose.randint(3, log.slots - 1), choose.randint(log.slots + 2, 2 * log.slots - 2)
     return {
         "at_once": lambda: _ask_at_once(at_once, log, few, many),
-        "who_waited": partial(tried_on, [_answers(choose) for _ in range(20)], who_waited),
-        "readers_that_fit": partial(tried_on, [_promises(choose) for _ in range(20)], readers_that_fit),
+        "who_waited": partial(asked, who_waited, [_answers(choose) for _ in range(20)]),
+        "readers_that_fit": partial(asked, readers_that_fit, [_promises(choose) for _ in range(20)]),
     }
 
 
@@ -323,8 +324,8 @@ def _answers(choose: random.Random) -> Case:
     return Case(
         (answers,),
         sum(answer.times_s[0] > min(ends) for answer in answers),
-        f"readers who had no token before somebody else had all of theirs, of (first and last piece, in s) {spans}",
         "When did the earliest of all last pieces arrive?",
+        f"readers who had no token before somebody else had all of theirs, of (first and last piece, in s) {spans}",
     )
 
 
@@ -341,9 +342,9 @@ def _promises(choose: random.Random) -> Case:
     return Case(
         (table, max_ttft_ms, max_itl_ms),
         right,
+        "Go from few readers to many, and stop at the first row that breaks a promise.",
         f"readers that this table allows, with limits of {max_ttft_ms:.0f} and {max_itl_ms:.0f} ms, "
         f"{table.round().astype(int).to_dict('records')}",
-        "Go from few readers to many, and stop at the first row that breaks a promise.",
     )
 
 

@@ -22,6 +22,14 @@ from inflight.triton.server import Server
 PARTS = ("preprocessing", "tensorrt_llm", "postprocessing")
 LANES = ("client", *PARTS)
 TIMEOUT_S = 10
+# Each stage up to the first word -> the part of the path that it belongs to.
+PART_OF = {
+    "connecting, client → Triton": "the way",
+    "preprocessing": "preprocessing",
+    "hand-over to the engine": "the way",
+    "tensorrt_llm: the prompt": "tensorrt_llm",
+    "postprocessing, Triton → client": "postprocessing",
+}
 COLUMNS = ["lane", "what", "start_ms", "end_ms"]
 
 
@@ -67,14 +75,7 @@ def first_word(path: pd.DataFrame) -> pd.DataFrame:
     """What the time to the first word is made of: one row a stage, `stage` and `ms`; the sum is the TTFT."""
     begins = path.groupby("what")["start_ms"].min()
     moments = [0.0, *begins[["text to tokens", "hand-over", "prompt", "tokens to text", "arrival"]]]
-    stages = [
-        "connecting, client → Triton",
-        "preprocessing",
-        "hand-over to the engine",
-        "tensorrt_llm: the prompt",
-        "postprocessing, Triton → client",
-    ]
-    return pd.DataFrame({"stage": stages, "ms": [after - before for before, after in zip(moments, moments[1:])]})
+    return pd.DataFrame({"stage": list(PART_OF), "ms": [after - before for before, after in zip(moments, moments[1:])]})
 
 
 def _statistics(server: Server) -> dict[str, tuple[int, float]]:

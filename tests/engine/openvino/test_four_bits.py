@@ -180,7 +180,7 @@ def test_a_product_is_the_exact_one(columns, whole):
         four_bits.in_whole_numbers(graph)
     properties = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
     x = rng.normal(size=(1, 3, columns)).astype(np.float32)
-    result = ov.Core().compile_model(graph, "CPU", properties)(x)[0]
+    result = processor.core().compile_model(graph, "CPU", properties)(x)[0]
     exact = (d.astype(np.float32) * q + m.astype(np.float32)).reshape(rows, columns)
     of_scale = np.broadcast_to(d.astype(np.float32).max(1), (rows, blocks)).T
     left = np.abs(x.reshape(3, blocks, 32).sum(-1)) @ of_scale * LEFT if whole else 0

@@ -1,0 +1,117 @@
+"""A learner's answer: whether there is one, what it is in Python's own terms, and what to say of an error in it."""
+
+from __future__ import annotations
+
+import functools
+import math
+import reprlib
+import runpy
+import traceback
+from collections.abc import Callable, Iterator, ValuesView
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from inflight.errors import CourseError
+
+
+def is_untouched(answer: object) -> bool:
+    """Whether `answer` is None or `...`, or a list, tuple or dict of nothing but these."""
+    if isinstance(answer, dict):
+        answer = list(answer.values())
+    if isinstance(answer, list | tuple):
+        return bool(answer) and all(map(is_untouched, answer))
+    return answer is None or answer is ...
+
+
+def plain(answer: Any) -> Any:
+    """An answer in Python's own terms, so that an honest one of another form counts as what it is.
+
+    NumPy's numbers are Python's, a float that is whole is an int; arrays, Series, tuples, ranges and iterators are
+    lists, a Series that is labelled by strings is a dict. Within one of these `...`, NaN and pandas' NA are None. A
+    function gives what it returns in these terms. Anything else stays what it is.
+    """
+    if isinstance(answer, dict):
+        return {key: _item(each) for key, each in answer.items()}
+    if isinstance(answer, pd.Series) and answer.index.inferred_type == "string":
+        return plain(answer.to_dict())
+    if isinstance(answer, np.ndarray | pd.Series | pd.Index):
+        answer = answer.tolist()
+    if type(answer) in (list, tuple) or isinstance(answer, Iterator | range | ValuesView):
+        return [_item(each) for each in answer]
+    if isinstance(answer, np.generic):
+        answer = answer.item()
+    if isinstance(answer, float) and answer.is_integer():
+        return int(answer)
+    if callable(answer) and not isinstance(answer, type):
+        return _in_plain_terms(answer)
+    return None if answer is ... else answer
+
+
+def _item(value: Any) -> Any:
+    value = plain(value)
+    return None if value is pd.NA or (isinstance(value, float) and math.isnan(value)) else value
+
+
+def _in_plain_terms(function: Callable) -> Callable:
+    """The function, its results as `plain` gives them; an error in it names the call, and the line of the function."""
+
+    @functools.wraps(function)
+    def called(*arguments, **options):
+        try:
+            return plain(function(*arguments, **options))
+        except Exception as error:
+            own = getattr(getattr(function, "__code__", None), "co_filename", None)
+            lines = [row.line for row in traceback.extract_tb(error.__traceback__) if row.filename == own and row.line]
+            where = f", in the line `{lines[-1]}`" if lines else ""
+            error.add_note(f" That was for {call(function, *arguments)}{where}.")
+            raise
+
+    return called
+
+
+def call(function: Callable, *arguments: object) -> str:
+    """A call as a sentence names it, such as "wasted(a table of 12 rows, 4)"."""
+    name = getattr(function, "__name__", "<lambda>").replace("<lambda>", "your function")
+    return f"{name}({', '.join(map(_in_brief, arguments))})"
+
+
+_brief = reprlib.Repr()
+_brief.maxlist = _brief.maxdict = _brief.maxtuple = 12
+_brief.maxstring = _brief.maxother = 80
+
+
+def _in_brief(value: object) -> str:
+    if isinstance(value, pd.DataFrame):
+        return f"a table of {len(value)} rows"
+    return repr(value.name) if isinstance(value, Path) else _brief.repr(value)
+
+
+def load(path: str | Path, *names: str) -> SimpleNamespace:
+    """What a learner's file defines. Raises what it raises, and CourseError where one of `names` is missing."""
+    defined = runpy.run_path(str(path))
+    for name in names:
+        if name not in defined:
+            raise CourseError(f"{Path(path).name}: it defines no {name}.")
+    return SimpleNamespace(**defined)
+
+
+def what_failed(error: BaseException, path: str | Path = "") -> str:
+    """An error of a learner's code in a sentence, with the last line of `path`, the learner's file, that took part.
+
+    A CourseError is a sentence already.
+    """
+    notes = "".join(getattr(error, "__notes__", []))
+    if isinstance(error, CourseError):
+        return f"{error}{notes}"
+    name, path = Path(path).name, str(path)
+    lines = [row.lineno for row in traceback.extract_tb(error.__traceback__) if path and row.filename == path]
+    what = str(error)
+    if isinstance(error, SyntaxError) and error.filename == path:
+        lines, what = [error.lineno], error.msg
+    where = f"{name}, line {lines[-1]}" if lines else name or "Your answer could not be checked"
+    said = f"{where}: {type(error).__name__}: {what}".removesuffix(": ")
+    return f"{said}{'' if said[-1] in '.?!' else '.'}{notes}"

@@ -1,0 +1,222 @@
+"""Lines that a reader writes: blank in a learner's copy of a lecture, with the course's own folded below.
+
+In a lecture's source the course's lines stand under a comment:
+
+    def gap_ms(times_s):
+        # your line: the median time from one token to the next, in milliseconds
+        return 1000 * statistics.median(np.diff(times_s))
+
+They end at an empty line, at a line that is indented less, or with the cell. A learner's copy has `...` in their place,
+and below it a folded cell. That cell uses the course's line where the learner's is blank, and says so; otherwise it
+compares what both come to. Of a file that `%%writefile` writes, only what was left blank is filled in.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import re
+import reprlib
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from inflight.errors import CourseError
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+FOR_CI = "remove-cell"  # the tag, which MyST-NB knows too, of a cell that neither a copy, a page nor slides have
+BLANK = re.compile(r"^([ \t]*)(# your line\b.*\n)((?:(?!\1# your line\b)\1.*\S.*(?:\n|\Z))+)", re.M)
+LEFT = re.compile(r"\s*(?:[\w, ]+ = |# )?\.\.\.\s*")  # lines as a copy has them
+WRITES = re.compile(r"%%writefile(?: -a)? (\S+)\n")
+FOLDED = {"jupyter": {"source_hidden": True}}
+FORM = "A cell with a blank ends with it: with a function that has it, or with names that get a value at top level."
+ABOUT = "# The course's line: click here to see it."
+
+
+# From a lecture to a learner's copy -----------------------------------------------------------------------------------
+
+
+def is_for_ci(cell: NotebookNode) -> bool:
+    return FOR_CI in cell.metadata.get("tags", [])
+
+
+def opened(cells: list[NotebookNode]) -> Iterator[NotebookNode]:
+    """A lecture's cells as a learner gets them: without those for CI, and with blanks where lines are the reader's."""
+    for cell in cells:
+        if is_for_ci(cell):
+            continue
+        if cell.cell_type != "code" or not BLANK.search(cell.source) or misfit(cell):
+            yield cell
+            continue
+        answer = _answer(cell.source)
+        yield type(cell)({**cell, "source": _blanked(cell.source)})
+        yield type(cell)({**cell, "id": f"{cell.id}-answer", "metadata": FOLDED, "source": f"{ABOUT}\n{answer}"})
+
+
+def misfit(cell: NotebookNode) -> str:
+    """Why the blank of a cell cannot be opened, in a sentence; blank where it can."""
+    try:
+        _answer(cell.source)
+    except CourseError as error:
+        return str(error)
+    return ""
+
+
+def _blanked(source: str) -> str:
+    """The source with `...` in place of the course's lines."""
+    written = WRITES.match(source)
+    is_python = written is None or written[1].endswith(".py")
+
+    def blank(found: re.Match) -> str:
+        indent, comment, lines = found.groups()
+        names = ", ".join(_assigned(lines)) if is_python else ""
+        empty = f"{names} = ..." if names else "..." if is_python else "# ..."
+        return indent + comment + indent + empty + ("\n" if lines.endswith("\n") else "")
+
+    return BLANK.sub(blank, source)
+
+
+def _assigned(lines: str) -> list[str]:
+    """The names that these lines give a value to."""
+    found: list[str] = []
+    for statement in ast.parse(textwrap.dedent(lines)).body:
+        for target in statement.targets if isinstance(statement, ast.Assign) else []:
+            names = [
+                node for node in ast.walk(target) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            ]
+            found += [name.id for name in names if name.id not in found]
+    return found
+
+
+def _answer(source: str) -> str:
+    """The folded cell of one that ends with functions, or with values, that are the reader's."""
+    if written := WRITES.match(source):
+        return _answer_in_file(written[1], source)
+    lines, parts, covered = source.splitlines(), ["from inflight.notebook import blanks"], 0
+    values = {source.count("\n", 0, found.start(3)) + 1: found[3] for found in BLANK.finditer(source) if not found[1]}
+    for statement in ast.parse(source).body:
+        code, names = "\n".join(lines[statement.lineno - 1 : statement.end_lineno]), []
+        if statement.lineno <= covered:
+            continue
+        if statement.lineno in values:
+            code = values[statement.lineno].rstrip("\n")
+            covered = statement.lineno + code.count("\n")
+            names = _assigned(code) if all(isinstance(one, ast.Assign) for one in ast.parse(code).body) else []
+        elif isinstance(statement, ast.FunctionDef) and BLANK.search(code):
+            names = [statement.name]
+        elif len(parts) == 1:
+            continue
+        if not names:
+            raise CourseError(f"`{code.splitlines()[0]}` comes after a blank, or gives no name a value. {FORM}")
+        given = ", ".join(names)
+        courses = f"({given})" if len(names) > 1 else given
+        parts.append(f'yours = {given}\n{code}\n{given} = blanks.settle("{given}", yours, {courses})')
+    if len(parts) == 1:
+        raise CourseError(f"A blank stands inside of a loop, a class or a `with`. {FORM}")
+    return "\n\n".join(parts)
+
+
+def _answer_in_file(path: str, source: str) -> str:
+    text = "\n".join(found[0].rstrip("\n") for found in BLANK.finditer(source))
+    return f"from inflight.notebook import blanks\n\nblanks.fill(f\"{path}\", r'''\n{text}\n''')"
+
+
+# What the folded cell does --------------------------------------------------------------------------------------------
+
+
+def settle(name: str, yours: Any, courses: Any) -> Any:
+    """The course's value or function, after it was compared with yours; prints what came of it.
+
+    Parameters
+    ----------
+    name : str
+        What is compared, as it stands in the cell.
+    yours, courses : object
+        Numbers, arrays or texts; or functions, which change nothing that they are given: each call then compares.
+    """
+    if callable(courses):
+        return _both(name, getattr(yours, "yours", yours), courses)
+    if yours is ... or (isinstance(yours, tuple) and ... in yours):
+        print(f"{name}: your line is blank, and the course's is used.")
+    elif _same(yours, courses):
+        print(f"{name}: your line and the course's give the same.")
+    else:
+        print(f"{name}: your line gives {_shown(yours)}. The course's gives {_shown(courses)}, which is used below.")
+    return courses
+
+
+def _both(name: str, yours: Callable, courses: Callable) -> Callable:
+    if _is_blank(yours):
+        print(f"{name}: your line is blank, and the course's is used.")
+        courses.yours = yours  # type: ignore[attr-defined]  # for the cell when it is run again
+        return courses
+    print(f"{name}: what yours returns is compared with what the course's does.")
+    differs: list[Any] = []
+
+    @functools.wraps(courses)
+    def compared(*args: Any, **kwargs: Any) -> Any:
+        right = courses(*args, **kwargs)
+        if not differs:
+            try:
+                got = yours(*args, **kwargs)
+            except Exception as error:  # whatever a learner's line raises is what there is to say of it
+                got = error
+            if not _same(got, right):
+                differs.append(got)
+                print(f"{name}: yours gives {_shown(got)}. The course's gives {_shown(right)}, which is used below.")
+        return right
+
+    compared.yours = yours  # type: ignore[attr-defined]
+    return compared
+
+
+def _is_blank(function: Callable) -> bool:
+    try:
+        return any(LEFT.fullmatch(found[3]) for found in BLANK.finditer(inspect.getsource(function)))
+    except OSError:  # its cell is not known any more
+        return False
+
+
+def fill(path: str, answers: str) -> None:
+    """Put the course's lines where the last ones of a written file are blank; print whether any were.
+
+    Parameters
+    ----------
+    answers : str
+        Each comment with its lines, in the order of the file.
+    """
+    file, wanted = Path(path), list(BLANK.finditer(answers))
+    text = file.read_text(encoding="utf-8")
+    left = [
+        (found.span(3), right[3])
+        for found, right in zip(list(BLANK.finditer(text))[-len(wanted) :], wanted)
+        if found[2] == right[2] and LEFT.fullmatch(found[3])
+    ]
+    for (begin, end), lines in reversed(left):
+        text = text[:begin] + lines + text[end:]
+    if left:
+        file.write_text(text, encoding="utf-8")
+        print(f"{file.name}: your line is blank, and the course's is used.")
+    else:
+        print(f"{file.name}: your line is in it; what follows shows whether it does what it should.")
+
+
+def _same(got: Any, right: Any) -> bool:
+    try:
+        return np.shape(got) == np.shape(right) and bool(np.all(np.isclose(got, right, rtol=1e-6, equal_nan=True)))
+    except (TypeError, ValueError):  # no numbers
+        return type(got) is type(right) and bool(np.all(got == right))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Exception):
+        return f"{type(value).__name__} ({value})"
+    if isinstance(value, float | np.floating):
+        return f"{value:,.6g}"
+    return f"{value:,}" if isinstance(value, int | np.integer) else reprlib.repr(value)

@@ -1,0 +1,74 @@
+"""What repeats of two things say of them: the one is more than the other, less, or they are not told apart.
+
+told = told_apart(streamed_s, whole_s)         # a number a round, of rounds in which both took their turn
+print(f"Streamed against whole: {told}.")   # less: 0.93 times (0.91 to 0.95 with 95 % confidence, 5 rounds)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+
+from inflight.errors import CourseError
+
+NOT_TOLD_APART = "not told apart"
+# Two-sided 95 % quantiles of Student's t, by the number of rounds; between two of them, the larger holds.
+STUDENTS_T = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262, 15: 2.145, 20: 2.093}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `told_apart` found.
+
+    Attributes
+    ----------
+    word : str
+        "more", "less" (or what the caller says for them), or "not told apart".
+    ratio : float
+        Geometric mean of the rounds' ratios.
+    low, high : float
+        Its 95 % confidence interval.
+    rounds : int
+    """
+
+    word: str
+    ratio: float
+    low: float
+    high: float
+    rounds: int
+
+    def __str__(self) -> str:
+        interval = f"{self.low:.3g} to {self.high:.3g} with 95 % confidence, {self.rounds} rounds"
+        return f"{self.word}: {self.ratio:.3g} times ({interval})"
+
+
+def told_apart(a: Sequence[float], b: Sequence[float], more: str = "more", less: str = "less") -> Comparison:
+    """Compare `a` with `b`, measured in rounds: `more` or `less` only where the rounds show it.
+
+    The statistic is the geometric mean of the ratios a/b of the rounds, with its 95 % confidence interval (Student's t,
+    of the ratios' logarithms). If the interval contains 1, the two are not told apart: equal things are told apart
+    about once in twenty times.
+
+    Parameters
+    ----------
+    a, b : sequence of float
+        Above zero, the same number of each; at least three.
+    more, less : str
+        What to call it when a/b is above or below 1, such as "later" and "earlier".
+
+    Raises
+    ------
+    CourseError
+        Fewer than three rounds, not as many of each, or a number that is not above zero.
+    """
+    if not len(a) == len(b) >= 3:
+        raise CourseError(f"{len(a)} and {len(b)} repeats: measure both in the same rounds, at least three.")
+    if min(*a, *b) <= 0:
+        raise CourseError(f"A repeat measured {min(*a, *b)}: ratios need numbers above zero.")
+    logs = [math.log(one / other) for one, other in zip(a, b)]
+    rounds, middle = len(logs), mean(logs)
+    reach = STUDENTS_T[max(known for known in STUDENTS_T if known <= rounds)] * stdev(logs) / math.sqrt(rounds)
+    word = more if middle - reach > 0 else less if middle + reach < 0 else NOT_TOLD_APART
+    return Comparison(word, math.exp(middle), math.exp(middle - reach), math.exp(middle + reach), rounds)

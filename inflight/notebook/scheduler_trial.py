@@ -1,0 +1,123 @@
+"""What the plans of a scheduler come to, on an engine without a model: counts, beside the course's and doing nothing's.
+
+counts = counted(GuaranteedNoEvict(), [Trial(requests, num_blocks=32, limits=BuildConfig())])
+counts.iterations, counts.pauses
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from inflight.engine.plan_rules import SchedulerError
+from inflight.engine.play import Trial
+from inflight.engine.scheduler import Now, Plan, Scheduler, tokens_to_compute
+
+
+class OneAtATime:
+    """The scheduler that is left when nothing is decided: the oldest request alone."""
+
+    def schedule(self, now: Now) -> Plan:
+        first = [*now.running, *now.waiting][:1]
+        admit = [] if now.running else [request.id for request in first]
+        return Plan(admit=admit, compute=tokens_to_compute(now, first))
+
+
+@dataclass
+class Counts:
+    """Of all trials together.
+
+    Attributes
+    ----------
+    iterations, twice, pauses : int
+        As `play.Counts` has them.
+    p99 : int
+        Of the latencies of all requests, in iterations.
+    joined : int
+        Requests that started while others ran.
+    overtaken : int
+        Requests that waited while one that came later started.
+    passed_over : int
+        Requests let in for the first time while somebody who was paused waited on.
+    too_soon : int
+        Requests let in although their prompts could not be computed in that iteration.
+    empty_slots : int
+        Slots that computed nothing while requests waited, over all iterations.
+    given_up, fewest : int
+        Tokens that those who were paused had, and the fewest that as many of those who ran had.
+    """
+
+    iterations: int = 0
+    twice: int = 0
+    pauses: int = 0
+    p99: int = 0
+    joined: int = 0
+    overtaken: int = 0
+    passed_over: int = 0
+    too_soon: int = 0
+    empty_slots: int = 0
+    given_up: int = 0
+    fewest: int = 0
+
+    @property
+    def cost(self) -> float:
+        """Tokens that pauses gave up, over the fewest that would have done."""
+        return self.given_up / self.fewest if self.fewest else 1.0
+
+
+class _Watched:
+    """A scheduler, and what is seen of its plans when they are made."""
+
+    def __init__(self, scheduler: Scheduler, counts: Counts):
+        self._scheduler, self._counts, self.has_admitted = scheduler, counts, False
+
+    def __getattr__(self, name: str):
+        return getattr(self._scheduler, name)
+
+    def schedule(self, now: Now) -> Plan:
+        plan = self._scheduler.schedule(now)
+        if isinstance(plan, Plan):
+            tokens = {request.id: request.known_tokens for request in now.running}
+            self.has_admitted = self.has_admitted or bool(plan.admit)
+            self._counts.given_up += sum(tokens.get(request, 0) for request in plan.pause)
+            self._counts.fewest += sum(sorted(tokens.values())[: len(plan.pause)])
+        return plan
+
+
+def counted(scheduler: Scheduler, trials: Sequence[Trial]) -> Counts:
+    """Play the trials one after the other, and count.
+
+    Raises
+    ------
+    NotImplementedError
+        It starts nobody at all.
+    SchedulerError
+        It breaks a rule, fails, or does not come to an end.
+    """
+    counts, latencies = Counts(), []
+    watched = _Watched(scheduler, counts)
+    for trial in trials:
+        try:
+            iterations = list(trial.play(watched))
+        except SchedulerError as error:
+            if "computed nothing" in str(error) and not watched.has_admitted:
+                raise NotImplementedError from error
+            raise
+        played = trial.counts(iterations)
+        counts.iterations += played.iterations
+        counts.twice += played.twice
+        counts.pauses += played.pauses
+        latencies += played.latencies
+        for each in iterations:
+            admitted, paused, waiting = set(each.plan.admit), set(each.paused), each.waiting
+            places = [place for place, number in enumerate(waiting) if number in admitted]
+            counts.joined += len(places) if each.running else 0
+            counts.overtaken += places[-1] + 1 - len(places) if places else 0
+            counts.passed_over += len(admitted - paused) if paused - admitted else 0
+            counts.too_soon += len(admitted - set(each.plan.compute))
+            if len(places) < len(waiting):
+                counts.empty_slots += trial.limits.max_batch_size - len(each.plan.compute)
+    counts.p99 = int(np.quantile(latencies, 0.99, method="higher"))
+    return counts

@@ -1,0 +1,132 @@
+"""How a lab's table of answers is written: what a learner hands in, the verdict, and the words that they get.
+
+A table is `tests/lessons/lab_NN.py`; `test_answers.py` finds it and checks every row on the hidden cases of one seed:
+
+    ANSWERS = [
+        *of_the_lab("05_kv_cache", {"5.1": "unused", "5.3": "no_evict.py"}),   # the solution: done; the blank: not yet
+        Answer("5.1", "in NumPy", in_numpy),                                   # another right way: done
+        Answer("5.1", "of tokens", of_tokens, "wrong", "both were used"),      # a wrong idea, and what it is told
+        Answer("5.3", "one iteration more", File(late(5)), "wrong", "iterations: "),
+        Answer("3.4", "counted", Made(lambda request: (calls, request.getfixturevalue("server"))), marks=[SERVER]),
+    ]
+
+Each exercise has its solution, a right answer of another form, and wrong ones. Each figure with a budget, at most or at
+least, has an answer just inside and one just outside; where nobody can land there, `FAR_FROM_BUDGET` says why.
+"""
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from inflight.paths import COURSE
+from tools import lessons
+
+SERVER, SLOW = pytest.mark.server, pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class File:
+    """The text of a file that the answer is the path of."""
+
+    text: str
+    name: str = "answer.py"
+
+
+@dataclass(frozen=True)
+class Made:
+    """What makes the answer, from pytest's request: `request.getfixturevalue("server")`."""
+
+    make: Callable[[pytest.FixtureRequest], object]
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """A row of a table.
+
+    Attributes
+    ----------
+    exercise, name : str
+    answer : object
+        As `check` takes it; or a `File`, or `Made`.
+    status : str
+        "done", "partly", "wrong" or "not done yet".
+    says : str
+        Words of the verdict, as it prints itself.
+    marks : list
+    """
+
+    exercise: str
+    name: str
+    answer: object
+    status: str = "done"
+    says: str = ""
+    marks: list = field(default_factory=list)
+
+
+def of_the_lab(folder: str, answers: dict[str, str]) -> Iterator[Answer]:
+    """For each exercise the solution, which is done, and what the lab hands out, which is not done yet.
+
+    Parameters
+    ----------
+    folder : str
+        In `lessons/`.
+    answers : dict of str to str
+        By exercise, the name of a file that a cell writes, or an expression over what the cells define.
+    """
+    for exercise, what in answers.items():
+        for kind, name, status in (("solutions", "the solution", "done"), ("labs", "as handed out", "not done yet")):
+            is_file = what.endswith((".py", ".c"))
+            answer = File(written(folder, kind, what), what) if is_file else defined(folder, kind, what)
+            yield Answer(exercise, name, answer, status)
+
+
+def written(folder: str, kind: str, name: str) -> str:
+    """What a cell of the lab ("labs") or its solution ("solutions") writes into the file `name`."""
+    [text] = [source for first, source in map(_split, _cells(folder, kind)) if first.endswith(f"/{name}")]
+    return text
+
+
+def defined(folder: str, kind: str, expression: str) -> object:
+    """The value of an expression over functions and variables that cells define."""
+    wanted = {node.id for node in ast.walk(ast.parse(expression)) if isinstance(node, ast.Name)}
+    space: dict[str, object] = {}
+    for source in _cells(folder, kind):
+        if not source.startswith("%"):
+            nodes = [node for node in ast.parse(source).body if _defines(node, wanted)]
+            exec(compile(ast.Module(nodes, []), f"<{folder}>", "exec"), space)
+    return eval(expression, space)
+
+
+def _defines(node: ast.stmt, wanted: set[str]) -> bool:
+    if isinstance(node, ast.Assign):
+        return bool(wanted & {one.id for one in ast.walk(node) if isinstance(one, ast.Name)})
+    return isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef)
+
+
+def _cells(folder: str, kind: str) -> list[str]:
+    return [cell.source for cell in lessons.source(COURSE / "lessons" / folder, kind).cells if cell.cell_type == "code"]
+
+
+def _split(source: str) -> tuple[str, str]:
+    first, _, text = source.partition("\n")
+    return (first, f"{text}\n") if first.startswith("%%writefile") else ("", "")
+
+
+def replaced(text: str, *pairs: tuple[str, str]) -> str:
+    """A text with each first of a pair, which stands in it, replaced by the second."""
+    for old, new in pairs:
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
+
+
+def handed_in(answer: Answer, request: pytest.FixtureRequest, folder: Path) -> object:
+    """What `check` is given for this row."""
+    if isinstance(answer.answer, File):
+        path = folder / answer.answer.name
+        path.write_text(answer.answer.text, encoding="utf-8")
+        return path
+    return answer.answer.make(request) if isinstance(answer.answer, Made) else answer.answer
