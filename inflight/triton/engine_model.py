@@ -41,30 +41,19 @@ MAX_ID_LENGTH = 1024  # characters of a request's id, which is kept as long as t
 
 @dataclass(eq=False)
 class Running:
-    """A request that the engine has. It has one prompt or, where the model is decoupled, several.
+    """A request that the engine has, of one prompt or, where the model is decoupled, of several.
 
-    Attributes
-    ----------
-    request_id : str
-        What its client calls it, in Triton's log and in the engine's. Others may call theirs the same.
-    sender
-        Where its responses go.
-    stop_id : str
-        What it is called besides, and nobody can guess: who has it has got a response of this request.
-    numbers : set of int
-        The engine's, of its prompts that are not answered to the end.
-    is_over : bool
-        Its last response has left.
-    lock : Lock
-        Held while a response leaves.
+    `request_id` is what its client calls it, in Triton's log and the engine's; others may call theirs the same.
+    `stop_id` is what it is called besides, and nobody can guess: who has it has got a response of this request.
+    `numbers` are the engine's, of its prompts that are not answered to the end.
     """
 
     request_id: str
     sender: Any
     stop_id: str = field(default_factory=lambda: secrets.token_hex(16))
     numbers: set[int] = field(default_factory=set)
-    is_over: bool = False
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    is_over: bool = False  # its last response has left
+    lock: threading.Lock = field(default_factory=threading.Lock)  # held while a response leaves
 
 
 class EngineModel:
