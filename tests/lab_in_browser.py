@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import expect
 
 from inflight.paths import COURSE as ROOT
-from tests.page_fit import faults_of_pictures, scrolling_sideways
+from tests.page_fit import scrolling_sideways
 
 LECTURES = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
 # Cells that are not on the screen are drawn too, and nothing asks whether there may be news, over the picture.
@@ -141,7 +141,6 @@ def assert_whole(page, outside):
         expect(body).not_to_contain_text(defect)
     assert page.evaluate(ERRORS) == []
     assert scrolling_sideways(page, EVERYTHING, own="input, textarea") == []  # what is typed may be longer
-    assert faults_of_pictures(page) == []
     assert not outside, f"the page asked for {outside[0]}"
 
 

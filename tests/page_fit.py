@@ -7,43 +7,6 @@ from playwright.sync_api import Page
 
 DRAWN_S = 15
 
-# For the pictures: what is written must lie within the picture, and headings, legend, buttons and notes apart.
-_PICTURES = """() => {
-  const faults = [];
-  const boxes = (chart, selector) => [...chart.querySelectorAll(selector)]
-    .map(part => [part.textContent.trim().slice(0, 40), part.getBoundingClientRect()])
-    .filter(([, box]) => box.width && box.height);
-  const overlap = (one, other) =>
-    Math.min(one.right, other.right) - Math.max(one.left, other.left) > 2 &&
-    Math.min(one.bottom, other.bottom) - Math.max(one.top, other.top) > 3;
-  [...document.querySelectorAll('.js-plotly-plot')].forEach((chart, number) => {
-    const place = chart.getBoundingClientRect();
-    if (!place.width) return;
-    const called = chart.querySelector('.gtitle, .annotation-text')?.textContent ?? '';
-    const fault = words => faults.push(`picture ${number + 1} (${called.slice(0, 30)}): ${words}`);
-    const drawn = chart.querySelector('.main-svg').getBoundingClientRect();
-    const room = chart.parentElement.getBoundingClientRect();
-    if (drawn.right > room.right + 1) fault(`${Math.round(drawn.right - room.right)} px wider than its place`);
-    if (drawn.width < place.width - 20) fault(`leaves ${Math.round(place.width - drawn.width)} px of its place free`);
-    for (const [text, box] of boxes(chart, 'svg text')) {
-      const over = Math.max(place.left - box.left, box.right - place.right, place.top - box.top,
-                            box.bottom - place.bottom);
-      if (over > 1.5) fault(`"${text}" is cut off by ${Math.round(over)} px`);
-    }
-    const parts = {
-      buttons: '.modebar-group', title: '.gtitle', caption: '.gtitle-subtitle', legend: '.legend .bg',
-      note: '.annotation-text', axis: '[class^="g-x"][class$="title"] text, [class^="g-y"][class$="title"] text',
-    };
-    const found = Object.entries(parts).flatMap(([kind, selector]) =>
-      boxes(chart, selector).map(([text, box]) => ({ kind, text, box })));
-    found.forEach((one, index) => found.slice(index + 1).forEach(other => {
-      if (one.kind === other.kind && ['buttons', 'axis', 'legend'].includes(one.kind)) return;
-      if (overlap(one.box, other.box)) fault(`${one.kind} "${one.text}" covers ${other.kind} "${other.text}"`);
-    }));
-  });
-  return faults;
-}"""
-
 # What is wider than its place, of which a part is hidden until one scrolls. Tables and code may scroll in `own` boxes.
 _WIDE = """([selector, own]) => [...document.querySelectorAll(selector)]
     .filter(part => part.clientWidth && part.scrollWidth - part.clientWidth > 1 && !(own && part.matches(own)))
@@ -97,11 +60,6 @@ def resized(page: Page, width: int, height: int) -> None:
     """Make the window so large, and wait until everything has found its place."""
     page.set_viewport_size({"width": width, "height": height})
     page.evaluate(_SETTLED)
-
-
-def faults_of_pictures(page: Page) -> list[str]:
-    """Pictures of plotly that do not fit, whose words are cut off, or whose parts cover each other."""
-    return _lasting(page, lambda: page.evaluate(_PICTURES))
 
 
 def scrolling_sideways(page: Page, selector: str, own: str = "") -> list[str]:

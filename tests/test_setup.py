@@ -131,6 +131,13 @@ def test_pytorch_for_cpus_is_taken_or_none(monkeypatch, tmp_path, wish, wanted):
     assert ran[-1] == ["install", wanted]
 
 
+def test_while_pip_is_at_work_set_up_says_how_far_it_is(monkeypatch, capfd):
+    monkeypatch.setattr(bootstrap, "TOLD_EVERY_S", 0.02)
+    bootstrap.run_pip(str(ROOT), sys.prefix, ["--version"])
+    packages = len(list(Path(sys.prefix).glob("lib/python*/site-packages/*.dist-info")))
+    assert re.search(rf"^  \d+ s: {packages} packages are in place, pip is at work", capfd.readouterr().out, re.M)
+
+
 def test_committed_files_name_no_package_index():
     files = (
         "requirements.txt",

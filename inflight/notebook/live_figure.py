@@ -41,7 +41,7 @@ function render({ model, el }) {
       const { react } = await plotly(model);
       for (let drawn = ""; drawn !== model.get("value"); ) {
         drawn = model.get("value");
-        el.classList.add("inflight-figure");  // no card before there is anything on it
+        el.classList.add("inflight-figure");  // nothing white before there is anything on it
         const { data, layout, config } = JSON.parse(drawn);
         chart.style.height = `${layout.height}px`;  // which plotly forgets when the cell gets wider
         await react(chart, data, layout, { ...config, responsive: true });
@@ -61,8 +61,8 @@ function render({ model, el }) {
 
 export default { render };
 """
-# Light in a dark theme too, as the stored pictures are.
-_CARD = ".inflight-figure { background: white; border-radius: 4px; padding: 8px; overflow: hidden; }"
+# In a dark theme as the pictures of `charts.show` are by assets/jupyterlab/custom.css: light and dark change places.
+_DARK = '[data-jp-theme-light="false"] .inflight-figure { filter: invert(0.93) hue-rotate(180deg); }'
 
 
 class LiveFigure(anywidget.AnyWidget):
@@ -78,7 +78,7 @@ class LiveFigure(anywidget.AnyWidget):
 
     value = traitlets.Unicode("").tag(sync=True)
     _esm = _DRAWING
-    _css = _CARD
+    _css = _DARK
 
     def __init__(self, **traits):
         super().__init__(**traits)

@@ -20,19 +20,11 @@ import pandas as pd
 
 from inflight.errors import CourseError
 from inflight.files import replace_text
-from inflight.notebook import workspace
+from inflight.notebook import syllabus, workspace
 from inflight.paths import COURSE
 
 # Every part: the name of its file or folder.
-PARTS = {
-    "quantizer": "quantizer.py",
-    "repository": "repository",
-    "client": "client.py",
-    "scheduler": "scheduler.py",
-    "batching": "batching.c",
-    "iterative_model": "model.py",
-    "iterative_gpt2": "gpt2_model.py",
-}
+PARTS = {name: file for lesson in syllabus.read() for name, file in lesson.parts.items()}
 COURSES_OWN = COURSE / "assets" / "parts"
 PASSED = "parts.json"  # in work/mine: which exercise each part has passed
 LITTER = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")

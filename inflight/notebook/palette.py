@@ -1,9 +1,8 @@
 """Colours and measures that every picture of the course shares.
 
 The colours are Okabe and Ito's, which are told apart with any kind of colour vision, darkened where they are too light
-for a white page: a mark has a contrast of 3 : 1 with white at least, words in its colour, by `as_text`, 4.5 : 1. Each
-means one thing in the whole course, and none tells it alone: a pattern, a dash, a symbol or words do
-too.
+for a white page: a mark has a contrast of 3 : 1 with white at least, words one of 4.5 : 1. Each means one thing in the
+whole course, and none tells it alone: a pattern, a dash, a symbol or words do too.
 """
 
 from itertools import cycle, islice
@@ -17,23 +16,12 @@ EMPTY = {"color": "#E4E4E4", "line": {"color": WASTE, "width": 1}}  # marker of 
 SHADES = (DECODE, "#3D93C6", "#005080")  # of one meaning: neighbours that have to be told apart
 
 INK, GRID, FONT = "#222222", "#DDDDDD", "system-ui, sans-serif"
-HEIGHT = 360
+HEIGHT = 400
 MARGIN = {"l": 70, "r": 24, "t": 12, "b": 60}
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "x", "star")
 _PATTERNS = ("", "/", "x", ".", "-", "\\", "+", "|")
-
-_TEXT = {
-    PREFILL: "#8A5A00",
-    WASTE: WASTE_TEXT,
-    **dict(zip(REQUEST, ("#00805D", "#A0457C", "#1F6FA3", "#B54F00", "#6E6700"), strict=True)),
-}
-
-
-def as_text(colour: str) -> str:
-    """`colour`, dark enough for words on white."""
-    return _TEXT.get(colour, colour)
 
 
 def contrast(one: str, other: str) -> float:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from inflight.errors import CourseError
-from inflight.notebook import execution
+from inflight.notebook import blanks, execution
 from inflight.paths import COURSE
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg"></svg>'
@@ -96,6 +96,13 @@ def test_links_lead_to_pages_and_to_the_clone(ran):
     assert 'href="01_engine.html#top"' in page
     assert 'href="../../labs/01_engine_lab.ipynb"' in page
     assert 'href="https://example.org/a"' in page
+
+
+def test_a_page_has_no_cell_that_is_there_for_ci(tmp_path):
+    cells = [nbformat.v4.new_code_cell("slots = 8"), nbformat.v4.new_code_cell("assert slots == 8")]
+    cells[1].metadata["tags"] = [blanks.FOR_CI]
+    page = execution.to_html(nbformat.v4.new_notebook(cells=cells), tmp_path / "00_start.ipynb", tmp_path)
+    assert "slots" in page and "assert" not in page.partition("<main")[2]
 
 
 def test_an_answer_stays_folded_and_a_link_keeps_its_words(ran):

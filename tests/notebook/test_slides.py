@@ -8,7 +8,7 @@ import nbformat
 import pytest
 
 from inflight.errors import CourseError
-from inflight.notebook import execution, guide, slides
+from inflight.notebook import blanks, execution, guide, slides
 
 LECTURES = sorted(execution.NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="880" height="400"></svg>'
@@ -70,6 +70,17 @@ def test_of_a_cell_that_draws_the_slide_has_the_picture_and_the_notes_its_code_a
     shown, notes = parts(draw)
     assert "draw()" not in shown and "draw()" in notes and "It shows this." in notes
     assert "print('one')" in code.get_text() and "one" in code.get_text()
+
+
+def test_what_is_there_for_ci_is_on_no_slide_and_in_no_notes():
+    cells = [nbformat.v4.new_markdown_cell("# 04 · A lesson"), nbformat.v4.new_code_cell("assert slots == 8")]
+    cells[1].metadata["tags"] = [blanks.FOR_CI]
+    assert (
+        "assert"
+        not in bs4.BeautifulSoup(slides.deck(nbformat.v4.new_notebook(cells=cells), "04_a_lesson"), "html.parser")
+        .select_one(".slides")
+        .get_text()
+    )
 
 
 def test_a_folded_answer_stays_folded_and_whole(monkeypatch):

@@ -59,13 +59,3 @@ def test_a_right_model_answers_like_the_courses(server):
 
 def test_a_wrong_model_does_not(server):
     assert answers(server, "wrong") != answers(server, "iterative-gpt2")
-
-
-def test_clients_that_vanish_leave_their_slots(server):
-    """More than there are slots, so that nobody would get one after them."""
-    for _ in range(5):
-        reading = gpt2_client.race(server.grpc_url, "right", PROMPTS[:1], 200)
-        while not next(reading):
-            pass
-        reading.close()
-    assert answers(server, "right") == answers(server, "iterative-gpt2")

@@ -1,4 +1,4 @@
-"""Five hundred requests at once from fifty connections: each gets its own answer, once, and nothing is left behind."""
+"""Five hundred requests at once from fifty connections: each gets its own answer, once."""
 
 import threading
 

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from inflight import machine, tiers
 from inflight.notebook.charts.marks import counted, once_in_legend, saying, words
-from inflight.notebook.charts.panels import stack
+from inflight.notebook.charts.panels import add_strip, on, panels
 from inflight.notebook.palette import INK, REQUEST, SHADES, WASTE, pattern, patterns, text_on
 
 if TYPE_CHECKING:
@@ -32,23 +32,25 @@ def batches(runs: dict[str, Outcome]) -> go.Figure:
     runs : dict of str to Outcome
         By the panel's title: see `batch_run.run`.
     """
-    fig, lanes = go.Figure(), {title: _instances(run) for title, run in runs.items()}
-    panels_px = [ROWS_PX + LANE_PX * len(names) for names in lanes.values()]
-    domains = stack(fig, list(runs), panels_px, [_in_short(run) for run in runs.values()])
+    lanes = {title: _instances(run) for title, run in runs.items()}
+    panel_px = ROWS_PX + LANE_PX * max(map(len, lanes.values()))
+    fig = panels(list(runs), panel_px, [_in_short(run) for run in runs.values()])
+    for number, (title, run) in enumerate(runs.items(), 1):
+        count, instances = len(run.requests), lanes[title]
+        strip = add_strip(fig, number, len(runs), share=LANE_PX * len(instances) / panel_px)
+        _draw_requests(fig, run, instances, on(number))
+        _draw_lanes(fig, run.executions, instances, strip)
+        rows = {"title": "request", "range": [1.08 * count + 1, 0], "showgrid": False, "tickvals": [1, count]}
+        names = [f"model {instance}" for instance in instances] if len(instances) > 1 else ["model"]
+        ticks = {"tickvals": list(range(len(names))), "ticktext": names}
+        of_strip = {"range": [len(names) - 0.4, -0.6], "showgrid": False, **ticks}
+        fig.update_layout({f"yaxis{number}": rows, f"yaxis{len(runs) + number}": of_strip})
     end = _whole_ms(max(run.requests["answered_s"].max() for run in runs.values()))
-    panels = zip(runs.items(), domains, panels_px, strict=True)
-    for number, ((title, run), (bottom, top), panel_px) in enumerate(panels):
-        rows, strip = "" if number == 0 else str(2 * number + 1), str(2 * number + 2)
-        edges = [bottom, bottom + (top - bottom) * LANE_PX * len(lanes[title]) / panel_px, top]
-        _lay_out(fig, rows, strip, edges, end, len(run.requests), lanes[title])
-        is_last = number == len(runs) - 1
-        title_of = "time (ms)" if is_last else None
-        fig.update_layout({f"xaxis{strip}": {"showticklabels": is_last, "title": title_of}})
-        _draw_requests(fig, run, lanes[title], {"xaxis": f"x{rows}", "yaxis": f"y{rows}"})
-        _draw_lanes(fig, run.executions, lanes[title], {"xaxis": f"x{strip}", "yaxis": f"y{strip}"})
+    fig.update_xaxes(range=[-0.01 * end, end * 1.02], showgrid=False)
+    fig.update_xaxes(title="time (ms)", row=len(runs), col=1)
     once_in_legend(fig)
     on_the_cpu = {"device": machine.device_name(tiers.CPU)}  # the lesson's models sleep, or add
-    return fig.update_layout(barmode="overlay", margin={"l": 78, "r": 16}, meta=on_the_cpu)
+    return fig.update_layout(barmode="overlay", meta=on_the_cpu)
 
 
 def batches_summary(runs: dict[str, Outcome]) -> str:
@@ -70,36 +72,6 @@ def _in_short(run: Outcome) -> str:
     if rejected:
         said += f", {rejected} rejected"
     return said + (f", median latency {answered['latency_ms'].median():.0f} ms" if len(answered) else "")
-
-
-def _lay_out(
-    fig: go.Figure, rows: str, strip: str, edges: list[float], end: int, count: int, instances: list[int]
-) -> None:
-    """Axes of a panel: a row a request, and below them a lane an instance; `edges` of both, from below."""
-    x_axis = {"range": [-0.01 * end, end * 1.02], "showgrid": False, "matches": "x"}
-    names = [f"model {instance}" for instance in instances] if len(instances) > 1 else ["model"]
-    fig.update_layout(
-        {
-            f"xaxis{rows}": {**x_axis, "matches": "x" if rows else None, "anchor": f"y{rows}", "showticklabels": False},
-            f"yaxis{rows}": {
-                "anchor": f"x{rows}",
-                "domain": edges[1:],
-                "title": "request",
-                "range": [1.08 * count + 1, 0],
-                "showgrid": False,
-                "tickvals": [1, count],
-            },
-            f"xaxis{strip}": {**x_axis, "anchor": f"y{strip}"},
-            f"yaxis{strip}": {
-                "anchor": f"x{strip}",
-                "domain": edges[:2],
-                "range": [len(instances) - 0.4, -0.6],
-                "showgrid": False,
-                "tickvals": list(range(len(instances))),
-                "ticktext": names,
-            },
-        }
-    )
 
 
 def _draw_requests(fig: go.Figure, run: Outcome, instances: list[int], axes: dict) -> None:

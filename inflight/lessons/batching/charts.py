@@ -5,7 +5,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.notebook.charts.marks import counted, in_order, line_saying, once_in_legend, saying, words
-from inflight.notebook.charts.panels import stack
+from inflight.notebook.charts.panels import on, panels
 from inflight.notebook.palette import EMPTY, REQUEST, SYMBOLS, WASTE, WASTE_TEXT, patterns
 
 CLASSES = {"short": REQUEST[0], "medium": REQUEST[2], "long": REQUEST[3]}
@@ -31,34 +31,15 @@ def slot_map(runs: dict[str, pd.DataFrame], slots: int) -> go.Figure:
     slots : int
         The engine's `max_batch_size`.
     """
-    fig = go.Figure()
+    fig = panels(list(runs), 150, [_waste(stays, slots) for stays in runs.values()])
+    for number, stays in enumerate(runs.values(), 1):
+        _draw_stays(fig, stays, slots, on(number))
     end = max([stays["last"].max() for stays in runs.values() if len(stays)], default=1)
-    domains = stack(fig, list(runs), [150] * len(runs), [_waste(stays, slots) for stays in runs.values()])
-    for number, (stays, domain) in enumerate(zip(runs.values(), domains, strict=True)):
-        suffix = "" if number == 0 else str(number + 1)
-        axes = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
-        _draw_stays(fig, stays, slots, axes)
-        fig.update_layout(
-            {
-                f"xaxis{suffix}": {
-                    "anchor": f"y{suffix}",
-                    "range": [0, end * 1.02],
-                    "matches": "x" if number else None,
-                    "showgrid": False,
-                    "title": "iteration" if number == len(runs) - 1 else None,
-                },
-                f"yaxis{suffix}": {
-                    "anchor": f"x{suffix}",
-                    "domain": domain,
-                    "title": "slot",
-                    "dtick": 1,
-                    "range": [slots + 0.6, 0.4],
-                    "showgrid": False,
-                },
-            }
-        )
+    fig.update_xaxes(range=[0, end * 1.02], showgrid=False)
+    fig.update_xaxes(title="iteration", row=len(runs), col=1)
+    fig.update_yaxes(title="slot", dtick=1, range=[slots + 0.6, 0.4], showgrid=False)
     once_in_legend(fig)
-    return fig.update_layout(barmode="overlay", bargap=0.12, margin={"l": 70, "r": 16})
+    return fig.update_layout(barmode="overlay", bargap=0.12)
 
 
 def _kinds(stays: pd.DataFrame) -> pd.Series:
@@ -141,30 +122,18 @@ def who_pays(runs: dict[str, pd.DataFrame]) -> go.Figure:
     """
     (before, first), (after, second) = runs.items()
     kinds = length_class(first["output_len"])
-    fig = go.Figure()
     titles, notes = ["end-to-end latency", "time from one token to the next (ITL)"], []
     for column in ("latency_ms", "itl_ms"):
         slower = int((second[column] > first[column]).sum())
         notes.append(f"{slower} of {counted(len(first), 'request')} slower {after}")
-    domains = stack(fig, titles, [270, 270], notes, axis_px=70)
-    for number, (column, scale, unit) in enumerate((("latency_ms", 1000, "s"), ("itl_ms", 1, "ms"))):
-        suffix = "2" if number else ""
-        axes = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
+    fig = panels(titles, 270, notes, shared=False)
+    for number, (column, scale, unit) in enumerate((("latency_ms", 1000, "s"), ("itl_ms", 1, "ms")), 1):
         pairs = pd.DataFrame({"x": first[column] / scale, "y": second[column] / scale})
         most = 1.08 * float(pairs.max().max())
-        _draw_pairs(fig, pairs, kinds, (before, after), unit, axes)
-        _draw_equal(fig, most, unit, axes)
-        fig.update_layout(
-            {
-                f"xaxis{suffix}": {"anchor": f"y{suffix}", "range": [0, most], "title": f"{before} ({unit})"},
-                f"yaxis{suffix}": {
-                    "anchor": f"x{suffix}",
-                    "domain": domains[number],
-                    "range": [0, most],
-                    "title": f"{after} ({unit})",
-                },
-            }
-        )
+        _draw_pairs(fig, pairs, kinds, (before, after), unit, on(number))
+        _draw_equal(fig, most, unit, on(number))
+        fig.update_xaxes(range=[0, most], title=f"{before} ({unit})", row=number, col=1)
+        fig.update_yaxes(range=[0, most], title=f"{after} ({unit})", row=number, col=1)
     once_in_legend(fig)
     return fig
 

@@ -52,6 +52,7 @@ def requests_in_time(runs: dict[str, Served], brief: Brief) -> go.Figure:
     return fig.update_layout(
         xaxis={"type": "log", "title": "TTFT (ms)", "range": [math.log10(low), math.log10(high)], **TICKS},
         yaxis={"title": "ITL (ms)", "range": [0, 1.1 * max(itls)]},
+        height=460,
         showlegend=True,
         legend={"font": {"color": WASTE_TEXT}},
     )

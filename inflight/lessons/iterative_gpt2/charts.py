@@ -6,7 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.notebook.charts.marks import keep_panel, once_in_legend, saying, saying_alike
-from inflight.notebook.charts.panels import stack
+from inflight.notebook.charts.panels import on, panels
 from inflight.notebook.palette import DASHES, INK, REQUEST
 
 COLOURS = [*REQUEST[:4], INK]
@@ -22,29 +22,9 @@ def race(runs: dict[str, pd.DataFrame], offsets_s: Sequence[float] | Mapping[str
     offsets_s : sequence of float, or dict of str to such
         When the request of each stream was sent: a tick, from where its line begins. One for all runs, or by title.
     """
-    fig = go.Figure()
-    end = max((tokens["time_s"].max() for tokens in runs.values() if len(tokens)), default=1)
-    most = max((tokens["token"].max() for tokens in runs.values() if len(tokens)), default=1)
-    domains = stack(fig, list(runs), [160] * len(runs))
-    for number, (domain, (title, tokens)) in enumerate(zip(domains, runs.items(), strict=True), 1):
-        suffix = "" if number == 1 else str(number)
-        axes = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
-        fig.update_layout(
-            {
-                f"xaxis{suffix}": {
-                    "anchor": f"y{suffix}",
-                    "matches": "x" if suffix else None,
-                    "range": [0, end * 1.03],
-                    "title": "seconds since the first request was sent" if number == len(runs) else None,
-                },
-                f"yaxis{suffix}": {
-                    "anchor": f"x{suffix}",
-                    "domain": domain,
-                    "range": [0, most * 1.2],
-                    "title": "tokens",
-                },
-            }
-        )
+    fig = panels(list(runs), 160)
+    for number, (title, tokens) in enumerate(runs.items(), 1):
+        axes = on(number)
         if tokens.empty:
             keep_panel(fig, axes)
         offsets = offsets_s[title] if isinstance(offsets_s, Mapping) else offsets_s
@@ -69,6 +49,11 @@ def race(runs: dict[str, pd.DataFrame], offsets_s: Sequence[float] | Mapping[str
                 **saying([f"{name} · request sent at {sent_s:.2f} s"]),
                 **axes,
             )
+    end = max((tokens["time_s"].max() for tokens in runs.values() if len(tokens)), default=1)
+    most = max((tokens["token"].max() for tokens in runs.values() if len(tokens)), default=1)
+    fig.update_xaxes(range=[0, end * 1.03])
+    fig.update_xaxes(title="seconds since the first request was sent", row=len(runs), col=1)
+    fig.update_yaxes(range=[0, most * 1.2], title="tokens")
     once_in_legend(fig)
     return fig
 

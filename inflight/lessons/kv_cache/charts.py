@@ -16,7 +16,7 @@ from inflight.notebook.charts.marks import (
     saying,
     words,
 )
-from inflight.notebook.charts.panels import stack
+from inflight.notebook.charts.panels import add_strip, on, panels
 from inflight.notebook.palette import INK, PREFILL, REQUEST, SHADES, WASTE
 from inflight.triton import telemetry
 
@@ -34,41 +34,12 @@ def kv_blocks(runs: dict[str, pd.DataFrame], idle: dict[str, pd.DataFrame] | Non
         Of the runs in which blocks are promised: `promised_blocks.idle`. They lie on top of those that are held.
     """
     idle = idle or {}
-    fig = go.Figure()
-    end = max(max(len(log), 1) for log in runs.values())
     most = max(_largest(log, "kv_blocks_max") for log in runs.values()) or 1
     outside = max([4, *(int((log["waiting"] + log["paused"]).max()) for log in runs.values() if len(log))])
-    notes = [_in_short(log, idle.get(title)) for title, log in runs.items()]
-    domains = stack(fig, list(runs), [214] * len(runs), notes, axis_px=30)
-    for number, ((title, log), (bottom, top)) in enumerate(zip(runs.items(), domains, strict=True)):
-        blocks, strip = "" if number == 0 else str(2 * number + 1), str(2 * number + 2)
-        middle, is_last = bottom + 0.3 * (top - bottom), number == len(runs) - 1
-        x_axis = {"range": [0, end * 1.01], "matches": "x" if number else None, "showgrid": False}
-        fig.update_layout(
-            {
-                f"xaxis{blocks}": {**x_axis, "anchor": f"y{blocks}", "showticklabels": False},
-                f"yaxis{blocks}": {
-                    "anchor": f"x{blocks}",
-                    "domain": [middle, top],
-                    "range": [0, most * 1.04],
-                    "title": "KV blocks",
-                },
-                f"xaxis{strip}": {
-                    **x_axis,
-                    "matches": "x",
-                    "anchor": f"y{strip}",
-                    "title": "iteration" if is_last else None,
-                },
-                f"yaxis{strip}": {
-                    "anchor": f"x{strip}",
-                    "domain": [bottom, middle],
-                    "range": [outside * 1.05, 0],
-                    "tickvals": [outside],  # 0 is written above it
-                    "title": "no slot",
-                },
-            }
-        )
-        above, below = ({"xaxis": f"x{name}", "yaxis": f"y{name}"} for name in (blocks, strip))
+    fig = panels(list(runs), 214, [_in_short(log, idle.get(title)) for title, log in runs.items()])
+    fig.update_yaxes(range=[0, most * 1.04], title="KV blocks")
+    for number, (title, log) in enumerate(runs.items(), 1):
+        above, below = on(number), add_strip(fig, number, len(runs), share=0.3)
         if len(log):
             _draw_holders(fig, log, above)
             if title in idle:
@@ -77,8 +48,12 @@ def kv_blocks(runs: dict[str, pd.DataFrame], idle: dict[str, pd.DataFrame] | Non
         else:
             keep_panel(fig, above)
             keep_panel(fig, below)
+        strip = {"range": [outside * 1.05, 0], "tickvals": [outside], "title": "no slot"}  # 0 is written above it
+        fig.update_layout({f"yaxis{len(runs) + number}": strip})
+    fig.update_xaxes(range=[0, 1.01 * max(max(len(log), 1) for log in runs.values())], showgrid=False)
+    fig.update_xaxes(title="iteration", row=len(runs), col=1)
     once_in_legend(fig)
-    return fig.update_layout(margin={"l": 70, "r": 16})
+    return fig
 
 
 def kv_blocks_summary(runs: dict[str, pd.DataFrame], idle: dict[str, pd.DataFrame] | None = None) -> str:

@@ -35,7 +35,7 @@ def token_timeline(pieces: pd.DataFrame) -> go.Figure:
     fig.update_xaxes(title="time since the request was sent (s)", range=[0, pieces["time_s"].max() * 1.04])
     fig.update_yaxes(tickvals=middles, ticktext=names, range=[top + 2.4, 2.5], showgrid=False)
     once_in_legend(fig)
-    return fig.update_layout(height=600, margin={"l": 110})
+    return fig.update_layout(height=700, margin={"l": 110})
 
 
 def _draw_answers(fig: go.Figure, case: str, users: list[list[float]], places: list[float]) -> None:

@@ -51,14 +51,13 @@ def request_map(path: pd.DataFrame) -> go.Figure:
     return fig.update_layout(
         title="One request, from Enter to the last word",
         barmode="overlay",
-        height=380,
+        height=420,
         showlegend=False,
-        margin={"l": 120},
     )
 
 
 def _draw_first_word(fig: go.Figure, path: pd.DataFrame) -> None:
-    """The way of the first word as one line through the lanes, and the names of the steps beside it."""
+    """The first word's path as one line through the lanes, and the names of the steps beside it."""
     begins = path.groupby("what")["start_ms"].min()
     tokenized, computed = begins["text to tokens"], begins["prompt"]
     decoded, arrived = begins["tokens to text"], begins["arrival"]
@@ -78,8 +77,8 @@ def _draw_first_word(fig: go.Figure, path: pd.DataFrame) -> None:
         y=[y for _, y in way],
         mode="lines",
         line={"color": INK, "width": 1.5},
-        name="the way of the first word",
-        **saying(f"the way of the first word · {_LANES[y]} · {x:.1f} ms" for x, y in way),
+        name="the first word's path",
+        **saying(f"the first word's path · {_LANES[y]} · {x:.1f} ms" for x, y in way),
     )
     gap = path["end_ms"].max() * 0.012
     tokens = path[path["what"] == "token"]

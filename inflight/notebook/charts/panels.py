@@ -1,59 +1,51 @@
-"""Panels one above the other, each with its title above it: all in pixels, so that no title meets another panel."""
-
-from __future__ import annotations
+"""Panels one above the other, each with its title above it: plotly's subplots."""
 
 from collections.abc import Sequence
 
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
-from inflight.notebook.charts.display import LINE_EM, wrapped
-
-SIZE = 13  # of the letters of a title, in pixels
-LEFT_PX = 54  # a title begins that far left of the axes, above the names of the lanes
-ROOM_PX, BOLD = 340, 0.9  # on a phone; of that, for bold letters
-AXIS_PX, BOTTOM_PX = 26, 56  # what the numbers of an axis take, and with the axis' title
+TITLE_PX, NOTE_PX, AXIS_PX, LEGEND_PX, DEVICE_PX = 28, 18, 52, 40, 24
 
 
-def stack(
-    fig: go.Figure,
-    titles: Sequence[str],
-    heights_px: Sequence[int],
-    notes: Sequence[str] = (),
-    axis_px: int = AXIS_PX,
-) -> list[tuple[float, float]]:
-    """Set the figure's height and upper and lower margin, and write the titles, which stay when a reader zooms.
+def panels(titles: Sequence[str], panel_px: int, notes: Sequence[str] = (), shared: bool = True) -> go.Figure:
+    """A figure with a panel for each title: rows of one column, the first at the top.
 
     Parameters
     ----------
-    titles : sequence of str
-        One a panel, from the top.
-    heights_px : sequence of int
-        Of the panels without their titles.
+    panel_px : int
+        Height of a panel without its title.
     notes : sequence of str
         What stands below each title, in light letters; none by default.
-    axis_px : int
-        Room below each panel but the last.
-
-    Returns
-    -------
-    list of (float, float)
-        Each panel's `domain`: its lower and upper end.
+    shared : bool
+        Whether all panels have one x axis, whose numbers stand below the last.
     """
-    lines = [wrapped(title, SIZE, round(ROOM_PX * BOLD)) for title in titles]
-    texts = [[f"<b>{line}</b>" for line in title] for title in lines]
-    for text, note in zip(texts, notes):
-        text += wrapped(note, SIZE, ROOM_PX)
-    heads_px = [round(LINE_EM * SIZE * len(text)) + 8 for text in texts]
-    inner_px = sum(heights_px) + sum(heads_px[1:]) + axis_px * (len(titles) - 1)
-    domains, top_px = [], inner_px
-    for number, (text, head_px, height_px) in enumerate(zip(texts, heads_px, heights_px, strict=True)):
-        top_px -= head_px + axis_px if number else 0
-        domains.append((max(0.0, (top_px - height_px) / inner_px), top_px / inner_px))
-        fig.add_annotation(
-            text="<br>".join(text), align="left", font={"size": SIZE}, showarrow=False,
-            xref="paper", x=0, xanchor="left", xshift=-LEFT_PX,
-            yref="paper", y=top_px / inner_px, yanchor="bottom", yshift=2,
-        )  # fmt: skip
-        top_px -= height_px
-    fig.update_layout(height=inner_px + heads_px[0] + BOTTOM_PX, margin={"t": heads_px[0], "b": BOTTOM_PX})
-    return domains
+    head_px = TITLE_PX + (NOTE_PX if notes else 0)
+    gap_px = head_px if shared else head_px + AXIS_PX
+    inner_px = panel_px * len(titles) + gap_px * (len(titles) - 1)
+    texts = [f"<b>{title}</b>" for title in titles]
+    fig = make_subplots(
+        rows=len(titles),
+        shared_xaxes=shared,
+        vertical_spacing=gap_px / inner_px,
+        subplot_titles=[f"{text}<br>{note}" for text, note in zip(texts, notes)] if notes else texts,
+    )
+    fig.update_annotations(x=0, xanchor="left", align="left", font_size=13)
+    margin = {"t": head_px + DEVICE_PX, "b": AXIS_PX}
+    return fig.update_layout(height=inner_px + sum(margin.values()) + LEGEND_PX, margin=margin)
+
+
+def on(number: int) -> dict:
+    """The axes of a panel, counted from 1, as a trace takes them."""
+    return {"xaxis": f"x{number}", "yaxis": f"y{number}"}
+
+
+def add_strip(fig: go.Figure, number: int, count: int, share: float) -> dict:
+    """Take a share of a panel of `count`, at its foot, for a y axis of its own; the axes as a trace takes them."""
+    panel, strip = fig.layout[f"yaxis{number}"], f"y{count + number}"
+    bottom, top = panel.domain
+    middle = bottom + share * (top - bottom)
+    panel.domain = [middle, top]
+    fig.update_layout({f"yaxis{count + number}": {"domain": [bottom, middle], "anchor": f"x{number}"}})
+    fig.layout[f"xaxis{number}"].anchor = strip
+    return {"xaxis": f"x{number}", "yaxis": strip}

@@ -1,0 +1,535 @@
+"""What each picture says: its figure is read back, and compared with the table that it was made from.
+
+Whose is which colour, what stands on which axis and in which unit, what is drawn where. A test of a chart has its name;
+those of a lesson are found in `inflight/lessons/*/charts.py`. How a picture looks is for somebody to look at.
+"""
+
+import importlib
+import inspect
+import re
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+
+from inflight.engine import BuildConfig
+from inflight.engine.prediction import schedule
+from inflight.lessons import (
+    batchers,
+    batching,
+    capstone,
+    engine,
+    iterative_gpt2,
+    kv_cache,
+    repository,
+    serve,
+    start_here,
+)
+from inflight.lessons.batchers.batch_run import Outcome
+from inflight.lessons.capstone.service import BRIEF, Deployment, Served
+from inflight.notebook.palette import DECODE, EMPTY, INK, PREFILL, REQUEST, SHADES, WASTE
+from inflight.paths import PACKAGE
+from inflight.triton.telemetry import Statistics
+
+GREEN, PINK, SKY, VERMILION, _ = REQUEST
+
+
+def test_every_chart_of_a_lesson_has_its_test():
+    charts = []
+    for file in (PACKAGE / "lessons").glob("*/charts.py"):
+        module = importlib.import_module(f"inflight.lessons.{file.parent.name}.charts")
+        charts += [
+            name
+            for name, function in inspect.getmembers(module, inspect.isfunction)
+            if function.__module__ == module.__name__ and not name.startswith("_")
+            if inspect.get_annotations(function).get("return") in (go.Figure, "go.Figure")
+        ]
+    assert charts and [name for name in charts if f"test_{name}" not in globals()] == []
+
+
+# Reading a figure -----------------------------------------------------------------------------------------------------
+
+
+def named(fig, axis="y"):
+    """The traces on a y axis, by their names."""
+    found = {}
+    for trace in fig.data:
+        if (trace.yaxis or "y") == axis:
+            found.setdefault(trace.name, []).append(trace)
+    return found
+
+
+def one(fig, name, axis="y"):
+    [trace] = named(fig, axis)[name]
+    return trace
+
+
+def bars(trace):
+    """(lane, begin, length) of each bar of a trace that lies on its side."""
+    assert trace.type == "bar" and trace.orientation == "h"
+    return list(zip(trace.y, trace.base, trace.x, strict=True))
+
+
+def points(trace):
+    return list(zip(trace.x, trace.y, strict=True))
+
+
+def edges(trace):
+    """X -> (lower edge, upper edge) of an area of steps, from each whole x to the next."""
+    found = {}
+    for part in _parts(trace):
+        for (left, y), (right, other) in zip(part, part[1:]):
+            for x in range(min(left, right), max(left, right)) if y == other else ():
+                found.setdefault(x, set()).add(y)
+    return {x: (min(ys), max(ys)) for x, ys in found.items()}
+
+
+def _parts(trace):
+    part, parts = [], []
+    for x, y in [*points(trace), (None, None)]:
+        if x is None:
+            parts, part = [*parts, part], []
+        else:
+            part.append((x, y))
+    return [part for part in parts if part]
+
+
+def titles(fig, *axes):
+    return [fig.layout[axis].title.text for axis in axes]
+
+
+def panel(fig, y_axis):
+    """What is written above the panel of a y axis, in plain letters."""
+    top = fig.layout[y_axis].domain[1]
+    [note] = [note for note in fig.layout.annotations if note.yref == "paper" and note.y == pytest.approx(top)]
+    return re.sub("<[^>]+>", " ", note.text).replace("  ", " ").strip()
+
+
+def legend(fig):
+    """Names in the legend; each stands there once, and switches its class in every panel."""
+    shown = [trace for trace in fig.data if trace.showlegend]
+    groups = {trace.legendgroup for trace in fig.data if trace.legendgroup}
+    assert groups == {trace.legendgroup for trace in shown} and len(shown) == len(groups)
+    return [trace.name for trace in shown]
+
+
+# Lesson 00 ------------------------------------------------------------------------------------------------------------
+
+
+def test_request_map():
+    path = pd.DataFrame(
+        [
+            ("client", "travel", 0.0, 4.0),
+            ("preprocessing", "text to tokens", 4.0, 9.0),
+            ("preprocessing", "travel", 9.0, 11.0),
+            ("tensorrt_llm", "prompt", 11.0, 55.0),
+            ("tensorrt_llm", "token", 55.0, 70.0),
+            ("tensorrt_llm", "token", 72.0, 90.0),
+            ("postprocessing", "tokens to text", 56.0, 58.0),
+            ("client", "arrival", 60.0, 60.0),
+            ("client", "arrival", 93.0, 93.0),
+        ],
+        columns=["lane", "what", "start_ms", "end_ms"],
+    )
+    fig = start_here.request_map(path)
+    assert dict(zip(fig.layout.yaxis.ticktext, fig.layout.yaxis.tickvals, strict=True)) == {
+        "client": 3, "preprocessing": 2, "tensorrt_llm": 1, "postprocessing": 0,
+    }  # fmt: skip
+    drawn = {name: (trace.marker.color, bars(trace)) for name, [trace] in named(fig).items() if trace.type == "bar"}
+    assert drawn == {
+        "travel": (WASTE, [(3, 0, 4), (2, 9, 2)]),
+        "text to tokens": (GREEN, [(2, 4, 5)]),
+        "prompt": (PREFILL, [(1, 11, 44)]),
+        "token": (DECODE, [(1, 55, 15), (1, 72, 18)]),
+        "tokens to text": (PINK, [(0, 56, 2)]),
+    }
+    assert points(one(fig, "a piece of text arrives")) == [(60, 3), (93, 3)]
+    first_word = points(one(fig, "the way of the first word"))
+    assert first_word == [(0, 3), (4, 3), (4, 2), (11, 2), (11, 1), (56, 1), (56, 0), (60, 0), (60, 3)]
+    assert titles(fig, "xaxis") == ["milliseconds since Enter"]
+    notes = {note.text: note.x for note in fig.layout.annotations}
+    assert notes["<b>first word: 60 ms</b>"] == 60 and notes["Enter"] == 0 and notes["prompt"] == 11
+    assert "2 iterations,<br>one token each" in notes
+    assert "prompt · 44.0 ms: 11.0 to 55.0 ms · tensorrt_llm" in one(fig, "prompt").hovertext
+    assert start_here.request_map_summary(path, pd.DataFrame({"stage": ["prompt"], "ms": [60.0]})).endswith(
+        "the last of 2 pieces arrives after 93 ms."
+    )
+
+
+# Lesson 01 ------------------------------------------------------------------------------------------------------------
+
+
+class Bytes:
+    """A model of 100 MB; a user with 1,024 tokens takes 2 MB of cache, and half of that with INT8."""
+
+    def weight_bytes(self, config):
+        return 100e6
+
+    def kv_bytes_per_user(self, config, tokens):
+        return (2e6 if config.kv_cache_quant_algo is None else 1e6) * tokens / 1024
+
+    def users(self, config, tokens, memory_bytes):
+        return int((memory_bytes - 100e6) // self.kv_bytes_per_user(config, tokens))
+
+
+def test_memory():
+    config = BuildConfig(max_batch_size=8, max_seq_len=2048)
+    picture = engine.memory(Bytes(), config, 180e6)  # 40 users with 1,024 tokens, 20 with 2,048
+    picture.measured([{"users": 4, "bytes": 117e6}], tokens=1024)
+    fig = picture.figure
+    looks = {name: trace.line.color for name, [trace] in named(fig).items() if trace.mode == "lines"}
+    assert looks == {"weights": WASTE, "with the KV cache": DECODE, "free memory": VERMILION, "slots": INK}
+    assert set(one(fig, "weights").y) == {100} and set(one(fig, "free memory").y) == {180}
+    assert set(one(fig, "slots").x) == {8}
+    used = dict(points(one(fig, "with the KV cache")))
+    assert used[1] == 102 and used[8] == 116, "2 MB a user"
+    assert max(used.values()) == 116, "who has no slot takes no memory"
+    assert points(one(fig, "measured")) == [(4, 117)]
+    assert titles(fig, "xaxis", "yaxis") == ["users who come at once", "megabytes"]
+    assert "0.10 GB of weights, and 2.0 MB of KV cache for each user with 1,024 tokens" in picture.frame.alt
+    assert "8 users take 0.12 of 0.2 GB. With 8 slots the slots are the limit" in picture.frame.alt
+    picture.controls["slots"].value = 50
+    assert max(one(picture.figure, "with the KV cache").y) == 180, "40 users fit"
+    assert "full at 40 users, and 10 slots stay empty" in picture.frame.alt
+    picture.controls["cache"].value = "INT8"
+    assert "1.0 MB of KV cache" in picture.frame.alt
+
+
+# Lesson 02 ------------------------------------------------------------------------------------------------------------
+
+
+def test_repository_map():
+    files = [f"{model}/config.pbtxt" for model in ("ensemble", "preprocessing", "tensorrt_llm")]
+    files.append("preprocessing/1/model.py")
+    edges_of = pd.DataFrame(
+        [
+            ("client", "preprocessing", "text_input", "QUERY", "STRING", (1,), False),
+            ("client", "tensorrt_llm", "temperature", "temperature", "FP32", (1,), True),
+            ("preprocessing", "tensorrt_llm", "INPUT_ID", "input_ids", "INT32", (-1,), False),
+            ("tensorrt_llm", "client", "output_ids", "output_ids", "INT32", (-1, -1), False),
+        ],
+        columns=["source", "target", "output", "input", "data_type", "dims", "optional"],
+    )
+    fig = repository.repository_map(files, edges_of)
+    notes = sorted(fig.layout.annotations, key=lambda note: note.y)
+    at = {note.text: note.y for note in notes}
+    said = [
+        "client", "<b>ensemble/</b>", "text_input → QUERY  STRING [1]", "<b>preprocessing/</b>",
+        "INPUT_ID → input_ids  INT32 [-1]", "<b>tensorrt_llm/</b>", "output_ids  INT32 [-1, -1]", "client",
+    ]  # fmt: skip
+    assert [note.text for note in notes if note.text in said] == said, "from the top down"
+    assert at["╌ 1 optional"] < at["<b>tensorrt_llm/</b>"], "past the model between, at the arrow to its target"
+    assert abs(at["└ 1/model.py"] - at["<b>preprocessing/</b>"]) <= 9, "beside its model"
+    boxes = [trace.text for trace in fig.data if trace.fill == "toself"]
+    assert boxes == [
+        "client · gives 2 tensors",
+        "preprocessing · 2 files · gets 1 tensor · gives 1 tensor",
+        "tensorrt_llm · 1 file · gets 2 tensors · gives 1 tensor",
+        "client · gets 1 tensor",
+    ]
+    lines = [(trace.hovertext[0], trace.y[0] < trace.y[-1], trace.line.dash) for trace in fig.data if not trace.fill]
+    assert lines == [
+        ("client → preprocessing · 1 tensor", True, None),
+        ("preprocessing → tensorrt_llm · 1 tensor", True, None),
+        ("tensorrt_llm → client · 1 tensor", True, None),
+        ("client → tensorrt_llm · 1 tensor", True, "dash"),
+    ]
+
+
+# Lesson 03 ------------------------------------------------------------------------------------------------------------
+
+
+def test_token_timeline():
+    pieces = pd.DataFrame(
+        [("one user, whole", 0, 1.2)]
+        + [("one user, streamed", 0, time_s) for time_s in (0.2, 0.3, 0.4, 0.6)]
+        + [("two users, streamed", user, 0.5 + user + 0.1 * number) for user in range(2) for number in range(3)],
+        columns=["case", "user", "time_s"],
+    )
+    fig = serve.token_timeline(pieces)
+    rows = dict(zip(fig.layout.yaxis.ticktext, fig.layout.yaxis.tickvals, strict=True))
+    whole, streamed, both = (rows[f"{case},<br>{way}"] for case, way in (
+        ("one user", "whole"), ("one user", "streamed"), ("two users", "streamed")))  # fmt: skip
+    assert whole > streamed > both
+    assert points(one(fig, "a whole answer")) == [(1.2, whole)]
+    alone, *pair = named(fig)["a piece of an answer"]
+    assert points(alone) == [(0.2, streamed), (0.3, streamed), (0.4, streamed), (0.6, streamed)]
+    assert [list(trace.x) for trace in pair] == [[0.5, 0.6, 0.7], [1.5, 1.6, 1.7]]
+    assert [trace.y[0] for trace in pair] == [both + 0.5, both - 0.5]
+    waits = [(list(trace.x), trace.y[0], trace.line.color) for trace in named(fig)["nothing to read"]]
+    assert waits[:2] == [([0, 1.2], whole, WASTE), ([0, 0.2], streamed, WASTE)]
+    marked = {trace.hovertext[0]: list(trace.x) for trace in named(fig)[None]}
+    assert marked == {"TTFT · 200 ms": [0, 0.2], "ITL · 200 ms": [0.4, 0.6], "end-to-end · 600 ms": [0, 0.6]}
+    assert {trace.marker.color for trace in (alone, *pair, one(fig, "a whole answer"))} == {DECODE}
+    assert titles(fig, "xaxis") == ["time since the request was sent (s)"]
+    said = [note.text for note in fig.layout.annotations]
+    for words in ("all at once · end-to-end 1.20 s", "TTFT 200 ms · ITL 100 ms · end-to-end 0.60 s",
+                  "TTFT 1000 ms · ITL 100 ms · end-to-end 1.20 s"):  # fmt: skip
+        assert words in said
+    assert legend(fig) == ["nothing to read", "a whole answer", "a piece of an answer"]
+
+
+# Lesson 04 ------------------------------------------------------------------------------------------------------------
+
+STAYS = {
+    "static": pd.DataFrame(
+        [(11, 1, 1, 8), (12, 2, 1, 64), (13, 1, 65, 96)], columns=["request", "slot", "first", "last"]
+    ),
+    "in-flight": pd.DataFrame(
+        [(21, 1, 1, 8), (22, 2, 1, 64), (23, 1, 9, 40)], columns=["request", "slot", "first", "last"]
+    ),
+}
+
+
+def test_slot_map():
+    fig = batching.slot_map(STAYS, 2)
+    empty = {"static": 96, "in-flight": 64}
+    begins = {"static": 64, "in-flight": 8}
+    for title, x, y, y_axis in (("static", "x", "y", "yaxis"), ("in-flight", "x2", "y2", "yaxis2")):
+        assert {name: bars(trace) for name, [trace] in named(fig, y).items()} == {
+            "short answer": [(1, 0, 8)],
+            "medium answer": [(1, begins[title], 32)],
+            "long answer": [(2, 0, 64)],
+            "empty slot: waste": [(1, 0, empty[title]), (2, 0, empty[title])],
+        }
+        looks = {name: trace.marker.color for name, [trace] in named(fig, y).items()}
+        waste = EMPTY["color"]
+        assert looks == dict(zip(looks, [GREEN, SKY, VERMILION, waste], strict=True))
+        assert list(looks) == ["short answer", "medium answer", "long answer", "empty slot: waste"]
+        assert one(fig, "empty slot: waste", y).zorder == -1, "behind the stays"
+        assert {trace.xaxis for [trace] in named(fig, y).values()} == {x}
+        assert panel(fig, y_axis).startswith(f"{title} ")
+    assert "96 iterations, 46 % of the slots' time wasted" in panel(fig, "yaxis")
+    assert "64 iterations, 19 % of the slots' time wasted" in panel(fig, "yaxis2")
+    assert titles(fig, "xaxis2", "yaxis", "yaxis2") == ["iteration", "slot", "slot"]
+    assert fig.layout.yaxis.range[0] > fig.layout.yaxis.range[1], "slot 1 at the top"
+    assert fig.layout.xaxis.range == fig.layout.xaxis2.range and fig.layout.xaxis.matches == "x2"
+    assert list(one(fig, "medium answer", "y2").hovertext) == [
+        "request 3 · slot 1 · 32 iterations: 9 to 40 · medium answer"
+    ], "numbers begin with 1 in each run"
+    assert legend(fig) == ["short answer", "medium answer", "long answer", "empty slot: waste"]
+    assert "in-flight: 3 requests in 64 iterations, 19 %" in batching.slot_map_summary(STAYS, 2)
+    assert "nobody yet" in panel(batching.slot_map({"now": STAYS["static"].iloc[:0]}, 2), "yaxis")
+
+
+def test_slots_on_paper():
+    picture = batching.slots_on_paper([8, 8, 64, 16, 8], 2)
+    picture.measured(
+        [{"type": "V1", "iterations": 90}, {"type": "inflight_fused_batching", "iterations": 66}],
+        requests=5, slots=2, longest=64,
+    )  # fmt: skip
+    fig = picture.figure
+    plans = {"y": schedule([8, 8, 64, 16, 8], 2, "V1"), "y2": schedule([8, 8, 64, 16, 8], 2, "inflight_fused_batching")}
+    for axis, plan in plans.items():
+        drawn = [bar for name in ("short answer", "medium answer", "long answer") for bar in bars(one(fig, name, axis))]
+        rows = plan.stays.itertuples()
+        assert sorted(drawn) == sorted((row.slot, row.first - 1, row.last - row.first + 1) for row in rows)
+        assert [length for _, _, length in bars(one(fig, "long answer", axis))] == [64]
+    assert panel(fig, "yaxis").startswith("static (V1)") and panel(fig, "yaxis2").startswith("in-flight")
+    counted = {axis: one(fig, None, axis) for axis in ("y", "y2")}
+    assert {axis: set(trace.x) for axis, trace in counted.items()} == {"y": {90}, "y2": {66}}
+    assert "the run ended after 66 iterations" in counted["y2"].hovertemplate
+    assert "On paper 88 iterations static and 72 in flight" in picture.frame.alt
+    assert "Counted: 90 and 66." in picture.frame.alt
+    picture.controls["longest"].value = 8
+    picture.controls["requests"].value = 1
+    assert "8 iterations static and 8 in flight" in picture.frame.alt and len(named(picture.figure)) == 2
+
+
+def test_who_pays():
+    runs = {
+        "static": pd.DataFrame({"output_len": [8, 64], "latency_ms": [4000.0, 5000.0], "itl_ms": [10.0, 8.0]}),
+        "in flight": pd.DataFrame({"output_len": [8, 64], "latency_ms": [500.0, 6000.0], "itl_ms": [14.0, 13.0]}),
+    }
+    fig = batching.who_pays(runs)
+    assert {name: points(trace) for name, [trace] in named(fig).items() if trace.mode == "markers"} == {
+        "short answer": [(4, 0.5)], "long answer": [(5, 6)],
+    }  # fmt: skip
+    assert {name: points(trace) for name, [trace] in named(fig, "y2").items() if trace.mode == "markers"} == {
+        "short answer": [(10, 14)], "long answer": [(8, 13)],
+    }  # fmt: skip
+    for axis in ("y", "y2"):
+        assert one(fig, "short answer", axis).marker.color == GREEN
+        assert one(fig, "long answer", axis).marker.color == VERMILION
+        assert all(x == y for x, y in points(one(fig, "no change", axis)))
+    assert titles(fig, "xaxis", "yaxis") == ["static (s)", "in flight (s)"]
+    assert titles(fig, "xaxis2", "yaxis2") == ["static (ms)", "in flight (ms)"]
+    assert panel(fig, "yaxis") == "end-to-end latency 1 of 2 requests slower in flight"
+    assert panel(fig, "yaxis2") == "time from one token to the next (ITL) 2 of 2 requests slower in flight"
+    sides = {note.text: note for note in fig.layout.annotations if note.xref == "x2"}
+    assert sides["pays"].y > sides["pays"].x and sides["gains"].y < sides["gains"].x
+    assert list(one(fig, "long answer").hovertext) == ["long answer · static 5.00 s · in flight 6.00 s"]
+    assert "it is longer for 1 of 2 requests; the mean ITL goes from 9.0 ms to 13.5 ms" in batching.who_pays_summary(
+        runs
+    )
+
+
+# Lesson 05 ------------------------------------------------------------------------------------------------------------
+
+
+def iteration(number, requests, paused=(), waiting=0):
+    used = sum(row[3] for row in requests)
+    return {
+        "iteration": number,
+        "requests": requests,
+        "paused_ids": list(paused),
+        "paused": len(paused),
+        "waiting": waiting,
+        "kv_blocks_used": used,
+        "kv_blocks_max": 8,
+    }
+
+
+PAUSES = pd.DataFrame([  # the second request is paused in the third iteration, and comes back in the fifth
+    iteration(1, [[31, 32, 0, 1], [32, 64, 0, 2]], waiting=3),
+    iteration(2, [[31, 0, 1, 2], [32, 0, 1, 3]]),
+    iteration(3, [[31, 0, 1, 8]], paused=[32]),
+    iteration(4, [[31, 0, 1, 8]], paused=[32]),
+    iteration(5, [[32, 66, 0, 3]]),
+])  # fmt: skip
+
+
+def test_kv_blocks():
+    idle = {"guaranteed": pd.DataFrame({"iteration": range(1, 6), "promised": [2, 1, 0, 0, 3], "to_nobody": 0})}
+    fig = kv_cache.kv_blocks({"tight": PAUSES, "guaranteed": PAUSES, "now": PAUSES.iloc[:0]}, idle)
+    for axis in ("y", "y2"):
+        older, younger = named(fig, axis)["a request's blocks"]
+        assert edges(older) == {0: (0, 1), 1: (0, 2), 2: (0, 8), 3: (0, 8)}
+        assert edges(younger) == {0: (1, 3), 1: (2, 5), 4: (0, 3)}, "on the older one's, and twice"
+        assert (older.fillcolor, younger.fillcolor) == SHADES[:2]
+        assert older.text == "request 1 · at most 8 blocks · iterations 1 to 4"
+        assert younger.text == "request 2 · at most 3 blocks · iterations 1 to 5 · paused at iteration 3, back at 5"
+        again = one(fig, "computed again", axis)
+        assert points(again) == [(4, 0), (4, 3), (None, None)] and again.line.color == PREFILL
+        assert points(one(fig, "all blocks", axis)) == [(0, 8), (5, 8)]
+    for axis in ("y4", "y5"):
+        waiting, paused = one(fig, "waiting", axis), one(fig, "paused", axis)
+        assert waiting.fillcolor == WASTE and paused.fillpattern.fgcolor == VERMILION
+        assert {x: high - low for x, (low, high) in edges(waiting).items() if high > low} == {0: 3}
+        assert {x: high - low for x, (low, high) in edges(paused).items() if high > low} == {2: 1, 3: 1}
+        assert (waiting.text, paused.text) == (
+            "at most 3 requests waiting in an iteration", "at most 1 request paused in an iteration",
+        )  # fmt: skip
+    assert "promised, not yet held" not in named(fig)
+    promised = one(fig, "promised, not yet held", "y2")
+    assert {x: ends for x, ends in edges(promised).items() if x < 2 or x == 4} == {0: (3, 5), 1: (5, 6), 4: (3, 6)}
+    assert "on average 1 block" in promised.text and promised.fillpattern.fgcolor == GREEN
+    assert titles(fig, "yaxis", "yaxis4", "xaxis3") == ["KV blocks", "no slot", "iteration"]
+    assert fig.layout.xaxis.range == fig.layout.xaxis2.range and fig.layout.yaxis.range == fig.layout.yaxis2.range
+    assert panel(fig, "yaxis").startswith("tight 5 iterations, 68 % of 8 blocks in use on average")
+    assert panel(fig, "yaxis2").startswith("guaranteed 5 iterations") and "15 % only promised" in panel(fig, "yaxis2")
+    assert panel(fig, "yaxis3") == "now nothing yet"
+    assert legend(fig) == [
+        "a request's blocks", "computed again", "all blocks", "waiting", "paused", "promised, not yet held",
+    ]  # fmt: skip
+    said = kv_cache.kv_blocks_summary({"tight": PAUSES})
+    assert said.count("at most 3 waiting and 1 paused") == 1
+
+
+# Lesson 06 ------------------------------------------------------------------------------------------------------------
+
+
+def test_batches():
+    executions = pd.DataFrame(
+        [(1, 0, 0.010, 0.070, [1]), (2, 1, 0.030, 0.090, [2, 3]), (3, 0, 0.080, 0.140, [4, 6])],
+        columns=["execution", "instance", "start_s", "end_s", "requests"],
+    ).assign(size=[1, 2, 2], work=1)
+    requests = pd.DataFrame(
+        [
+            (1, 0.010, 0, 0.071, "answered", 1),
+            (2, 0.012, 0, 0.091, "answered", 2),
+            (3, 0.030, 0, 0.190, "answered", 2),  # held back for 100 ms
+            (4, 0.040, 0, 0.141, "answered", 3),
+            (5, 0.050, 0, 0.060, "rejected", None),
+            (6, 0.060, 1, 0.141, "answered", 3),
+        ],
+        columns=["request", "sent_s", "priority", "answered_s", "outcome", "execution"],
+    ).astype({"execution": "Int64"})
+    requests["latency_ms"] = 1000 * (requests["answered_s"] - requests["sent_s"])
+    run = Outcome(requests, executions, Statistics(0, 0, 0, 0, pd.Series(dtype=int)))
+    fig = batchers.batches({"before": run, "now": run})
+    for rows, lanes in (("y", "y3"), ("y2", "y4")):
+        arrives = one(fig, "arrives", rows)
+        assert points(arrives) == [(10, 1), (12, 2), (30, 3), (40, 4), (50, 5)] and arrives.marker.color == INK
+        urgent, rejected = one(fig, "urgent", rows), one(fig, "rejected", rows)
+        assert (points(urgent), urgent.marker.color) == ([(60, 6)], PINK)
+        assert (points(rejected), rejected.marker.color) == ([(60, 5)], VERMILION)
+        waits = one(fig, "waits", rows)
+        assert bars(waits) == [(2, 12, 18), (4, 40, 40), (5, 50, 10), (6, 60, 20)] and waits.marker.color == WASTE
+        zero, first = one(fig, "batch", rows), one(fig, "batch of model 1", rows)
+        assert bars(zero) == [(1, 10, 60), (4, 80, 60), (6, 80, 60)], "request 5 came between"
+        assert bars(first) == [(2.5, 30, 60)] and list(first.width) == pytest.approx([1.9])
+        assert (zero.marker.color, first.marker.color) == SHADES[:2]
+        held, end = named(fig, rows)["held back"]
+        assert points(held)[:2] == [(90, 3), (190, 3)] and points(end) == [(190, 3)]
+        assert [(bars(trace), list(trace.text)) for [trace] in named(fig, lanes).values()] == [
+            ([(0, 10, 60), (0, 80, 60)], ["1", "2"]),
+            ([(1, 30, 60)], ["2"]),
+        ]
+        assert list(first.hovertext) == ["batch 2 · 2 requests · 60 ms: 30 to 90 ms · model 1"]
+    assert list(fig.layout.yaxis3.ticktext) == ["model 0", "model 1"]
+    assert titles(fig, "yaxis", "yaxis2", "xaxis2") == ["request", "request", "time (ms)"]
+    assert fig.layout.yaxis.range[0] > fig.layout.yaxis.range[1] and fig.layout.yaxis3.range[0] > 0, "from the top down"
+    assert panel(fig, "yaxis") == "before 5 requests in 3 batches, 1 rejected, median latency 81 ms"
+    assert panel(fig, "yaxis2").startswith("now ")
+    assert legend(fig) == ["waits", "batch", "batch of model 1", "held back", "arrives", "urgent", "rejected"]
+    assert "sizes 1, 2, 2" in batchers.batches_summary({"now": run})
+
+
+# Lesson 08 ------------------------------------------------------------------------------------------------------------
+
+
+def test_race():
+    def tokens(*rows):
+        return pd.DataFrame(rows, columns=["stream", "token", "time_s"])
+
+    runs = {
+        "simple": tokens((1, 1, 0.3), (1, 2, 0.5), (2, 1, 0.9)),
+        "iterative": tokens((1, 1, 0.3), (2, 1, 0.4), (1, 2, 0.6)),
+        "nothing yet": tokens().astype({"stream": int, "token": int, "time_s": float}),
+    }
+    fig = iterative_gpt2.race(runs, {title: [0.0, 0.1] for title in runs})
+    for axis, first, second in (
+        ("y", [(0, 0), (0.3, 1), (0.5, 2)], [(0.1, 0), (0.9, 1)]),
+        ("y2", [(0, 0), (0.3, 1), (0.6, 2)], [(0.1, 0), (0.4, 1)]),
+    ):
+        for name, expected, colour, dash in (
+            ("stream 1", first, GREEN, "solid"), ("stream 2", second, PINK, "dash"),
+        ):  # fmt: skip
+            line = one(fig, name, axis)
+            assert points(line) == expected and (line.line.color, line.line.dash) == (colour, dash)
+        sent = [trace for trace in named(fig, axis)[None] if trace.mode == "markers"]
+        assert [(points(trace), trace.marker.color) for trace in sent] == [([(0, 0)], GREEN), ([(0.1, 0)], PINK)]
+    assert [panel(fig, axis) for axis in ("yaxis", "yaxis2", "yaxis3")] == list(runs)
+    assert titles(fig, "yaxis", "yaxis2", "xaxis3") == ["tokens", "tokens", "seconds since the first request was sent"]
+    assert fig.layout.xaxis.range == fig.layout.xaxis2.range and fig.layout.yaxis.range == fig.layout.yaxis2.range
+    assert legend(fig) == ["stream 1", "stream 2"]
+    assert "iterative: tokens of stream 1 from 0.30 to 0.60 s" in iterative_gpt2.race_summary(
+        {"iterative": runs["iterative"]}
+    )
+
+
+# Lesson 09 ------------------------------------------------------------------------------------------------------------
+
+
+def test_requests_in_time():
+    def served(*rows):
+        return Served(Deployment(), pd.DataFrame(rows, columns=["ttft_ms", "itl_ms", "error"]), BRIEF)
+
+    limits = BRIEF.objective
+    runs = {
+        "default": served((limits.ttft_ms + 100, 40.0, ""), (900.0, 30.0, "")),
+        "shed": served((300.0, limits.itl_ms + 5, ""), (np.nan, np.nan, "The queue is full.")),
+    }
+    fig = capstone.requests_in_time(runs, BRIEF)
+    default, shed = "default: 1 of 2 in time", "shed: 0 of 2 in time, 1 without an answer"
+    assert points(one(fig, default)) == [(limits.ttft_ms + 100, 40), (900, 30)]
+    assert points(one(fig, shed)) == [(300, limits.itl_ms + 5)]
+    assert [one(fig, name).marker.color for name in (default, shed)] == [VERMILION, DECODE]
+    corner = one(fig, "in time")
+    assert corner.fill == "toself" and (max(corner.x), max(corner.y)) == (limits.ttft_ms, limits.itl_ms)
+    assert min(corner.y) == 0 and min(corner.x) < 300
+    assert fig.layout.xaxis.type == "log" and titles(fig, "xaxis", "yaxis") == ["TTFT (ms)", "ITL (ms)"]
+    assert "1 first tokens late, 0 ITLs too high" in capstone.in_words({"default": runs["default"]})
+    assert len(capstone.requests_in_time({}, BRIEF).data) == 1
