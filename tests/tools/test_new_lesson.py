@@ -53,7 +53,7 @@ LAB = """# %% [markdown]
 # %%
 import tempfile
 
-from inflight.notebook import check, mine
+from inflight.notebook import check, parts
 
 work = tempfile.mkdtemp()
 
@@ -89,7 +89,7 @@ def count(slots, guests):
 check("10.2", f"{work}/counter.py")
 
 # %%
-print(mine.part("counter"))
+print(parts.part("counter"))
 """
 GRADING = '''"""The graders of lab 10."""
 
@@ -199,7 +199,7 @@ def test_its_notebooks_are_built_and_agree_with_all_others(course):
 
 
 def test_its_part_is_one_of_the_learners_stack(course):
-    script = "from inflight.notebook import mine; print(mine.load('counter').count(8, 3), mine.table(mine.COURSE))"
+    script = "from inflight.notebook import parts; print(parts.load('counter').count(8, 3), parts.table(parts.COURSE))"
     ran = subprocess.run([sys.executable, "-c", script], cwd=course, env=os.environ | {"PYTHONPATH": str(course)},
                          capture_output=True, text=True)  # fmt: skip
     assert ran.stdout.startswith("5 ") and "counter  the course's" in ran.stdout, ran.stderr
