@@ -37,6 +37,9 @@ ALL_HAVE_RUN = """() => {
 # JupyterLab shows a notebook before it has put its own parts in place; the sidebar that comes then takes room from it.
 ALL_IS_BEGUN = "async () => { await window.jupyterapp.restored; await document.fonts.ready; }"
 EVERYTHING = ".jp-Notebook, .jp-WindowedPanel-outer, .jp-OutputArea-output, .jp-OutputArea-output *:not(svg *)"
+# What is printed and may break inside a word where there is room for the word on the next line.
+BROKEN = """() => [...document.querySelectorAll('.jp-OutputArea-output.jp-RenderedText pre')]
+    .filter(text => getComputedStyle(text).wordBreak !== 'normal').map(text => text.innerText.slice(0, 60))"""
 ERRORS = """() => window.jupyterapp.shell.currentWidget.content.model.toJSON().cells
     .flatMap(cell => cell.outputs ?? []).filter(output => output.output_type === 'error')"""
 SCREENSHOTS = ROOT / "build" / "browser"
@@ -139,7 +142,7 @@ def assert_whole(page, outside):
     expect(body).not_to_contain_text("Loading widget...", timeout=60_000)
     for defect in ("Error displaying widget", "Javascript Error"):
         expect(body).not_to_contain_text(defect)
-    assert page.evaluate(ERRORS) == []
+    assert page.evaluate(ERRORS) == [] and page.evaluate(BROKEN) == []
     assert scrolling_sideways(page, EVERYTHING, own="input, textarea") == []  # what is typed may be longer
     assert not outside, f"the page asked for {outside[0]}"
 

@@ -6,6 +6,7 @@ processes are forks of one Python, which has what most of them take and what is 
 
 import ast
 import json
+import re
 import subprocess
 import sys
 
@@ -41,17 +42,16 @@ app(["--help"], standalone_mode=False)
 
 LESSONS = {f"{path.parent.name}/{path.stem}": path for path in sorted(COURSE.glob("lessons/*/l*.py"))}
 ADAPTERS = {path.parents[1].name: path for path in sorted(COURSE.glob("assets/repository/*/1/model.py"))}
-# What is exempt, as it is there to compute: it may bring what it computes with, and nothing else.
+# An adapter that is there to compute may bring what it computes with, and nothing else.
 EXEMPT = {
-    "01_engine/lecture": {"gguf"},  # decodes a block, and compares with the library
-    "01_engine/lab": {"openvino", "openvino_genai"},  # runs an engine in the notebook's own process
-    "09_capstone/lab": {"gguf"},  # its bonus quantizes a checkpoint
     "tensorrt_llm": {"openvino", "openvino_genai"},  # loads the engine
     "llmapi": {"openvino", "openvino_genai"},  # loads the engine
     "simple-gpt2": {"torch"},  # computes GPT-2
     "iterative-gpt2": {"torch"},  # computes GPT-2
     "text-embedding": {"torch"},  # computes the checkpoint
 }
+# So may a lesson that takes one of these names, or a library by its own: it computes in the notebook's process.
+COMPUTES = {"Executor": {"openvino", "openvino_genai"}, "quantized": {"gguf"}} | {name: {name} for name in HEAVY}
 # Inside Triton there is a module of this name; what is read from it at import may be anything.
 IN_TRITON = """
 import runpy, sys, unittest.mock
@@ -115,12 +115,13 @@ def test_a_module_brings_nothing_heavy(brought, name):
     assert brought(IMPORTS[name]) == set()
 
 
-def test_lessons_first_cells_bring_nothing_heavy(brought):
+def test_lessons_first_cells_bring_what_they_compute_with_and_nothing_else(brought):
     first = {lesson: first_imports(path) for lesson, path in LESSONS.items()}
     assert all("inflight" in statements for statements in first.values())  # else nothing is held here
-    assert brought("\n".join(statements for lesson, statements in first.items() if lesson not in EXEMPT)) == set()
-    for lesson in EXEMPT.keys() & first.keys():
-        assert brought(first[lesson]) <= EXEMPT[lesson]
+    computes = {lesson: COMPUTES.keys() & set(re.findall(r"\w+", statements)) for lesson, statements in first.items()}
+    assert brought("\n".join(first[lesson] for lesson in first if not computes[lesson])) == set()
+    for lesson in first:
+        assert brought(first[lesson]) <= set().union(*(COMPUTES[name] for name in computes[lesson])), lesson
 
 
 def test_what_adapters_share_brings_nothing_heavy(brought):

@@ -43,7 +43,7 @@ def test_a_run_whose_worker_dies_ends_red_and_leaves_nothing(end, tmp_path):
     (tmp_path / "test_a.py").write_text(VICTIM.format(ENDS[end]))
     for name in ("b", "c", "d"):
         (tmp_path / f"test_{name}.py").write_text(OTHERS)
-    quick = ["--override-ini=faulthandler_timeout=3", "--override-ini=addopts="]
+    quick = ["--override-ini=faulthandler_timeout=10", "--override-ini=addopts="]
     options = [
         *OPTIONS.replace("\\\n", " ").split(),
         "--numprocesses=2",

@@ -174,7 +174,7 @@ class InProcess:
     def __init__(self, executor: Executor, engine_dir: Path, requests: list[TimedRequest]):
         tokenizer = load_tokenizer(engine_dir)
         self._executor = executor
-        self._ids = {request.text: tokenizer.encode(tokenizer.chat(request.text)) for request in requests}
+        self._ids = {request.text: tokenizer.encode_chat(request.text) for request in requests}
         self._aborted = threading.Event()
 
     def __call__(self, request: TimedRequest) -> Timing:

@@ -99,7 +99,7 @@ def write_dataset(records: list[Record], path: str | Path) -> Path:
 
 def input_len(text: str, tokenizer: ChatTokenizer) -> int:
     """Tokens of a prompt as the engine gets it, chat template included."""
-    return len(tokenizer.encode(tokenizer.chat(text)))
+    return len(tokenizer.encode_chat(text))
 
 
 def fitting(

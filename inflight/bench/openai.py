@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 
 import httpx
+from httpx_sse import EventSource, SSEError
 
 from inflight.bench.load import Timing
 from inflight.bench.workload import TimedRequest, count_tokens
@@ -110,7 +111,7 @@ class OpenAISender:
     def _body(self, request: TimedRequest) -> dict:
         body = {
             "model": self._model,
-            "prompt": self._tokenizer.chat(request.text),
+            "prompt": self._prompt(request.text),
             "max_tokens": request.max_tokens,
             "temperature": 0,
             "stream": self._stream,
@@ -128,21 +129,33 @@ class OpenAISender:
                         f"The server at {self.url} answered with status {response.status_code}: {said[:200]}"
                     )
                 if not self._stream:
-                    yield json.loads(response.read())["choices"][0]["text"]
+                    yield self._choices(response.read())[0]["text"]
                     return
-                for line in response.iter_lines():  # server-sent events
-                    if line.strip() == "data: [DONE]":
+                for event in EventSource(response).iter_sse():
+                    if event.data == "[DONE]":
                         return
-                    if line.startswith("data:"):
-                        choices = json.loads(line[5:])["choices"]
-                        yield choices[0].get("text", "") if choices else ""
+                    choices = self._choices(event.data)
+                    yield choices[0].get("text", "") if choices else ""
             raise CourseError(f"The server at {self.url} broke off its stream. See its log.")
-        except httpx.HTTPError as error:
-            raise self._trouble(error) from None
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except (SSEError, ValueError, LookupError, TypeError, AttributeError):
             raise CourseError(
                 f"The server at {self.url} does not answer in OpenAI's form: check its address."
             ) from None
+        except httpx.HTTPError as error:
+            raise self._trouble(error) from None
+
+    def _choices(self, content: str | bytes) -> list[dict]:
+        """What an answer, or a piece of one, has to choose from; of an error the server's own words are raised."""
+        told = json.loads(content)
+        if error := told.get("error"):
+            words = error.get("message") if isinstance(error, dict) else error
+            raise CourseError(f"The server at {self.url} ended an answer with an error: {words}")
+        return told["choices"]
+
+    def _prompt(self, text: str) -> str | list[int]:
+        """A chat of `text`: as text or, where that would make a control token of what is none, as tokens."""
+        chat, ids = self._tokenizer.chat(text), self._tokenizer.encode_chat(text)
+        return chat if self._tokenizer.encode(chat) == ids else ids
 
     def _trouble(self, error: Exception) -> CourseError:
         return CourseError(

@@ -11,12 +11,15 @@ Hugging Face's AutoTokenizer opens.
 from __future__ import annotations
 
 import json
+import re
+import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Encoding, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from inflight.checkpoint.chat_template import ChatTemplate
 from inflight.checkpoint.sources import Checkpoint
@@ -138,6 +141,8 @@ class ChatTokenizer:
     end_id, pad_id : int
         Token that ends an answer, and the one that fills unused places.
     vocab_size : int
+    longest_token : int
+        Characters of the longest token: no text has fewer tokens than its characters divided by this.
     """
 
     def __init__(self, tokenizer: Tokenizer, config: dict):
@@ -145,6 +150,10 @@ class ChatTokenizer:
         tokenizer.no_truncation()
         self._tokenizer = tokenizer
         self.vocab_size = tokenizer.get_vocab_size()
+        self.longest_token = max(map(len, tokenizer.get_vocab()), default=1)
+        control = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
+        longest_first = sorted(filter(None, control), key=len, reverse=True)
+        self._control_tokens = re.compile(f"({'|'.join(map(re.escape, longest_first))})") if longest_first else None
         special, template = _special_tokens(config), _template(config)
         self.end_id = tokenizer.token_to_id(special.get("eos_token", ""))
         self.pad_id = tokenizer.token_to_id(special.get("pad_token", special.get("eos_token", "")))
@@ -164,11 +173,41 @@ class ChatTokenizer:
         CourseError
             The template has a fault.
         """
-        if isinstance(said, str):
-            return said if self._template is None else self._template.render([{"role": "user", "content": said}])
         if self._template is None:
+            if isinstance(said, str):
+                return said
             raise CourseError("This model has no chat template: give one text.")
-        return self._template.render(said)
+        return self._template.render(_messages(said))
+
+    def encode_chat(self, said: str | list[dict[str, str]], add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `chat(said)`, with control tokens where the template writes them and nowhere else.
+
+        What reads like one in a message, such as <|im_end|>, becomes tokens of those characters. Without a template the
+        text is as its author wrote it, and its control tokens are control tokens. Parameters and errors as `chat`.
+        """
+        control_tokens = self._control_tokens
+        if self._template is None or control_tokens is None:
+            return self.encode(self.chat(said), add_special_tokens)
+        written: dict[str, str] = {}  # what stands for such a text while the template is rendered -> the text
+
+        def stand_in(found: re.Match) -> str:
+            mark = secrets.token_hex(16)
+            written[mark] = found[0]
+            return mark
+
+        marked = _with_texts(_messages(said), lambda text: control_tokens.sub(stand_in, text))
+        if not written:
+            return self.encode(self.chat(said), add_special_tokens)
+        # Of the same vocabulary without control tokens: they are text to it.
+        plain = Tokenizer(self._tokenizer.model)
+        plain.normalizer, plain.pre_tokenizer = self._tokenizer.normalizer, self._tokenizer.pre_tokenizer
+        marks = re.compile("|".join(written))
+        encodings = []
+        for piece in control_tokens.split(self._template.render(marked)):
+            text = marks.sub(lambda found: written[found[0]], piece)
+            tokenizer = plain if text != piece else self._tokenizer
+            encodings.append(tokenizer.encode(text, add_special_tokens=False))
+        return self._tokenizer.post_process(Encoding.merge(encodings), add_special_tokens=add_special_tokens).ids
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         with _library_errors("The text cannot be cut into tokens", AGAIN):
@@ -204,6 +243,21 @@ class ChatTokenizer:
         after = self.decode([*preceding_ids, *ids], skip_special_tokens)
         already_sent = len(_whole_characters(before))
         return (after if is_final else _whole_characters(after))[already_sent:]
+
+
+def _messages(said: str | list[dict[str, str]]) -> list[dict[str, str]]:
+    return [{"role": "user", "content": said}] if isinstance(said, str) else said
+
+
+def _with_texts(value: Any, changed: Callable[[str], str]) -> Any:
+    """A value as JSON has them, each text in it replaced by `changed(text)`."""
+    if isinstance(value, str):
+        return changed(value)
+    if isinstance(value, list):
+        return [_with_texts(item, changed) for item in value]
+    if isinstance(value, dict):
+        return {name: _with_texts(item, changed) for name, item in value.items()}
+    return value
 
 
 def _whole_characters(text: str) -> str:

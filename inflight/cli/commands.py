@@ -199,7 +199,7 @@ def serve(
         )
     if openai_port is not None:
         values = [*(values or []), "decoupled_mode=true"] if repo is None else values
-    with TemporaryDirectory(prefix="inflight-serve-") as scratch, contextlib.ExitStack() as open_doors:
+    with TemporaryDirectory(prefix="inflight-serve-") as scratch, contextlib.ExitStack() as in_front:
         repo = repo or _assemble(
             Path(scratch) / "repository", engine_dir, values, with_llama_python, contract or DEFAULT_CONTRACT, with_bls
         )
@@ -212,8 +212,10 @@ def serve(
         ) as server:
             addresses = f"HTTP     {server.http_url}\ngRPC     {server.grpc_url}\nmetrics  {server.metrics_url}\n"
             if openai_port is not None:
-                door = open_doors.enter_context(triton.Door(server, openai_port))
-                addresses += f"OpenAI   {door.url}\n"
+                config = triton.repository.read_config(server.repo / "tensorrt_llm" / triton.repository.CONFIG)
+                engine = triton.repository.get_parameter(config, "gpt_model_path")
+                openai = in_front.enter_context(triton.OpenAIServer(server.grpc_url, engine, openai_port))
+                addresses += f"OpenAI   {openai.url}\n"
             terminal.keep_serving(server, f"{addresses}{_who_may(server)}\nCtrl-C stops the server.")
 
 
@@ -276,7 +278,7 @@ def run_command(
     from inflight.notebook import execution
 
     if url is not None:
-        os.environ[triton.attached.URL] = url
+        os.environ[triton.address.URL] = url
     checkpoints.fetch()
     execution.run(lessons or None, Path("build") / "course")
 

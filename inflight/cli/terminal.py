@@ -105,11 +105,9 @@ def cached_engine() -> Path:
 
 @contextlib.contextmanager
 def server(repo: Path, **options) -> Iterator[Server]:
-    """A server of `repo`, its models' states shown while it starts; options as of `Server`."""
-    with progress("Starting Triton") as show:
-        running = triton.Server(
-            repo, **options, on_state=lambda row: show(f"Starting Triton: {row.name} {row.state}", 0, 1)
-        ).start()
+    """A server of `repo`; what it loads is shown while it starts. Options as of `Server`."""
+    with progress(f"Starting Triton with {', '.join(triton.repository.models(repo))}"):
+        running = triton.Server(repo, **options).start()
     try:
         yield running
     finally:

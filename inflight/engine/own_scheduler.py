@@ -3,9 +3,9 @@
     scheduler = accepted(ExecutorConfig(scheduler_path="my_scheduler.py"), BuildConfig())
     plan = scheduler.schedule(now)
 
-It runs in the engine's own process, where one that ends the process or never returns would take the engine with it. So
-it is tried first: it plays a trial in a process with limits of time and memory, and what goes wrong is told in a
-sentence, with file and line.
+It runs in the engine's own process. Before it serves it plays a trial there, so that one that fails or breaks a rule is
+refused, in a sentence with file and line. One that does not return is for whoever started the process: a notebook is
+interrupted, and the process of a Triton model is ended (`traceback_to`).
 """
 
 from __future__ import annotations
@@ -14,17 +14,11 @@ import ast
 import contextlib
 import faulthandler
 import inspect
-import json
-import os
 import random
-import re
-import resource
-import shutil
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from operator import index
@@ -36,8 +30,6 @@ from inflight.engine.play import Asked, Trial
 from inflight.engine.scheduler import Now, Plan, Scheduler
 
 LONGEST_S = 10  # of running the file, and of a call of `schedule`, where one that takes longer is ended
-TRIAL_S = 60  # longest time of all that is played before it is accepted
-MOST_MEMORY = 2 << 30  # bytes of address space in which it is tried
 
 
 class OwnScheduler:
@@ -48,9 +40,8 @@ class OwnScheduler:
     path : path
         Defines a class `Scheduler` with a method `schedule(now)`.
     traceback_to : int, optional
-        File descriptor. A call that takes longer than `longest_s` ends this process, after a traceback of where it was
+        File descriptor. A call that takes longer than LONGEST_S ends this process, after a traceback of where it was
         has been written there; by default none is ended.
-    longest_s : float
 
     Attributes
     ----------
@@ -64,8 +55,8 @@ class OwnScheduler:
         The file cannot be read or run, or has no such class; with file and line.
     """
 
-    def __init__(self, path: str | Path, traceback_to: int | None = None, longest_s: float = LONGEST_S):
-        self._path, self._traceback_to, self._longest_s = Path(path).absolute(), traceback_to, longest_s
+    def __init__(self, path: str | Path, traceback_to: int | None = None):
+        self._path, self._traceback_to = Path(path).absolute(), traceback_to
         with _telling(self._path), self._in_time():
             self._scheduler = _class_in(self._path)()
         code = inspect.unwrap(type(self._scheduler).schedule).__code__
@@ -93,7 +84,7 @@ class OwnScheduler:
         if self._traceback_to is None:
             yield
             return
-        faulthandler.dump_traceback_later(self._longest_s, exit=True, file=self._traceback_to)
+        faulthandler.dump_traceback_later(LONGEST_S, exit=True, file=self._traceback_to)
         try:
             yield
         finally:
@@ -146,60 +137,18 @@ def _place(path: Path, line: int | None) -> str:
 # On trial -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Tried:
-    """What a scheduler has done in its trials.
-
-    Attributes
-    ----------
-    plans : list of list of Plan
-        Of each trial, its plan for each iteration; where it failed, up to there.
-    error : str
-        What went wrong, in a sentence; blank when nothing did.
-    """
-
-    plans: list[list[Plan]]
-    error: str = ""
-
-
 def accepted(config: ExecutorConfig, limits: BuildConfig, traceback_to: int | None = None) -> OwnScheduler:
     """The scheduler that `config.scheduler_path` names, after its trial; `traceback_to` is as `OwnScheduler` takes it.
 
     Raises
     ------
     SchedulerError
-        It broke a rule, failed, ended its process, or did not finish in `TRIAL_S`.
+        It failed or broke a rule.
     """
     assert config.scheduler_path is not None
-    if error := tried(config.scheduler_path, [_first_trial(config, limits)], TRIAL_S).error:
-        raise SchedulerError(error)
-    return OwnScheduler(config.scheduler_path, traceback_to)
-
-
-def tried(path: str | Path, trials: list[Trial], within_s: float) -> Tried:
-    """What the scheduler in a file does in `trials`, which it plays in a process of its own."""
-    path = Path(path).absolute()
-    python = sys.executable if Path(sys.executable).name.startswith("python") else shutil.which("python3")
-    try:
-        process = subprocess.run(
-            # -u: what it prints is seen, even if it is ended.
-            [str(python), "-u", "-m", "inflight.engine.own_scheduler", str(path), str(LONGEST_S)],
-            input=json.dumps([asdict(trial) for trial in trials]),
-            stdout=subprocess.PIPE,
-            text=True,
-            timeout=within_s,
-            start_new_session=True,  # an interrupt of a notebook is not for it
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # each takes address space
-        )
-    except subprocess.TimeoutExpired:
-        return Tried([], f"{path.name}: schedule() takes too long: its trial did not end within {within_s:g} s.")
-    if process.returncode == 0 and process.stdout:
-        answer = json.loads(process.stdout)
-        return Tried([[Plan(a, dict(c), p) for a, c, p in plans] for plans in answer["plans"]], answer["error"])
-    if hangs := re.search(rf'^Timeout .*?File "{re.escape(str(path))}", line (\d+) in (\S+)', process.stdout, re.S):
-        what = "the file" if hangs[2] == "<module>" else "schedule()"
-        return Tried([], f"{_place(path, int(hangs[1]))}: {what} took longer than {LONGEST_S} s and was ended.")
-    return Tried([], f"{path.name}: it ended the process of its trial (exit status {process.returncode}).")
+    for _ in _first_trial(config, limits).play(OwnScheduler(config.scheduler_path, traceback_to)):
+        pass
+    return OwnScheduler(config.scheduler_path, traceback_to)  # which has seen no request yet
 
 
 def _first_trial(config: ExecutorConfig, limits: BuildConfig) -> Trial:
@@ -214,31 +163,3 @@ def _first_trial(config: ExecutorConfig, limits: BuildConfig) -> Trial:
     return Trial(
         requests, config.num_blocks(limits), limits, config.enable_chunked_context, config.enable_kv_cache_reuse
     )
-
-
-def main(path: str, longest_s: float) -> None:
-    """The process of a trial: from its input what to play, to its output what came of it."""
-    trials = [
-        Trial(**{**trial, "requests": [Asked(**each) for each in trial["requests"]], "limits": BuildConfig(**limits)})
-        for trial in json.load(sys.stdin)
-        for limits in [trial["limits"]]
-    ]
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the scheduler prints belongs to the log
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
-    plans: list[list[tuple]] = []
-    error = ""
-    try:
-        scheduler = OwnScheduler(path, answers.fileno(), longest_s)
-        for trial in trials:
-            plans.append([])
-            for iteration in trial.play(scheduler):
-                plan = iteration.plan
-                plans[-1].append((plan.admit, list(plan.compute.items()), plan.pause))
-    except SchedulerError as told:
-        error = str(told)
-    json.dump({"plans": plans, "error": error}, answers)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, StoppingCriteriaList, TextGenerationPipeline
     from transformers.generation.streamers import BaseStreamer
 
-__all__ = ["best_dtype", "folder", "on_device", "pipeline", "reference", "stop_when", "token_streamer"]
+__all__ = ["best_dtype", "folder", "generate", "on_device", "pipeline", "reference", "stop_when", "token_streamer"]
 
 
 def best_dtype(device: str) -> str:
@@ -75,6 +75,18 @@ def pipeline(
     model = on_device(model, device, checkpoint_dir)
     with quiet():
         return transformers.pipeline("text-generation", model=model, tokenizer=text, device=device)
+
+
+def generate(pipeline: TextGenerationPipeline, ids: list[int], **options) -> list[int]:
+    """What the pipeline's model answers to tokens: the answer's tokens; options are those of its `generate`.
+
+    A pipeline itself takes text alone, and makes control tokens of whatever reads like one.
+    """
+    import torch
+
+    prompt = torch.tensor([ids], device=pipeline.model.device)
+    answer = pipeline.model.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
+    return answer[0, len(ids) :].tolist()
 
 
 def on_device(model: PreTrainedModel, device: str, folder: str | Path) -> PreTrainedModel:

@@ -7,7 +7,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submodules=[
         "blanks",
         "charts",
-        "mine",
+        "parts",
         "progress",
         "record",
         "session",

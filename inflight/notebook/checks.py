@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from inflight.errors import CourseError
-from inflight.notebook import apart, mine, progress, record, syllabus
+from inflight.notebook import apart, parts, progress, record, syllabus
 from inflight.notebook.answers import is_untouched, plain, what_failed
 from inflight.notebook.findings import NOT_YET, Finding, Measured, figures
 from inflight.notebook.verdict import SEED, Result
@@ -72,7 +72,7 @@ def grades(
     insight : str
         One sentence, said after a right answer.
     keeps : str
-        The part of the learner's own stack (`mine`) that a right answer is: the answer, or the first of several, is
+        The part of the learner's own stack (`parts`) that a right answer is: the answer, or the first of several, is
         the path of its file or folder.
     within_s : float, optional
         The answer, or the first of several, is the path of a file that the grader runs: it does so in a process of its
@@ -122,7 +122,7 @@ def _result(exercise: str, answer: object) -> Result:
     found = look(exercise, grader, answer, seed)
     result = Result.of(exercise, found, grader.insight, seed if grader.has_hidden_cases else None)
     if grader.keeps and result.status == "done":
-        return replace(result, kept=mine.keep(grader.keeps, Path(str(_first(answer))), exercise))
+        return replace(result, kept=parts.keep(grader.keeps, Path(str(_first(answer))), exercise))
     return result
 
 
@@ -175,9 +175,9 @@ def _apart(exercise: str, grader: Grader, answer: object, seed: int) -> dict[str
 def _steps(asked: dict) -> Iterator[list]:
     """For `apart`: the names of the parts, then each with its finding."""
     _import_graders(asked["exercise"].partition(".")[0])
-    parts = _parts(graders[asked["exercise"]], asked["answer"], asked["seed"], asked["path"])
-    yield list(parts)
-    for part, given in parts.items():
+    found_by = _parts(graders[asked["exercise"]], asked["answer"], asked["seed"], asked["path"])
+    yield list(found_by)
+    for part, given in found_by.items():
         found = _found(given, asked["path"])
         yield [part, [asdict(figure) for figure in figures(found)] or found]
 

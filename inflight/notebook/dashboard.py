@@ -74,7 +74,7 @@ class Dashboard(Panel):
         picture: ipywidgets.Widget | None = None,
     ):
         self.controls, self._work = controls, work
-        self._server = None if server is None else session.held(server)
+        self._server = None if server is None else session.weakly_held(server)
         self.frame: Frame | None = None
         # An event, for a thread whose `join` was interrupted counts as ended (Python's issue 45274).
         self._stopping, self._ended = threading.Event(), threading.Event()

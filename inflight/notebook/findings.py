@@ -155,7 +155,12 @@ def told(otherwise: str, *ideas: tuple[Any, str]) -> Callable[[Any], str]:
 
 
 def is_same(got: object, right: object) -> bool:
-    """Whether `got` counts as `right`: equal, or where that is a float to two decimals or half a per cent."""
+    """Whether `got` counts as `right`: equal, or where that is a float to two decimals or half a per cent.
+
+    In a dict that holds for each value of `right`.
+    """
+    if isinstance(right, dict) and isinstance(got, dict):
+        return all(is_same(got.get(name), value) for name, value in right.items())
     if isinstance(right, float) and isinstance(got, int | float):
         return math.isclose(got, right, rel_tol=0.005, abs_tol=0.0051)
     return got == right and isinstance(got, bool) == isinstance(right, bool)

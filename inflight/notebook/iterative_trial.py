@@ -187,6 +187,8 @@ class Played:
         Of `execute`.
     num_without : int
         Ready requests that got nothing in a call although their clients were there.
+    num_together : int
+        Responses that came in one call with another of their stream.
     num_released : int
         Requests whose clients had gone by then, and that were not rescheduled: Triton keeps their places.
     growth : int
@@ -196,6 +198,7 @@ class Played:
     streams: list[Stream]
     calls: int = 0
     num_without: int = 0
+    num_together: int = 0
     num_released: int = 0
     growth: int = 0
 
@@ -275,6 +278,7 @@ class Triton:
         number, asked = len(stream.pieces), f"{stream.wanted} {self._names.piece}s"
         if number == request.num_before and stream.wanted and not request.had_left:
             played.num_without += 1
+        played.num_together += max(0, number - request.num_before - 1)
         if request.flags != RESCHEDULE:
             played.num_released += request.had_left
             if not stream.has_left and not stream.is_over:

@@ -23,7 +23,7 @@ import pandas as pd
 
 from inflight import __version__
 from inflight.errors import CourseError
-from inflight.notebook import mine, syllabus, workspace
+from inflight.notebook import parts, syllabus, workspace
 from inflight.paths import COURSE
 
 nbformat = lazy_loader.load("nbformat")  # one to two seconds, and no check needs it
@@ -120,7 +120,7 @@ def tries(exercise: str, folder: Path | None = None) -> pd.DataFrame:
 def summary(folder: Path) -> dict[str, pd.DataFrame]:
     """What `inflight progress` shows of the workspace `folder`: the tables "exercises", "predictions" and "parts"."""
     guesses = predictions(_of_workspace(folder))
-    return {"exercises": exercises(folder), "predictions": guesses, "parts": mine.table(folder)}
+    return {"exercises": exercises(folder), "predictions": guesses, "parts": parts.table(folder)}
 
 
 # A class --------------------------------------------------------------------------------------------------------------

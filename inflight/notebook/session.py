@@ -18,8 +18,8 @@ from inflight.triton import server as servers
 from inflight.triton.server import Server
 
 
-def held(server: Server) -> Callable[[], Server]:
-    """How a widget holds its server: weakly, so that the server of a cell that is run again ends and makes room.
+def weakly_held(server: Server) -> Callable[[], Server]:
+    """A server as a widget holds it: weakly, so that the server of a cell that is run again ends and makes room.
 
     Returns
     -------

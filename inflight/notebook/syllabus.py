@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from inflight.errors import CourseError
@@ -12,7 +12,10 @@ from inflight.paths import COURSE
 
 @dataclass(frozen=True)
 class Lesson:
-    """One lesson: the name of its folder and notebooks, and the part of the course it belongs to."""
+    """One lesson: the name of its folder and notebooks, and the part of the course it belongs to.
+
+    `parts` are those of a learner's own stack that are written in its lab: name -> file or folder.
+    """
 
     name: str
     part: str
@@ -20,6 +23,7 @@ class Lesson:
     question: str
     minutes: int
     planned: bool
+    parts: dict[str, str] = field(default_factory=dict)
 
     @property
     def number(self) -> str:

@@ -134,7 +134,11 @@ class ConfigEditor(Panel):
         if not names:
             known = ", ".join(name for name, keys in repository.PARAMETERS.items() if keys)
             raise CourseError(f"The editor knows no parameters of a model {model!r}. Name one of: {known}.")
-        self._server, self._model, self._path = session.held(server), model, server.repo / model / repository.CONFIG
+        self._server, self._model, self._path = (
+            session.weakly_held(server),
+            model,
+            server.repo / model / repository.CONFIG,
+        )
         specs = {name: repository.spec(model, name) for name in names}
         self.fields = {name: _field(name, spec) for name, spec in specs.items()}
         self._show_file()

@@ -4,12 +4,12 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules=["attached", "custom_batching", "repository", "telemetry"],
+    submodules=["address", "custom_batching", "repository", "telemetry"],
     submod_attrs={
         "server": ["ModelState", "Server"],
         "by_hand": ["tritonserver"],
         "client": ["Answer", "Client", "Connection", "Stream"],
-        "openai_door": ["Door"],
+        "openai_server": ["OpenAIServer"],
         "repository": ["GPT2", "batchers"],
     },
 )

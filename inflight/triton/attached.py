@@ -1,14 +1,12 @@
-"""The second way to a server: a Triton that runs somewhere already, started by whoever it was.
+"""A Triton that runs already, started by whoever it was: what this user may change in it, and what it cannot do.
 
-Nothing of it is ours but the addresses. When we attach we read what is there, and say in one sentence what it cannot
+Nothing of it is ours but the addresses. Attaching reads what is there, and says in one sentence what the server cannot
 do: load models on request, write an iteration log that can be read here, stream.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,23 +15,16 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight.errors import CourseError
 from inflight.triton import client, records, repository
-from inflight.triton.records import Address
+from inflight.triton.address import GRPC_URL, Address
+from inflight.triton.request import is_llmapi
 
-URL, GRPC_URL, METRICS_URL = "INFLIGHT_URL", "INFLIGHT_GRPC_URL", "INFLIGHT_METRICS_URL"  # environment
 ENGINE, LOG_PATH = "tensorrt_llm", "iteration_log_path"
 NO_SUCH_MODEL = "inflight-is-anything-loaded-on-request"
-LOOK_EVERY_S = 0.2
 PLACES = ("_path", "_dir", "_file")  # how parameters end that name files of the machine where Triton runs
 
 
-def of_environment() -> Address | None:
-    """As INFLIGHT_URL, INFLIGHT_GRPC_URL and INFLIGHT_METRICS_URL say; None without the first."""
-    url = os.environ.get(URL)
-    return Address.at(url, os.environ.get(GRPC_URL), os.environ.get(METRICS_URL)) if url else None
-
-
 class Attached:
-    """A Triton at an address. As `Process` to a `Server`, but that it neither starts nor ends.
+    """A Triton at an address, and what it lets this user do. Its limits are printed in one sentence.
 
     Parameters
     ----------
@@ -44,52 +35,41 @@ class Attached:
     ----------
     can_load : bool
         Whether this user may load models there.
+
+    Raises
+    ------
+    CourseError
+        Nobody answers at the address, or no Triton, or not over gRPC.
     """
 
     def __init__(self, repo: Path, address: Address):
-        self.repo = repo
-        self.http_url, self.grpc_url, self.metrics_url = address.http_url, address.grpc_url, address.metrics_url
-        self.can_load = self._is_llmapi = False
-        self._is_attached = False
-
-    @property
-    def pid(self) -> int | None:
-        raise CourseError(
-            f"The server at {self.http_url} was started elsewhere: it has no process here to look at or to end."
-        )
-
-    # Attach and let go ------------------------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Attach: find out what the server is and can, and say in one sentence what it cannot."""
-        self.stop()  # of what it was when it answered last
+        self.repo, self.address = repo, address
         try:
-            about = client.get_json(self.http_url, "/v2")
+            about = client.get_json(address.http_url, "/v2")
         except (client.ServerGone, client.NoAnswer) as error:
             raise CourseError(
-                f"No Triton answers at {self.http_url}. Start one there, or name another address."
+                f"No Triton answers at {address.http_url}. Start one there, or name another address."
             ) from error
         if not (isinstance(about, dict) and "extensions" in about):
-            raise CourseError(f"The server at {self.http_url} is not a Triton.")
+            raise CourseError(f"The server at {address.http_url} is not a Triton.")
         try:
-            self.can_load = self._loads_on_request()
+            loads_on_request = self._loads_on_request()
         except client.ServerGone as error:
             raise CourseError(
-                f"Triton answers over HTTP at {self.http_url}, but not over gRPC at {self.grpc_url}: name its gRPC "
-                f"address (grpc_url, or {GRPC_URL})."
+                f"Triton answers over HTTP at {address.http_url}, but not over gRPC at {address.grpc_url}: name its "
+                f"gRPC address (grpc_url, or {GRPC_URL})."
             ) from error
-        self._is_llmapi = ENGINE in self.names() and client.is_llmapi(self._config(ENGINE))
-        self.can_load = self.can_load and not self._is_llmapi
-        self._is_attached = True
+        self._is_llmapi = ENGINE in self.names() and is_llmapi(self._config(ENGINE))
+        self.can_load = loads_on_request and not self._is_llmapi
         limits = "; it ".join(self._limits())
         print(
-            f"Attached to Triton {about.get('version', '')} at {self.http_url}.{f' It {limits}.' if limits else ''}",
+            f"Attached to Triton {about.get('version', '')} at {address.http_url}.{f' It {limits}.' if limits else ''}",
             file=sys.stderr,
         )
 
     def _limits(self) -> Iterator[str]:
         """What it cannot do of what our repository asks for."""
-        takes_our_files = self.can_load and self._is_ours()
+        takes_our_files = self.can_load and self._has_our_files()
         served, wanted = self.names(), repository.models(self.repo)
         if self._is_llmapi:
             yield "has TensorRT-LLM's model of today, which takes text and has its settings in its own model.yaml"
@@ -106,28 +86,6 @@ class Attached:
             if not self._config(ENGINE).model_transaction_policy.decoupled:
                 yield "answers in one piece only, so that streams are refused (decoupled_mode is false)"
 
-    def ends(self, within_s: float | None) -> bool:
-        """Whether it does not answer (any more): now, where `within_s` is 0; with None, once that is so."""
-        while self._is_attached and client.is_ok(self.http_url, "/v2/health/live"):
-            if within_s is not None:
-                return False
-            time.sleep(LOOK_EVERY_S)  # it is asked over a network: there is nothing to wait on
-        return True
-
-    def stop(self, drain_s: float = 0) -> None:
-        """Let go: the server runs on, with its models as they are."""
-        self._is_attached = False
-
-    def death(self) -> str:
-        """Of what it died is not known here."""
-        return ""
-
-    def log_tail(self, lines: int) -> str:
-        """Where to look: the log itself is not here."""
-        return f"(where the server at {self.http_url} runs)"
-
-    # Models -----------------------------------------------------------------------------------------------------------
-
     def names(self) -> list[str]:
         """The models that it serves, as far as it tells: those of our repository where it tells no others."""
         try:
@@ -135,7 +93,7 @@ class Attached:
             return sorted({model.name for model in index.models if model.state == "READY"})
         except client.Refused:
             known = repository.models(self.repo)
-            return [name for name in known if client.is_ok(self.http_url, f"/v2/models/{name}/ready")]
+            return [name for name in known if client.is_ok(self.address.http_url, f"/v2/models/{name}/ready")]
 
     def differing(self) -> list[str]:
         """The models of our repository that the server is to load: those with other settings, and those it lacks."""
@@ -145,7 +103,7 @@ class Attached:
         return [
             name
             for name in repository.models(self.repo)
-            if (self._differs(name) if name in served else self._is_ours())
+            if (self._differs(name) if name in served else self._has_our_files())
         ]
 
     def _differs(self, model: str) -> bool:
@@ -158,7 +116,7 @@ class Attached:
 
     def fitted(self, config: ModelConfig) -> ModelConfig:
         """A config of our repository with the places of the server's; on a server of this user, as it is."""
-        if self._is_ours():
+        if self._has_our_files():
             return config
         theirs = self._config(config.name)
         theirs.model_transaction_policy.CopyFrom(config.model_transaction_policy)
@@ -175,14 +133,14 @@ class Attached:
             return NO_SUCH_MODEL in str(error)
         return True
 
-    def _is_ours(self) -> bool:
-        """Whether it is a server of this user on this machine, so that it has our files."""
-        return records.at(self.http_url) is not None
+    def _has_our_files(self) -> bool:
+        """Whether it is a server of this user on this machine."""
+        return records.at(self.address.http_url) is not None
 
     def _config(self, model: str) -> ModelConfig:
         return self._ask(lambda triton, **how: triton.get_model_config(model, **how)).config
 
     def _ask(self, ask: Callable[..., Any]) -> Any:
         """What tritonclient's client answers, asked with the key; CourseError with the reason."""
-        with client.Connection(self.grpc_url) as connection, client.errors(self.grpc_url):
-            return ask(connection.triton, headers=records.headers(self.http_url))
+        with client.Connection(self.address.grpc_url) as connection, client.errors(self.address.grpc_url):
+            return ask(connection.triton, headers=records.headers(self.address.http_url))

@@ -1,10 +1,10 @@
-"""A `tritonserver` whose arguments are written by hand, and what is added so that it is safe to run here.
+"""`tritonserver` with arguments that the learner writes.
 
     server = tritonserver(["--model-repository=repo", "--model-control-mode=explicit", "--load-model=*"])
 
-The arguments are those of Triton's documentation. Added are an environment, free ports on 127.0.0.1, the Python backend
-for this Python, the key of the control API, and a keeper that ends it with this program. All of it is shown as one
-command line, the key masked.
+The arguments are those of Triton's documentation. The course adds an environment, free ports on 127.0.0.1, the Python
+backend for this Python, the key of the control API, and a keeper that ends the server with this program. It prints all
+of that as one command line, the key masked.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ def tritonserver(arguments: Sequence[str]) -> Server:
         raise CourseError(
             f"--model-repository={repo}: there is no such folder. Say which one holds the models, or make it."
         )
-    http, grpc, metrics = (_port(values, f"{name}-port") for name in process.PORTS)
-    server = Server(repo, http_port=http, grpc_port=grpc, metrics_port=metrics, arguments=arguments).start()
+    server = Server(repo, arguments=arguments).start()
     print(_command_line(arguments, server))
     return server
 
@@ -71,12 +70,6 @@ def _checked(argument: str) -> tuple[str, str]:
         )
     name, _, value = argument.removeprefix("--").partition("=")
     return name, value
-
-
-def _port(values: dict[str, str], name: str) -> int | None:
-    if name in values and not values[name].isdecimal():
-        raise CourseError(f"--{name}={values[name]} is no port: give a number, or leave it out for a free one.")
-    return int(values[name]) if name in values else None
 
 
 def _command_line(arguments: Sequence[str], server: Server) -> str:

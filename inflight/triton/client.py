@@ -31,11 +31,12 @@ import httpx
 import numpy as np
 import tritonclient.grpc as triton
 from google.protobuf import json_format
+from httpx_sse import EventSource
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from inflight.errors import CourseError
-from inflight.triton import records
+from inflight.triton import address, records
 from inflight.triton.request import ENGINE, arrays_for, is_llmapi, named
 from inflight.triton.request import ENSEMBLE as TEXT_MODEL
 
@@ -168,9 +169,9 @@ class Connection:
     """
 
     def __init__(self, url: str, arrived: queue.SimpleQueue[Reply] | None = None):
-        if records.is_http(url):
+        if address.is_http(url):
             raise CourseError(f"{url} is an address for HTTP, and here gRPC is needed: write host:port of its gRPC.")
-        records.check_address(url)
+        address.parsed(url)
         self.url = url
         self.arrived: queue.SimpleQueue[Reply] = queue.SimpleQueue() if arrived is None else arrived
         options = [  # the first two are tritonclient's own
@@ -403,9 +404,9 @@ class Client:
         self.model = model
         self.timeout_s = timeout_s
         self._config: ModelConfig | None = None
-        self._connection = None if records.is_http(self.url) else Connection(self.url)
+        self._connection = None if address.is_http(self.url) else Connection(self.url)
         if self._connection is None:
-            records.check_address(self.url)
+            address.parsed(self.url)
 
     def ask(self, text: str, max_tokens: int = 64, **options) -> Answer:
         """Ask for a whole answer.
@@ -527,12 +528,11 @@ class Client:
         ):
             if response.is_error:  # the reason of a model is an event of the stream, Triton's own is none
                 _content(response, response.read().decode("utf-8", "replace").removeprefix("data:"))
-            for line in response.iter_lines():
-                if line.startswith("data:"):
-                    reply = _content(response, line.removeprefix("data:"))
-                    if not isinstance(reply, dict) or not isinstance(reply.get("text_output"), str):
-                        raise CourseError(f"{config.name} answers without a text_output: name a model of text.")
-                    yield reply["text_output"]
+            for event in EventSource(response).iter_sse():
+                reply = _content(response, event.data)
+                if not isinstance(reply, dict) or not isinstance(reply.get("text_output"), str):
+                    raise CourseError(f"{config.name} answers without a text_output: name a model of text.")
+                yield reply["text_output"]
 
     def _new(self, pieces: Generator[str, None, None]) -> Generator[str, None, None]:
         """What is new in each piece: each of TensorRT-LLM's model of today has all that came before as well."""

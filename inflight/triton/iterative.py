@@ -1,8 +1,8 @@
 """Housekeeping of an iterative model: which sequences are under way, how each ends, and who is lost on the way.
 
-Triton calls a model whose sequences are iterative again and again with the same requests. What the model computes is
-its own affair. That a request ends once and in order, that nothing is kept of a client that has gone, and that the
-faults of Triton 2.51 hurt nobody, is the same for every such model and stands here:
+Triton calls a model whose sequences are iterative again and again with the same requests, and the model computes. That
+a request ends once and in order, that nothing is kept of a client that has gone, and that the faults of Triton 2.51
+hurt nobody, is the same for every such model; this module sees to it:
 
     self.house = Housekeeping(args, self.begin, self.forget)          # in initialize
 
@@ -194,7 +194,7 @@ class Housekeeping:
         self._pool.shutdown()
 
     def _take_up(self, request: Any, now_s: float) -> Row | None:
-        """None when there is nothing to compute."""
+        """The row of a request; None when there is nothing to compute for it."""
         number, is_new = _control(request, "correlation_id"), bool(_control(request, "start"))
         row = Row(number, is_new, None, request, request.get_response_sender())
         try:
@@ -232,13 +232,16 @@ class Housekeeping:
                 self._forget(number)
 
     def _send_endings(self) -> None:
-        """Final responses of the execution before, whose requests are released when another one begins."""
+        """Send the final responses of the execution before, whose requests are released when another one begins."""
         for sender, error in self._endings:
             sender.send(error and python_model.error_response(error), flags=FINAL)
         self._endings = []
 
     def _keep_house(self) -> None:
-        """Do what each execution does besides when none comes. Triton does not tell when it has released a request."""
+        """Look for lost sequences and send endings when no execution comes that would do so.
+
+        Triton does not tell when it has released a request.
+        """
         while not self._closing.wait(QUIET_S):
             with self._lock:
                 now_s = time.monotonic()
@@ -248,7 +251,7 @@ class Housekeeping:
                     self._on_change()
 
     def _mark_seen(self, start_s: float) -> None:
-        """To Triton a sequence idles from the end of its execution on, which is when it is rescheduled."""
+        """Note that the sequences of this execution idle from now on, as Triton counts it: they are rescheduled now."""
         now_s = time.monotonic()
         for kept in self._kept.values():
             if kept.last_seen_s == start_s:
@@ -260,7 +263,7 @@ class Housekeeping:
 
 
 def _refuse_end(request: Any) -> None:
-    """Triton would lose the sequence at its first rescheduling."""
+    """Refuse a request that ends its own sequence: Triton would lose it at its first rescheduling."""
     if _control(request, "end"):
         raise CourseError("The request sets sequence_end: leave it out, since the model ends the sequence.")
 

@@ -1,16 +1,17 @@
-"""Keeps a Triton server no longer than whoever started it, and writes down how it died.
+"""The keeper: a process between a notebook's kernel and `tritonserver`, which ends the server and records its death.
 
     python -S keeper.py FOLDER RECORDS tritonserver ARG…
 
-A process of its own between a notebook's kernel and `tritonserver`. It asks Triton nothing. It ends the server
+The keeper starts `tritonserver`, and asks it nothing. It ends the server
 
-- at a line "stop SECONDS" on its standard input: requests that run have so many seconds to end;
+- when a line "stop SECONDS" comes on the keeper's standard input: requests that run have so many seconds to end;
 - when its standard input is closed, which also happens when the kernel ends, in whatever way;
-- when the process of a model is dead: Triton 2.51 goes on to call such a model READY, and answers its requests no more.
-  The engine's ends itself when a learner's scheduler does not return, after a traceback that says where it was.
+- when the process of a model is dead: Triton 2.51 still calls such a model READY, and no longer answers its requests.
+  The engine's process ends itself when a learner's scheduler does not return, after a traceback of where it was.
 
-As long as the server lives, RECORDS has a file of it, which `records` reads. A server that died has its death in there,
-until the next one starts. Standard library only, so that it is up in no time.
+As long as the server lives, the folder RECORDS has a file about it, which `records` reads. When a server has died, the
+keeper writes there how; the file stays until the next server starts. The keeper uses the standard library only, so that
+it starts in a few milliseconds.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def _end_with_keeper() -> None:
 
 
 def _watch(server: subprocess.Popen) -> str:
-    """Until the server is to end, which is blank, or has died: how, in a sentence."""
+    """Wait until the server is to end, which gives a blank, or has died: how, in a sentence."""
     ended = os.pidfd_open(server.pid)
     models: dict[int, str] = {}
     dead: set[int] = set()  # at the last look
@@ -101,7 +102,7 @@ def _watch(server: subprocess.Popen) -> str:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 if not is_dead(pid):
                     models[pid] = _model(pid) or models.get(pid, "")
-                elif pid in before:  # of one that is unloaded Triton takes leave at once
+                elif pid in before:  # Triton reaps the process of a model that it unloads at once
                     name = f"the model {models[pid]!r}" if models.get(pid) else "a model"
                     code = os.waitstatus_to_exitcode(int(_stat(pid)[-1]))
                     return f"The process of {name} {_ended(code)}, and Triton was ended with it."
@@ -115,7 +116,7 @@ def _ended(code: int) -> str:
 
 
 def _stop(server: subprocess.Popen) -> None:
-    """End the server: requests that run have the time that was ordered, unless the input is closed meanwhile."""
+    """End the server. Requests that run have the seconds of the order, unless the input is closed meanwhile."""
     order = os.read(0, 100).split()
     server.terminate()
     ended = os.pidfd_open(server.pid)
@@ -126,11 +127,8 @@ def _stop(server: subprocess.Popen) -> None:
 
 
 def end_processes(prefix: str) -> None:
-    """End a server and its models' processes, whoever their parent is by now: the prefix is in their arguments.
-
-    Until none is found: one may have been started since the last look.
-    """
-    while found := [pid for pid in _processes() if prefix.encode() in _arguments(pid)]:
+    """End a server and its models' processes, whoever their parent is by now: the prefix is in their arguments."""
+    while found := [pid for pid in _processes() if prefix.encode() in _arguments(pid)]:  # one may be started meanwhile
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -151,7 +149,7 @@ def last_lines(log: Path, count: int) -> list[str]:
 
 
 def _write(file: Path, record: dict) -> None:
-    """Write a record whole: whoever reads it sees the one before or this one."""
+    """Write a record, so that whoever reads the file sees the one before or this one, and never half of one."""
     aside = file.with_suffix(".new")
     aside.unlink(missing_ok=True)
     with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
@@ -163,12 +161,12 @@ def _write(file: Path, record: dict) -> None:
 
 
 def started(pid: int) -> int:
-    """When a process began, in ticks since the machine did: with the number, it names a process."""
+    """When a process began, in ticks since the machine did; number and beginning together name one process."""
     return int(_stat(pid)[19])
 
 
 def is_dead(pid: int) -> bool:
-    """Whether a process has ended, and nobody has taken leave of it yet."""
+    """Whether a process has ended, and its parent has not reaped it yet."""
     return _stat(pid)[0] in "ZX"
 
 
@@ -178,7 +176,7 @@ def is_ending(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[str]:
-    """State of a process, and what follows it in `/proc/PID/stat`: its exit status is the last."""
+    """The fields of `/proc/PID/stat` from the process's state on; the last is its exit status."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
@@ -192,12 +190,12 @@ def _children(pid: int) -> list[int]:
 
 
 def _processes() -> list[int]:
-    """All but this one."""
+    """The numbers of all processes but this one."""
     return [int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) != os.getpid()]
 
 
 def _arguments(pid: int) -> bytes:
-    """What a process was started with; blank when it has ended, or is another user's."""
+    """The arguments that a process was started with; blank when it has ended, or is another user's."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

@@ -1,7 +1,7 @@
 """A `tritonserver` of our own: the program inside the nvidia-pytriton wheel, its folder, and the keeper beside it.
 
-The folder has the log and the Python backend for this Python. It goes when the server ends. The keeper's standard input
-is ours, so that the server ends with this program, however that ends.
+The folder has the log and the Python backend for this Python; the keeper removes it when the server has ended. The
+keeper's standard input is a pipe from this program, so that the server ends with this program, however that ends.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import select
 import shutil
 import socket
@@ -25,7 +26,8 @@ from pathlib import Path
 
 from inflight import tiers
 from inflight.errors import CourseError
-from inflight.triton import keeper, records, repository
+from inflight.triton import keeper, records
+from inflight.triton.address import Address
 from inflight.triton.client import is_ok
 
 HOST = "127.0.0.1"
@@ -34,70 +36,23 @@ PORT_ATTEMPTS = 3
 LOG_LINES = 15
 MAX_ROW = 160  # columns of a row of Triton's tables that are read in a notebook
 PORTS = ("http", "grpc", "metrics")
+CONTROL = "model-repository,shared-memory,trace,logging"  # what takes the key
 REINSTALL = "install the course's requirements (`make course` does it)."
 
 
 class Process:
-    """A `tritonserver`, its keeper, and the folder that both share.
-
-    Parameters
-    ----------
-    repo : path
-    ports : dict
-        By "http", "grpc" and "metrics" the port, or None for a free one.
-    open_control : bool
-        See `Server`.
-    arguments : sequence of str, optional
-        Of `tritonserver`, in place of those with which the course starts it; what it takes to keep it is added.
+    """A `tritonserver` of ours and its keeper. `start` makes one that answers; to make one is to launch it.
 
     Attributes
     ----------
-    http_url, grpc_url, metrics_url : str
-        Where it answers: ports of 127.0.0.1.
-    pid : int or None
+    pid : int
         Of `tritonserver`.
+    address : Address
+    ports : dict
+        By "http", "grpc" and "metrics".
     """
 
-    def __init__(
-        self,
-        repo: Path,
-        ports: Mapping[str, int | None],
-        open_control: bool = False,
-        arguments: Sequence[str] | None = None,
-    ):
-        self.repo = repo
-        self.http_url = self.grpc_url = self.metrics_url = ""
-        self._named_ports = self._ports = ports
-        self._has_key = not open_control
-        self._given = arguments
-        self._keeper: subprocess.Popen | None = None
-        self._folder: Path | None = None  # of the keeper and us
-        self.pid: int | None = None
-
-    # Start and stop ---------------------------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Start `tritonserver` until its API answers; with free ports, try others if somebody was faster.
-
-        Started once more, it has the ports that it had: its clients find it again.
-        """
-        self.stop(drain_s=0)  # what is left of one that has died
-        records.sweep()
-        for _ in range(PORT_ATTEMPTS):
-            self._ports = _free_ports(self._ports)
-            self._launch()
-            if self._answers():
-                return
-            log = self.log_tail()
-            self.stop(drain_s=0)
-            if "already in use" not in log:
-                raise CourseError(f"tritonserver ended while starting. Its last lines:\n{log}")
-            self._ports = self._named_ports
-        raise CourseError(
-            "There are no free ports for tritonserver. Name three with http_port, grpc_port and metrics_port."
-        )
-
-    def _launch(self) -> None:
+    def __init__(self, arguments: Sequence[str], ports: Mapping[str, int], has_key: bool):
         triton = installation()
         shm_prefix = f"inflight_{uuid.uuid4().hex[:12]}_"
         try:
@@ -108,12 +63,12 @@ class Process:
                 f"No folder for the server could be made in {tempfile.gettempdir()} ({error.strerror}). "
                 "Make room there, or set TMPDIR."
             ) from error
-        self._set_addresses()
-        key = records.new_key() if self._has_key else ""
+        self.ports = dict(ports)
+        http, grpc, metrics = (f"{HOST}:{ports[name]}" for name in PORTS)
+        self.address = Address(f"http://{http}", grpc, f"http://{metrics}/metrics")
+        key = secrets.token_hex(16) if has_key else ""
         record = {
-            "http": self.http_url,
-            "grpc": self.grpc_url,
-            "metrics": self.metrics_url,
+            **dict(zip(records.ADDRESSES, self.address)),
             "key": key,
             "folder": str(folder),
             "shm_prefix": shm_prefix,
@@ -121,13 +76,18 @@ class Process:
             "starter": os.getpid(),
             "notebook": os.environ.get("JPY_SESSION_NAME", ""),  # JupyterLab's, of a kernel
         }
-        (folder / keeper.RECORD).write_text(json.dumps(record))
-        ours = [f"--model-repository={self.repo}", "--model-control-mode=explicit"]
-        if not repository.is_llmapi(self.repo):  # whose model.yaml decides what its config.pbtxt leaves open
-            ours.append("--disable-auto-complete-config")
-        arguments = self._given or ours
+        control = f"{CONTROL}:{records.HEADER}={key}"
+        ours = {
+            **{f"--{name}-address": HOST for name in PORTS},
+            **{f"--{name}-port": port for name, port in ports.items()},
+            **({"--http-restricted-api": control, "--grpc-restricted-protocol": control} if key else {}),
+            "--backend-directory": folder / "backends",
+            "--backend-config": f"python,shm-region-prefix-name={shm_prefix}",
+            "--exit-timeout-secs": 3600,  # the keeper does not wait as long
+        }
         given = {argument.partition("=")[0] for argument in arguments} - {"--backend-config"}  # there may be several
-        added = [one for one in self._added(folder, shm_prefix, key) if one.partition("=")[0] not in given]
+        added = [f"{name}={value}" for name, value in ours.items() if name not in given]
+        (folder / keeper.RECORD).write_text(json.dumps(record))
         program = [str(triton / "bin" / "tritonserver"), *arguments, *added]
         self._keeper = subprocess.Popen(
             [sys.executable, "-S", keeper.__file__, str(folder), str(records.folder()), *program],
@@ -138,42 +98,62 @@ class Process:
             env=environment(),
             start_new_session=True,
         )
-        assert self._keeper.stdin is not None and self._keeper.stdout is not None
+        assert self._keeper.stdin and self._keeper.stdout and self._keeper.stderr
+        self._orders, self._news, self._errors = self._keeper.stdin, self._keeper.stdout, self._keeper.stderr
         # Popen keeps itself, and so the pipe, when it is forgotten while its process runs.
-        weakref.finalize(self, self._keeper.stdin.close)
-        said = self._keeper.stdout.readline()
-        if not said:
-            self._could_not_start()
+        weakref.finalize(self, self._orders.close)
+        if not (said := self._news.readline()):
+            reason = self._errors.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+            self.stop(drain_s=0)
+            shutil.rmtree(folder, ignore_errors=True)
+            raise CourseError(
+                f"tritonserver cannot be started ({reason}). If its installation is incomplete, {REINSTALL}"
+            )
         self.pid = int(said)
 
-    def _could_not_start(self) -> None:
-        assert self._keeper is not None and self._keeper.stderr is not None
-        reason = self._keeper.stderr.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
-        self.stop(drain_s=0)
-        raise CourseError(f"tritonserver cannot be started ({reason}). If its installation is incomplete, {REINSTALL}")
+    @classmethod
+    def start(cls, arguments: Sequence[str], ports: Mapping[str, int | None], has_key: bool) -> Process:
+        """Start a `tritonserver`; returns when its API answers. With free ports, tries others if somebody was faster.
 
-    def _set_addresses(self) -> None:
-        self.http_url, self.grpc_url = f"http://{HOST}:{self._ports['http']}", f"{HOST}:{self._ports['grpc']}"
-        self.metrics_url = f"http://{HOST}:{self._ports['metrics']}/metrics"
+        Parameters
+        ----------
+        arguments : sequence of str
+            Of `tritonserver`; what it takes to keep it is added.
+        ports : dict
+            By "http", "grpc" and "metrics" the port, or None for a free one; the arguments may name others.
+        has_key : bool
+            Whether its control takes a key.
 
-    def _added(self, folder: Path, shm_prefix: str, key: str) -> list[str]:
-        """Those that have it answer here alone, with this Python's backend, and end when the keeper wants it to."""
-        where = [f"--{name}-{kind}={value}" for name in PORTS
-                 for kind, value in (("address", HOST), ("port", self._ports[name]))]  # fmt: skip
-        return [
-            *where,
-            *(records.key_arguments(key) if key else []),
-            f"--backend-directory={folder / 'backends'}",
-            f"--backend-config=python,shm-region-prefix-name={shm_prefix}",
-            "--exit-timeout-secs=3600",  # the keeper does not wait as long
-        ]
+        Raises
+        ------
+        CourseError
+            A named port is in use; there is no `tritonserver` here, it ends while starting, or does not answer in time.
+        """
+        values = dict(argument.partition("=")[::2] for argument in arguments)
+        named = {name: values.get(f"--{name}-port", port) for name, port in ports.items()}
+        records.sweep()
+        for _ in range(PORT_ATTEMPTS):
+            process = cls(arguments, _free_ports(named), has_key)
+            try:
+                if process.answers():
+                    return process
+                log = process.log_tail()
+            except BaseException:  # an interrupt too: nothing half-started is left
+                process.stop(drain_s=0)
+                raise
+            process.stop(drain_s=0)
+            if "already in use" not in log:
+                raise CourseError(f"tritonserver ended while starting. Its last lines:\n{log}")
+        raise CourseError(
+            "There are no free ports for tritonserver. Name three with http_port, grpc_port and metrics_port."
+        )
 
-    def _answers(self) -> bool:
-        """True when the API answers, False when the process has ended."""
+    def answers(self) -> bool:
+        """Wait until the API answers, which is true, or the process has ended."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self.ends(within_s=0.05):
-            if is_ok(self.http_url, "/v2/health/live", timeout_s=1):
-                record = records.at(self.http_url)  # not another's, who took the port first
+            if is_ok(self.address.http_url, "/v2/health/live", timeout_s=1):
+                record = records.at(self.address.http_url)  # not another's, who took the port first
                 return record is not None and record["pid"] == self.pid and not self.ends(within_s=0)
             if time.monotonic() > deadline:
                 raise CourseError(
@@ -183,46 +163,31 @@ class Process:
 
     def ends(self, within_s: float | None) -> bool:
         """Whether the server has ended, or ends in the next seconds; None waits for it. Returns as soon as it has."""
-        process = self._keeper
-        if process is None or process.stdout is None or process.poll() is not None:
+        if self._keeper.poll() is not None:
             return True
         try:
-            return bool(select.select([process.stdout], [], [], within_s)[0])  # the keeper says that it has ended
+            return bool(select.select([self._news], [], [], within_s)[0])  # the keeper says that it has ended
         except ValueError:  # another thread has stopped it meanwhile, and closed this
             return True
 
-    def death(self) -> str:
-        """How it died, in a sentence; blank if nothing is known."""
-        return records.death(self.http_url) if self.http_url else ""
-
     def stop(self, drain_s: float) -> None:
         """Stop the server and wait until nothing of it is left; see `Server.stop`."""
-        process, self._keeper = self._keeper, None
-        if process is not None:
-            assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-            try:
-                with contextlib.suppress(BrokenPipeError):  # it was killed itself
-                    process.stdin.write(f"stop {drain_s}\n".encode())
-                process.stdout.readline()
-            finally:
-                process.stdin.close()
-                process.wait()
-                process.stdout.close()
-                process.stderr.close()
-                if process.returncode != 0:
-                    records.sweep()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder = self.pid = None
-
-    # What it says -----------------------------------------------------------------------------------------------------
+        try:
+            with contextlib.suppress(BrokenPipeError):  # the keeper was killed itself
+                self._orders.write(f"stop {drain_s}\n".encode())
+            self._news.readline()
+        finally:
+            self._orders.close()
+            self._keeper.wait()
+            self._news.close()
+            self._errors.close()
+            if self._keeper.returncode != 0:
+                records.sweep()
 
     def log_tail(self, lines: int = LOG_LINES) -> str:
         """The last lines of the server's log; see `Server.log_tail`."""
-        path = None if self._folder is None else self._folder / keeper.LOG
-        if path is None or not path.exists():
-            return ""
-        kept = [line for line in keeper.last_lines(path, 10_000) if not _is_noise(line)]
+        log = self._folder / keeper.LOG
+        kept = [line for line in keeper.last_lines(log, 10_000) if not _is_noise(line)] if log.exists() else []
         return "\n".join(kept[-lines:])
 
 
@@ -257,7 +222,7 @@ def environment() -> dict[str, str]:
 
 
 def _link_backend(triton: Path, backends: Path) -> None:
-    """A backend folder for this Python, of links, so that nothing is written into site-packages."""
+    """Make a backend folder for this Python, of links, so that nothing is written into site-packages."""
     folder = backends / "python"
     folder.mkdir(parents=True)
     for file in (triton / "backends" / "python").iterdir():
@@ -271,7 +236,7 @@ def _link_backend(triton: Path, backends: Path) -> None:
 
 
 def _is_noise(line: str) -> bool:
-    """Rows too wide to be read, of the table of all options; and what only says that there is no GPU, on tier cpu."""
+    """Whether a line is a row too wide to be read, of the table of all options, or says only that there is no GPU."""
     if line.startswith(("|", "+")):
         return len(line) > MAX_ROW
     return tiers.here().name == tiers.CPU and any(
@@ -283,19 +248,19 @@ def _is_noise(line: str) -> bool:
 # Ports ----------------------------------------------------------------------------------------------------------------
 
 
-def _free_ports(named: Mapping[str, int | None]) -> dict[str, int | None]:
+def _free_ports(named: Mapping[str, int | str | None]) -> dict[str, int]:
     """A free port for each name: the one that is named, or any; all different, as each is held until all are found."""
     with contextlib.ExitStack() as held:
         probes = {name: held.enter_context(socket.socket()) for name in named}
         return {name: _bound_port(probes[name], name, port) for name, port in named.items()}
 
 
-def _bound_port(probe: socket.socket, name: str, named: int | None) -> int:
+def _bound_port(probe: socket.socket, name: str, named: int | str | None) -> int:
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        probe.bind((HOST, named or 0))
+        probe.bind((HOST, int(named or 0)))
         probe.listen()  # or a second one could have the same
-    except OverflowError:
+    except (OverflowError, ValueError):
         raise CourseError(f"The {name} port {named} is not a port number: name one between 1 and 65535.") from None
     except OSError as error:
         raise CourseError(

@@ -231,6 +231,19 @@ FIELDS: tuple[Field, ...] = (
     _row("echo", "BOOL [1]?", "", "false", "answers come without their prompt. Leave it out.", openai="echo"),
     _row("suffix", "STRING [1]?", "", "left out", "an answer follows its prompt. Leave it out.", openai="suffix"),
     _row("store", "BOOL [1]?", "", "false", "nothing is kept here. Leave it out.", openai="store"),
+    *(
+        _row(name, "", "", "left out", why, openai=name)
+        for why, names in (
+            ("this engine calls no tools. Leave it out.", ("functions",)),
+            (_NO_GUIDE, ("guided_json", "guided_regex", "guided_choice", "guided_grammar")),
+            ("stop takes texts alone. Leave it out.", ("stop_token_ids", "include_stop_str_in_output")),
+            (_AS_THEY_ARE, ("bad_words", "allowed_token_ids")),
+            ("this engine decodes one beam. Leave it out.", ("use_beam_search",)),
+            ("every answer is a turn of its own. Leave it out.", ("continue_final_message",)),
+            ("log-probabilities are not given here. Leave it out.", ("prompt_logprobs",)),
+        )
+        for name in names
+    ),
     # The baseline, which computes one request after the other.
     *(
         _row(name, form, "", must_be, _LIKELIEST, llama_python=name)

@@ -1,23 +1,22 @@
-"""A model repository in, a running Triton server out, on 127.0.0.1 and on free ports unless told.
+"""`Server` serves a model repository with Triton, on 127.0.0.1 and on free ports unless others are named.
 
     with Server("repo") as server:
         print(server.http_url, server.grpc_url)
 
-It runs in one of two ways: the `tritonserver` inside the nvidia-pytriton wheel (`process`), or one that runs already,
-started by somebody else (`attached`). Models are loaded one by one through the server's API
-(`--model-control-mode=explicit`), so that the state of each is known at any time and the reason of a failure at once.
-That API takes a key (`records`). A server that dies stays down until `start` is called again.
+There are two ways to a server: this program starts the `tritonserver` inside the nvidia-pytriton wheel (`process`), or
+uses one that runs already, started by somebody else (`attached`). Models are loaded one by one through the server's API
+(`--model-control-mode=explicit`), so that the reason of a failure is known at once. That API takes a key (`records`).
+A server that dies stays down until `start` is called again.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,23 +25,22 @@ import httpx
 from google.protobuf import json_format
 
 from inflight.errors import CourseError
-from inflight.triton import attached, client, records, repository
+from inflight.triton import address as addresses
+from inflight.triton import client, records, repository
+from inflight.triton.address import Address
 from inflight.triton.attached import Attached
 from inflight.triton.process import LOG_LINES, PORTS, Process
-from inflight.triton.records import Address
 
 LOAD_TIMEOUT_S = 300
 DRAIN_S = 10
+LOOK_EVERY_S = 0.2
 
-_started: weakref.WeakSet[Server] = weakref.WeakSet()
-_listing = threading.Lock()  # a set that grows while a thread goes over it is an error
+_made: list[weakref.ref[Server]] = []
 
 
 def running() -> list[Server]:
     """The servers that this process has started, or attached, and that run; the oldest first."""
-    with _listing:
-        known = sorted(_started, key=lambda server: server.started_at)
-    return [server for server in known if server.is_alive()]
+    return [server for known in list(_made) if (server := known()) is not None and server.is_alive()]
 
 
 @dataclass(frozen=True)
@@ -64,12 +62,10 @@ class Server:
         Model repository. It is checked before anything starts.
     http_port, grpc_port, metrics_port : int, optional
         Ports on 127.0.0.1; a free one each unless named.
-    on_state : callable, optional
-        Called with a `ModelState` whenever the state of a model changes while starting.
     open_control : bool
         Let every request load models and change settings, without a key: any user of this machine can then run code
         as you. For tools that must do so and can send no key.
-    place : Address, optional
+    address : Address, optional
         Of a server that runs already, by whomever it was started; `stop` lets go of it, and it runs on. By default as
         the environment's INFLIGHT_URL says, and else none: it is started on this machine, from the wheel.
     arguments : sequence of str, optional
@@ -83,8 +79,10 @@ class Server:
     open_control : bool
     is_attached : bool
         Whether somebody else has started it: then it is not ours to stop or to start.
-    started_at : float
-        When it was started last, in seconds since 1970; 0 before.
+    http_url, metrics_url : str
+        "http://host:port" and "http://host:port/metrics"; blank before the first start.
+    grpc_url : str
+        "host:port".
 
     Raises
     ------
@@ -100,26 +98,22 @@ class Server:
         http_port: int | None = None,
         grpc_port: int | None = None,
         metrics_port: int | None = None,
-        on_state: Callable[[ModelState], None] | None = None,
         open_control: bool = False,
-        place: Address | None = None,
+        address: Address | None = None,
         arguments: Sequence[str] | None = None,
     ):
         self.repo = Path(repo).absolute()
         self.open_control = open_control
         if arguments is None:
-            place = place or attached.of_environment()
-        self.is_attached = place is not None
-        self._way: Process | Attached
-        if place is not None:
-            self._way = Attached(self.repo, place)
-        else:
-            ports = dict(zip(PORTS, (http_port, grpc_port, metrics_port)))
-            self._way = Process(self.repo, ports, open_control, arguments)
-        self._loads_by_itself = arguments is not None
-        self._on_state = on_state or (lambda state: None)
+            address = address or addresses.of_environment()
+        self.is_attached = address is not None
+        self.http_url, self.grpc_url, self.metrics_url = address or ("", "", "")
+        self._ports: dict[str, int | None] = dict(zip(PORTS, (http_port, grpc_port, metrics_port)))
+        self._arguments = arguments
+        self._process: Process | None = None  # while it runs, and when it has died
+        self._attached: Attached | None = None  # until it is let go
         self._overridden: set[str] = set()  # models that were loaded with other values than their files have
-        self.started_at = 0.0
+        _made.append(weakref.ref(self))
 
     @property
     def pid(self) -> int | None:
@@ -130,22 +124,11 @@ class Server:
         CourseError
             The server was attached: its process is not ours.
         """
-        return self._way.pid
-
-    @property
-    def http_url(self) -> str:
-        """Address of HTTP, "http://host:port"."""
-        return self._way.http_url
-
-    @property
-    def grpc_url(self) -> str:
-        """Address of gRPC, "host:port"."""
-        return self._way.grpc_url
-
-    @property
-    def metrics_url(self) -> str:
-        """Address of the metrics page, "http://host:port/metrics"."""
-        return self._way.metrics_url
+        if self.is_attached:
+            raise CourseError(
+                f"The server at {self.http_url} was started elsewhere: it has no process here to look at or to end."
+            )
+        return None if self._process is None else self._process.pid
 
     @property
     def http(self) -> httpx.Client:
@@ -163,32 +146,44 @@ class Server:
         """Start the server and load every model of the repository; returns when all are ready.
 
         Attached, it loads what has other settings in the repository, as far as the server lets it. One that has run
-        before gets the same ports, where they are free.
+        before gets the same ports: its clients find it again.
         """
         if self.is_alive():
             return self
-        if not (self.is_attached or self._loads_by_itself) and (problems := repository.check(self.repo)):
+        self.stop(drain_s=0)  # what is left of one that has died
+        if not self.is_attached and self._arguments is None and (problems := repository.check(self.repo)):
             raise CourseError(f"The repository is not ready to be served: {problems[0]}")
         if self._overridden:
             _tell(
                 f"Loaded as its files say, without what was overridden before: {', '.join(sorted(self._overridden))}."
             )
             self._overridden.clear()
-        self.started_at = time.time()
-        with _listing:
-            _started.add(self)
         try:
-            self._way.start()
-            if not self._loads_by_itself:
+            if self.is_attached:
+                self._attached = Attached(self.repo, Address(self.http_url, self.grpc_url, self.metrics_url))
+            else:
+                self._process = Process.start(self._arguments or self._usual(), self._ports, not self.open_control)
+                self.http_url, self.grpc_url, self.metrics_url = self._process.address
+                self._ports = dict(self._process.ports)
+            if self._arguments is None:
                 self.load_all()
         except BaseException:  # an interrupt too: nothing half-started is left
-            self.stop()
+            self.stop(drain_s=0)
             raise
         return self
 
+    def _usual(self) -> list[str]:
+        """Arguments of `tritonserver` where none are given."""
+        arguments = [f"--model-repository={self.repo}", "--model-control-mode=explicit"]
+        if not repository.is_llmapi(self.repo):  # whose model.yaml decides what its config.pbtxt leaves open
+            arguments.append("--disable-auto-complete-config")
+        return arguments
+
     def is_alive(self) -> bool:
         """Whether the server's process runs, or an attached one answers."""
-        return not self._way.ends(within_s=0)
+        if (process := self._process) is not None:
+            return not process.ends(within_s=0)
+        return self._attached is not None and client.is_ok(self.http_url, "/v2/health/live")
 
     def wait(self) -> None:
         """Block until the server ends by itself, which is an error; an interrupt ends the waiting.
@@ -198,11 +193,17 @@ class Server:
         CourseError
             The server died: of what, and the last lines of its log.
         """
-        self._way.ends(within_s=None)
-        raise CourseError(f"{self._way.death()} Its last lines:\n{self.log_tail()}".strip())
+        if self._process is not None:
+            self._process.ends(within_s=None)
+        while self.is_alive():
+            time.sleep(LOOK_EVERY_S)  # an attached one is asked over a network: there is nothing to wait on
+        raise CourseError(
+            (records.death(self.http_url) or f"The server at {self.http_url} does not answer any more.")
+            + self._last_lines()
+        )
 
     def stop(self, drain_s: float = DRAIN_S) -> None:
-        """Stop the server and wait until nothing of it is left. May be called twice.
+        """Stop the server and wait until nothing of it is left; an attached one runs on. May be called twice.
 
         Parameters
         ----------
@@ -210,7 +211,10 @@ class Server:
             How many seconds the requests that run may take to their end; new ones are refused, and streams end. The
             clients of those that take longer are told that the server went away. An interrupt ends the server at once.
         """
-        self._way.stop(drain_s)
+        process, self._process = self._process, None
+        self._attached = None
+        if process is not None:
+            process.stop(drain_s)
 
     def __enter__(self) -> Server:
         return self.start()
@@ -219,8 +223,15 @@ class Server:
         self.stop()
 
     def log_tail(self, lines: int = LOG_LINES) -> str:
-        """The last lines of the server's log, without what says only that there is no GPU, and without wide tables."""
-        return self._way.log_tail(lines)
+        """The last lines of the server's log, without what says only that there is no GPU, and without wide tables.
+
+        Blank where there is none here: of a server that is attached, or was stopped.
+        """
+        return "" if (process := self._process) is None else process.log_tail(lines)
+
+    def _last_lines(self) -> str:
+        log = self.log_tail()
+        return f" Its last lines:\n{log}" if log else ""
 
     # Models -----------------------------------------------------------------------------------------------------------
 
@@ -229,19 +240,17 @@ class Server:
 
         On an attached server, those that have other settings in the repository than there.
         """
-        if isinstance(self._way, Attached):
-            for model in self._way.differing():
+        if self._attached is not None:
+            for model in self._attached.differing():
                 self.load(model)
-            for row in self.models():
-                self._on_state(row)
             return
         names = repository.models(self.repo)
-        configs = {name: repository.read_config(self.repo / name / repository.CONFIG) for name in names}
-        parts = {step.model_name for config in configs.values() for step in config.ensemble_scheduling.step}
+        configs = [repository.read_config(self.repo / name / repository.CONFIG) for name in names]
+        parts = {step.model_name for config in configs for step in config.ensemble_scheduling.step}
         with ThreadPoolExecutor(max_workers=len(names)) as pool:
             loads = [pool.submit(self._load, name) for name in names if name not in parts]
             try:
-                self._report_until_done(loads)
+                wait(loads)
             except BaseException:  # an interrupt: without a server the loads end, which this block waits for
                 self.stop(drain_s=0)
                 raise
@@ -250,18 +259,6 @@ class Server:
             raise self._not_loaded(row.name, row.reason)
         for load in loads:
             load.result()
-
-    def _report_until_done(self, loads: list[Future]) -> None:
-        """Tell `on_state` what changes while models load; return when all are loaded or one has failed."""
-        known: dict[str, ModelState] = {}
-        while True:
-            done = wait(loads, timeout=0.05).not_done == set()
-            for row in self.models():
-                if row.state and known.get(row.name) != row:
-                    known[row.name] = row
-                    self._on_state(row)
-            if done:
-                return
 
     def load(self, model: str, **values) -> None:
         """Load a model, or load it again from its files.
@@ -283,15 +280,15 @@ class Server:
         config = repository.read_config(self.repo / model / repository.CONFIG)
         for name, value in values.items():
             repository.set_value(config, name, value)
-        repository.note_scheduler(config)
-        if isinstance(self._way, Attached):
-            if not self._way.can_load:
+        repository.note_files(config)
+        if self._attached is not None:
+            if not self._attached.can_load:
                 _tell(
                     f"{model} stays as it is: the server at {self.http_url} loads no model on request "
                     "(--model-control-mode=explicit, and control that is open to you, would let it)."
                 )
                 return
-            config = self._way.fitted(config)
+            config = self._attached.fitted(config)
         # Always with a config: told to load files that have not changed, Triton keeps an earlier override.
         self._load(model, json_format.MessageToJson(config, preserving_proto_field_name=True))
         (self._overridden.add if values else self._overridden.discard)(model)
@@ -325,9 +322,9 @@ class Server:
             told = self._control(lambda triton, **how: triton.get_model_repository_index(as_json=True, **how))
             return told.get("models", [])
         except client.Refused:
-            if not isinstance(self._way, Attached) or self._way.can_load:
+            if self._attached is None:
                 raise
-            return [{"name": name, "state": "READY"} for name in self._way.names()]
+            return [{"name": name, "state": "READY"} for name in self._attached.names()]
 
     def _control(self, ask: Callable[..., Any]) -> Any:
         """What `ask` has tritonclient's client do, with the key; CourseError with the log's end when nobody answers."""
@@ -338,8 +335,8 @@ class Server:
                     return ask(connection.triton, headers=self.headers, client_timeout=LOAD_TIMEOUT_S)
             except (client.ServerGone, client.NoAnswer):
                 what = f"The server at {self.grpc_url} does not answer."
-        said, log = " ".join(filter(None, (what, self._way.death(), "Start it with start()."))), self.log_tail()
-        raise CourseError(f"{said} Last lines of its log:\n{log}" if log else said)
+        said = " ".join(filter(None, (what, records.death(self.http_url), "Start it with start().")))
+        raise CourseError(said + self._last_lines())
 
 
 def _sentence(reason: str) -> str:

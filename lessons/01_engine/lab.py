@@ -22,7 +22,7 @@ import numpy as np
 from inflight import engine
 from inflight.checkpoint import fetch, load_tokenizer
 from inflight.engine import BuildConfig, Executor, Request
-from inflight.notebook import check, mine
+from inflight.notebook import check, parts
 
 workdir = tempfile.TemporaryDirectory()
 checkpoint = fetch()
@@ -144,10 +144,10 @@ check("1.2", Path(workdir.name) / "quantizer.py")
 # %% tags=["nbval-ignore-output"]
 from inflight.checkpoint import quantized
 
-quantizer = mine.part("quantizer")
+quantizer = parts.part("quantizer")
 print(repr(quantizer))
 own = quantized(
-    checkpoint, mine.load("quantizer").quantize, Path(workdir.name) / "own.gguf"
+    checkpoint, parts.load("quantizer").quantize, Path(workdir.name) / "own.gguf"
 )
 folders = {
     "yours": engine.build(own, BuildConfig(), Path(workdir.name) / "own"),
@@ -344,7 +344,7 @@ check("1.5", (compare, steady))
 from inflight.checkpoint import q4_1
 
 blocks = np.random.default_rng(1).normal(size=(4096, 32)).astype(np.float32)
-own, packages = mine.load("quantizer").quantize, q4_1.quantize
+own, packages = parts.load("quantizer").quantize, q4_1.quantize
 for name, function in {"your quantizer": own, "the package's": packages}.items():
     print(f"{name} loses {q4_1.share_lost(blocks, function(blocks)):.3%}")
 

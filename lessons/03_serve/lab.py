@@ -25,12 +25,12 @@ from pathlib import Path
 
 from inflight import engine
 from inflight.checkpoint import fetch
-from inflight.notebook import check, mine, progress
+from inflight.notebook import check, parts, progress
 from inflight.triton import Client, Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
-own = mine.part("repository")
+own = parts.part("repository")
 print(repr(own))
 repo = repository.refit(
     own,
@@ -389,8 +389,8 @@ table
 #
 # An operator asks what a request costs, on a machine that is too busy for a stopwatch. Count instead. Write
 # `calls_of(send)`: it calls `send()` once, and returns how many calls of each model in the pipeline that caused, such as
-# `{"preprocessing": 1, "tensorrt_llm": 1, "postprocessing": 24}`. Two things to mind: the server's counters are not zero
-# before, and Triton counts a moment after an answer has left.
+# `{"preprocessing": 1, "tensorrt_llm": 1, "postprocessing": 24}`. Three things to mind: the server's counters are not
+# zero before, Triton counts a moment after an answer has left, and `send()` may return while its answer is still computed.
 
 # %%
 from inflight.triton import telemetry

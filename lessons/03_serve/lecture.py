@@ -49,7 +49,7 @@ from inflight import CourseError, engine
 from inflight.checkpoint import fetch
 from inflight.lessons import serve as lesson
 from inflight.notebook import charts, progress, session, widgets
-from inflight.triton import Client, Door, Server, repository, telemetry
+from inflight.triton import Client, OpenAIServer, Server, repository, telemetry
 
 # %% [markdown]
 # ## Predict
@@ -612,21 +612,21 @@ playground
 # %% [markdown]
 # ## The protocol that everybody's client speaks
 #
-# Most applications know no tensors: they speak OpenAI's protocol. `Door` puts it in front of the running server; in a
-# terminal, `inflight serve --openai-port 9000` does. Triton has such a front end as well, which the course does not use
+# Most applications know no tensors: they speak OpenAI's protocol. `OpenAIServer` puts it in front of the running Triton,
+# of which it takes the address, and the engine's folder; in a terminal, `inflight serve --openai-port 9000` does. Triton has such a front end as well, which the course does not use
 # because it runs inside the server's process and needs NVIDIA's build of it.
 
 # %%
 messages = [{"role": "user", "content": question}]
 in_openai = {"messages": messages, "max_tokens": 64, "temperature": 0}
-with Door(server, port=0) as door:
-    url = f"{door.url}/chat/completions"
+with OpenAIServer(server.grpc_url, engine.cached(fetch())) as in_front:
+    url = f"{in_front.url}/chat/completions"
     reply = httpx.post(url, json=in_openai, timeout=60).json()
 print(reply["choices"][0], reply["usage"], sep="\n")
 assert reply["choices"][0]["message"]["content"] == whole_text
 
 # %% [markdown]
-# It is the text of your first request. `Door` applies the chat template, turns the text into tokens, asks `tensorrt_llm`
+# It is the text of your first request. `OpenAIServer` applies the chat template, turns the text into tokens, asks `tensorrt_llm`
 # on a stream, and counts. `finish_reason` is `stop` when the model ended the answer, and `length` when `max_tokens` did.
 #
 # ## Elsewhere

@@ -27,7 +27,7 @@ from pathlib import Path
 from inflight import engine
 from inflight.bench import trace_run, workload
 from inflight.checkpoint import fetch, load_tokenizer
-from inflight.notebook import check, mine, progress
+from inflight.notebook import check, parts, progress
 from inflight.triton import Client, Server, repository
 
 engine_dir = engine.cached(fetch())
@@ -193,8 +193,8 @@ print(f"built-in V1: {len(static.log)} iterations; yours: {len(own.log)} iterati
 # the difference (if it has not passed yet, the course's is used):
 
 # %%
-print(repr(mine.part("client")))
-ask = mine.load("client").ask
+print(repr(parts.part("client")))
+ask = parts.load("client").ask
 story = ask(server.grpc_url, "Tell me a story.", 24, end_id=-1)
 print("your scheduler:", len(story.pieces), "pieces")
 server.load("tensorrt_llm", gpt_model_type="V1", scheduler_path="")
@@ -266,11 +266,11 @@ check("4.3", Path(workdir.name) / "scheduler.py")
 # <em>requests overtaken</em>: you skipped one that did not fit, and let a later one start.
 # </details>
 #
-# `mine.part` returns your file once it has passed, and the course's until then. Later labs build on it. Here it serves
+# `parts.part` returns your file once it has passed, and the course's until then. Later labs build on it. Here it serves
 # the mild trace, beside the engine's own rule:
 
 # %% tags=["nbval-ignore-output"]
-scheduler = mine.part("scheduler")
+scheduler = parts.part("scheduler")
 print(repr(scheduler))
 built_in = serve(gpt_model_type="inflight_fused_batching", scheduler_path="")
 own = serve(gpt_model_type="inflight_fused_batching", scheduler_path=scheduler.path)

@@ -29,7 +29,7 @@ from inflight import CourseError, engine
 from inflight.bench import trace_run, workload
 from inflight.checkpoint import fetch, load_tokenizer
 from inflight.engine import BuildConfig
-from inflight.notebook import check, mine, progress, record
+from inflight.notebook import check, parts, progress, record
 from inflight.triton import Client, Server, repository, telemetry
 
 workdir = tempfile.TemporaryDirectory()
@@ -315,7 +315,7 @@ check("5.4", Path(workdir.name) / "scheduler.py")
 # In the real server, beside both built-in policies. Once your scheduler has passed, the later labs use it:
 
 # %% tags=["nbval-ignore-output"]
-scheduler = mine.part("scheduler")
+scheduler = parts.part("scheduler")
 print(repr(scheduler))
 ways = {
     policy: {"scheduler_path": "", "batch_scheduler_policy": policy}

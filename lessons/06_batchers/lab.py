@@ -30,7 +30,7 @@ from inflight.checkpoint import cache_dir, fetch
 from inflight.lessons import batchers as lesson
 from inflight.lessons.batchers import batch_run
 from inflight.models import huggingface
-from inflight.notebook import charts, check, mine, progress
+from inflight.notebook import charts, check, parts, progress
 from inflight.triton import Server, custom_batching, repository
 
 workdir = tempfile.TemporaryDirectory()
@@ -354,7 +354,7 @@ check("6.3", folder / "batching.c")
 # Once it has passed, your library is kept. Here it batches on the notebook's own server:
 
 # %% tags=["nbval-ignore-output"]
-library = mine.part("batching")
+library = parts.part("batching")
 print(repr(library))
 lengths = [12, 1, 3, 2, 2, 8, 4, 1, 6, 6, 12, 12]
 mixed = [

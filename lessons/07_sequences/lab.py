@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from inflight.lessons.sequences import Step, sequences, streams
-from inflight.notebook import check, mine
+from inflight.notebook import check, parts
 from inflight.triton import Server, repository
 
 workdir = tempfile.TemporaryDirectory()
@@ -281,7 +281,7 @@ check("7.4", written)
 # three words:
 
 # %% tags=["nbval-ignore-output"]
-part = mine.part("iterative_model")
+part = parts.part("iterative_model")
 print(repr(part))
 (repo / "words" / "1").mkdir(parents=True, exist_ok=True)
 (repo / "words" / "1" / "model.py").write_text(part.path.read_text())

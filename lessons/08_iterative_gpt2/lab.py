@@ -28,7 +28,7 @@ import numpy as np
 from inflight.bench import gpt2_client
 from inflight.lessons import iterative_gpt2 as lesson
 from inflight.models import gpt2_checkpoint
-from inflight.notebook import check, mine
+from inflight.notebook import check, parts
 from inflight.triton import Server, repository
 
 workdir = tempfile.TemporaryDirectory()
@@ -238,9 +238,9 @@ check("8.3", (settings, server))
 # In lab 07 you wrote an iterative model that keeps many streams apart, though some clients leave. Here is that part:
 
 # %% tags=["nbval-ignore-output"]
-yours = mine.part("iterative_model")
+yours = parts.part("iterative_model")
 print(repr(yours))
-if yours.is_mine:
+if yours.is_own:
     print(yours.path.read_text())
 
 # %% [markdown]
@@ -428,7 +428,7 @@ check("8.4", Path(workdir.name) / "model.py")
 # answered:
 
 # %% tags=["nbval-ignore-output"]
-model = mine.part("iterative_gpt2")
+model = parts.part("iterative_gpt2")
 print(repr(model))
 folder = repo / "my-gpt2"
 (folder / "1").mkdir(parents=True, exist_ok=True)

@@ -31,7 +31,7 @@ from inflight.checkpoint import fetch, quantized
 from inflight.engine import BuildConfig
 from inflight.lessons import capstone as lesson
 from inflight.lessons.capstone import service, tuning_board
-from inflight.notebook import charts, check, mine, progress
+from inflight.notebook import charts, check, parts, progress
 from inflight.triton import Server, repository
 
 workdir = tempfile.TemporaryDirectory()
@@ -40,7 +40,7 @@ with progress.wait("The default deployment starts, and its prices are measured")
     server = service.start(f"{workdir.name}/repo", log_path)
     here = service.BRIEF.at(service.prices(server, log_path))
 number = 16
-scheduler = mine.part("scheduler")
+scheduler = parts.part("scheduler")
 print(f"The contract on this machine:\n{here}\n\nIn the checks:\n{service.BRIEF}\n")
 print(repr(scheduler))
 
@@ -269,10 +269,10 @@ if runs:
 
 # %%
 names = ("quantizer", "repository", "scheduler", "client")
-parts = {name: mine.part(name) for name in names}
+parts = {name: parts.part(name) for name in names}
 print(*map(repr, parts.values()), sep="\n")
 with progress.wait("Your weights become an engine"):
-    quantize = mine.load("quantizer").quantize
+    quantize = parts.load("quantizer").quantize
     weights = quantized(fetch(), quantize, f"{workdir.name}/own.gguf")
     own_engine = engine.build(weights, BuildConfig(), f"{workdir.name}/engine")
 
@@ -289,7 +289,7 @@ stack = Server(
 with progress.wait("Your stack starts"):
     stack.start()
 question = "Name the capital of France."
-print(mine.load("client").ask(stack.grpc_url, question, max_tokens=32).text)
+print(parts.load("client").ask(stack.grpc_url, question, max_tokens=32).text)
 stack.stop()
 
 # %% [markdown]

@@ -36,7 +36,7 @@ import plotly.express as px
 from inflight import CourseError
 from inflight.lessons import capstone as lesson
 from inflight.lessons.capstone import service, tuning_board
-from inflight.notebook import charts, mine, progress, widgets
+from inflight.notebook import charts, parts, progress, widgets
 
 # %% [markdown]
 # ## Predict
@@ -216,7 +216,7 @@ charts.show(figure, summary)
 
 # %% tags=["nbval-ignore-output"]
 number = 16
-board = tuning_board.TuningBoard(server, brief, number, mine.part("scheduler"))
+board = tuning_board.TuningBoard(server, brief, number, parts.part("scheduler"))
 for setting in progress.over(({}, knobs[best]), "Run", str):
     board.set(setting).run()
 board

@@ -1,5 +1,7 @@
 """Asking another's server by OpenAI's protocol: what is sent, what is counted, and what it says when that fails."""
 
+import json
+
 import pytest
 
 from inflight.bench.load import send_all
@@ -73,6 +75,16 @@ def silent(handler, body):
     handler.wfile.write(b"data: [DONE]\n\n")
 
 
+def full(handler, body):
+    begin(handler)
+    event(handler, {"choices": [{"text": " a"}]})
+    event(handler, {"error": {"message": "KV cache full", "type": "server_error"}})
+
+
+def no_events(handler, body):
+    send(handler, 200, {"choices": [{"text": " a"}]})
+
+
 def other_form(handler, body):
     begin(handler)
     event(handler, {"answer": "a"})
@@ -85,6 +97,8 @@ def other_form(handler, body):
         (broken_off, "broke off its stream"),
         (no_json, "does not answer in OpenAI's form"),
         (other_form, "does not answer in OpenAI's form"),
+        (no_events, "does not answer in OpenAI's form"),
+        (full, "ended an answer with an error: KV cache full"),
         (silent, "without a character of text"),
     ],
 )
@@ -94,6 +108,25 @@ def test_what_goes_wrong_is_one_sentence(stand_in, tokenizer, odd, message):
     with pytest.raises(CourseError, match=message):
         sender(REQUESTS[0])
     assert sender.is_alive()
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
+def test_what_separates_lines_elsewhere_separates_no_events(stand_in, tokenizer, separator):
+    def unescaped(handler, body):
+        begin(handler)
+        content = json.dumps({"choices": [{"text": f" a{separator} a"}]}, ensure_ascii=False)
+        handler.wfile.write(b"data: " + content.encode() + b"\r\n\r\ndata:[DONE]\n\n")
+
+    sender = OpenAISender(stand_in.url, tokenizer, stream=True)
+    stand_in.odd = unescaped
+    assert sender(TimedRequest("Hello", 50, 0.0, 3)).output_len > 2
+
+
+def test_a_control_token_in_a_users_text_is_sent_as_the_tokens_of_its_characters(stand_in, tokenizer):
+    text = "Hi <|im_end|>"
+    OpenAISender(stand_in.url, tokenizer)(TimedRequest(text, 5, 0.0, 3))
+    prompt = stand_in.got[-1][2]["prompt"]
+    assert prompt == tokenizer.encode_chat(text) != tokenizer.encode(tokenizer.chat(text))
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "127.0.0.1:9", "http://"])

@@ -7,7 +7,7 @@ A table is `tests/lessons/lab_NN.py`; `test_answers.py` finds it and checks ever
         Answer("5.1", "in NumPy", in_numpy),                                   # another right way: done
         Answer("5.1", "of tokens", of_tokens, "wrong", "both were used"),      # a wrong idea, and what it is told
         Answer("5.3", "one iteration more", File(late(5)), "wrong", "iterations: "),
-        Answer("3.4", "counted", Made(lambda request: (calls, request.getfixturevalue("server"))), marks=[SERVER]),
+        Answer("3.4", "counted", Made(lambda request, folder: (calls, server_of(request))), marks=[SERVER]),
     ]
 
 Each exercise has its solution, a right answer of another form, and wrong ones. Each figure with a budget, at most or at
@@ -37,9 +37,9 @@ class File:
 
 @dataclass(frozen=True)
 class Made:
-    """What makes the answer, from pytest's request: `request.getfixturevalue("server")`."""
+    """What makes the answer, from pytest's request and an empty folder: `request.getfixturevalue("lab_server")`."""
 
-    make: Callable[[pytest.FixtureRequest], object]
+    make: Callable[[pytest.FixtureRequest, Path], object]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +102,9 @@ def defined(folder: str, kind: str, expression: str) -> object:
 
 def _defines(node: ast.stmt, wanted: set[str]) -> bool:
     if isinstance(node, ast.Assign):
-        return bool(wanted & {one.id for one in ast.walk(node) if isinstance(one, ast.Name)})
+        return bool(
+            wanted & {one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+        )
     return isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef)
 
 
@@ -129,4 +131,4 @@ def handed_in(answer: Answer, request: pytest.FixtureRequest, folder: Path) -> o
         path = folder / answer.answer.name
         path.write_text(answer.answer.text, encoding="utf-8")
         return path
-    return answer.answer.make(request) if isinstance(answer.answer, Made) else answer.answer
+    return answer.answer.make(request, folder) if isinstance(answer.answer, Made) else answer.answer

@@ -5,7 +5,7 @@ import textwrap
 import numpy as np
 import pandas as pd
 
-from inflight.notebook.mine import COURSES_OWN
+from inflight.notebook.parts import COURSES_OWN
 from inflight.paths import COURSE
 from tests.lessons.answers import Answer, File, of_the_lab, replaced
 

@@ -5,7 +5,7 @@ import textwrap
 
 import numpy as np
 
-from inflight.notebook.mine import COURSES_OWN
+from inflight.notebook.parts import COURSES_OWN
 from tests.lessons.answers import Answer, File, of_the_lab, replaced
 
 # 5.1 and 5.2: functions -----------------------------------------------------------------------------------------------

@@ -1,147 +1,15 @@
-"""Lesson 06's pictures and its dashboard."""
+"""Lesson 06's dashboard."""
 
-import json
 import re
-from dataclasses import replace
 
-import numpy as np
-import pandas as pd
 import pytest
 
 from inflight import CourseError
 from inflight.lessons import batchers
 from inflight.lessons.batchers import batch_run
 from inflight.lessons.batchers import dashboard as boards
-from inflight.lessons.batchers.batch_run import Outcome
-from inflight.notebook.charts import display
-from inflight.notebook.charts.display import in_course_look
-from inflight.notebook.palette import DECODE, WASTE
 from inflight.triton import repository
 from inflight.triton.server import Server
-from inflight.triton.telemetry import Statistics
-
-NO_STATISTICS = Statistics(0, 0, 0, 0, pd.Series(dtype=int))
-
-
-def outcome(batches, requests=4, rejected=(), urgent=()):
-    """Requests that come every 10 ms; a batch is (instance, start_s, end_s, its requests)."""
-    table = pd.DataFrame(
-        [(number, *batch[:3], len(batch[3]), len(batch[3]), batch[3]) for number, batch in enumerate(batches, 1)],
-        columns=["execution", "instance", "start_s", "end_s", "size", "work", "requests"],
-    )
-    home = {request: row for row in table.itertuples() for request in row.requests}
-    rows = [
-        {
-            "request": number,
-            "sent_s": 0.01 * number,
-            "priority": int(number in urgent),
-            "answered_s": home[number].end_s + 0.001 if number in home else 0.01 * number + 0.02,
-            "outcome": "rejected" if number in rejected else "answered",
-            "execution": home[number].execution if number in home else None,
-        }
-        for number in range(1, requests + 1)
-    ]
-    frame = pd.DataFrame(rows).astype({"execution": "Int64"})
-    frame["latency_ms"] = (frame["answered_s"] - frame["sent_s"]) * 1000
-    return Outcome(frame, table, NO_STATISTICS)
-
-
-TOGETHER = outcome([(0, 0.01, 0.05, [1]), (0, 0.05, 0.1, [2, 3, 4])])
-TWO_COPIES = outcome([(0, 0.05, 0.09, [1, 3]), (1, 0.06, 0.1, [2])], rejected=(4,), urgent=(3,))
-
-
-def drawn(fig):
-    """What plotly.js is given to draw: everything in it has to fit into JSON."""
-    return json.dumps(in_course_look(fig))
-
-
-def traces(fig, **look):
-    return [trace for trace in fig.data if look.items() <= trace.to_plotly_json().items()]
-
-
-def corners(fig, name="batch"):
-    """Left, right, top and bottom of each box above the lanes."""
-    boxes = [trace for trace in traces(fig, type="bar") if trace.text is None and trace.name.startswith(name)]
-    return [
-        (base, base + x, y - width / 2, y + width / 2)
-        for trace in boxes
-        for base, x, y, width in zip(trace.base, trace.x, trace.y, np.broadcast_to(trace.width, len(trace.x)))
-    ]
-
-
-# Batches --------------------------------------------------------------------------------------------------------------
-
-
-def test_a_box_goes_around_the_requests_of_a_batch_from_its_start_to_its_end():
-    assert corners(batchers.batches({"one": TOGETHER})) == [(10, 50, 0.55, 1.45), (50, 100, 1.55, 4.45)]
-
-
-def test_a_batch_whose_requests_are_not_neighbours_has_several_boxes():
-    assert sorted(corners(batchers.batches({"one": TWO_COPIES}))) == [
-        (50, 90, 0.55, 1.45),
-        (50, 90, 2.55, 3.45),
-        (60, 100, 1.55, 2.45),
-    ]
-
-
-def test_waiting_is_grey_from_arrival_to_the_box_or_to_the_refusal():
-    fig = batchers.batches({"one": TWO_COPIES})
-    assert corners(fig, "waits") == [(10, 50, 0.5, 1.5), (20, 60, 1.5, 2.5), (30, 50, 2.5, 3.5), (40, 60, 3.5, 4.5)]
-    assert {trace.marker.color for trace in traces(fig, name="waits")} == {WASTE}
-
-
-def test_who_does_not_wait_has_no_grey():
-    assert [top for *_, top, _ in corners(batchers.batches({"one": TOGETHER}), "waits")] == [1.5, 2.5, 3.5]
-
-
-def test_an_answer_that_is_held_back_is_dotted():
-    late = outcome([(0, 0.01, 0.05, [1]), (1, 0.02, 0.03, [2])], requests=2)
-    late.requests["answered_s"] = [0.051, 0.052]
-    [dots] = [trace for trace in traces(batchers.batches({"one": late}), mode="lines") if trace.line.dash == "dot"]
-    assert list(dots.x) == [30, 52, None] and list(dots.y) == [2, 2, None]
-
-
-def test_each_instance_has_a_lane_and_each_batch_its_size_in_it():
-    fig = batchers.batches({"one": TWO_COPIES})
-    lanes = [trace for trace in traces(fig, type="bar") if trace.text]
-    assert [list(lane.text) for lane in lanes] == [["2"], ["1"]]
-    assert lanes[0].marker.color == DECODE != lanes[1].marker.color
-    assert list(fig.layout.yaxis2.ticktext) == ["model 0", "model 1"]
-
-
-def test_the_legend_names_only_what_is_there():
-    def legend(run):
-        return [trace.name for trace in batchers.batches({"one": run}).data if trace.showlegend]
-
-    assert legend(TWO_COPIES) == ["waits", "batch", "batch of model 1", "arrives", "urgent", "rejected"]
-    assert legend(TOGETHER) == ["waits", "batch", "arrives"]
-
-
-def test_on_a_phone_the_legend_has_two_entries_a_row():
-    requests = TOGETHER.requests.assign(answered_s=TOGETHER.requests["answered_s"] + 0.1)
-    names = [trace.name for trace in batchers.batches({"one": replace(TOGETHER, requests=requests)}).data]
-    widest = max(names, key=len)
-    assert "held back" in names
-    assert display.LEGEND_MARK_PX + display.CHARACTER_EM * display.LEGEND_SIZE * len(widest) < display.LEGEND_PX / 2
-
-
-def test_runs_of_batches_share_one_scale_and_have_words():
-    runs = {"first": TOGETHER, "second": TWO_COPIES}
-    layout = batchers.batches(runs).layout
-    assert layout.xaxis.range == layout.xaxis2.range == layout.xaxis3.range == layout.xaxis4.range
-    words = batchers.batches_summary(runs)
-    assert "first: 4 requests in 2 batches" in words and "sizes 1, 3" in words
-    assert "second: 3 requests in 2 batches, 1 rejected" in words
-    assert len(drawn(batchers.batches(runs))) < 20_000
-
-
-def test_a_run_in_which_nobody_was_answered_can_be_drawn():
-    run = outcome([], requests=2, rejected=(1, 2))
-    assert "0 requests in 0 batches, 2 rejected" in batchers.batches_summary({"none": run})
-    assert drawn(batchers.batches({"none": run}))
-
-
-# The dashboard --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -146,7 +146,7 @@ def test_request_map():
         "tokens to text": (PINK, [(0, 56, 2)]),
     }
     assert points(one(fig, "a piece of text arrives")) == [(60, 3), (93, 3)]
-    first_word = points(one(fig, "the way of the first word"))
+    first_word = points(one(fig, "the first word's path"))
     assert first_word == [(0, 3), (4, 3), (4, 2), (11, 2), (11, 1), (56, 1), (56, 0), (60, 0), (60, 3)]
     assert titles(fig, "xaxis") == ["milliseconds since Enter"]
     notes = {note.text: note.x for note in fig.layout.annotations}
@@ -514,6 +514,8 @@ def test_batches():
     assert panel(fig, "yaxis2").startswith("now ")
     assert legend(fig) == ["waits", "batch", "batch of model 1", "held back", "arrives", "urgent", "rejected"]
     assert "sizes 1, 2, 2" in batchers.batches_summary({"now": run})
+    refused = Outcome(requests[requests["outcome"] == "rejected"], executions.iloc[:0], run.statistics)
+    assert panel(batchers.batches({"now": refused}), "yaxis") == "now 0 requests in 0 batches, 1 rejected"
 
 
 # Lesson 08 ------------------------------------------------------------------------------------------------------------

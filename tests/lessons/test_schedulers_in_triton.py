@@ -5,7 +5,7 @@ import pytest
 from inflight.bench import trace_run
 from inflight.bench.workload import TimedRequest
 from inflight.errors import CourseError
-from inflight.notebook.mine import COURSES_OWN
+from inflight.notebook.parts import COURSES_OWN
 from inflight.triton import repository, telemetry
 from inflight.triton.client import Client
 from inflight.triton.server import Server

@@ -1,5 +1,7 @@
 """The service of lesson 09: its requests, its knobs, and what a real server makes of a deployment."""
 
+import contextlib
+import random
 from dataclasses import replace
 
 import pytest
@@ -106,3 +108,13 @@ def test_a_server_that_dies_in_the_middle_is_told_in_a_sentence(small_engines, t
         one.stop()
         with pytest.raises(CourseError, match="went away"):
             list(run)
+
+
+def test_whatever_is_set_is_taken_or_refused_in_a_sentence():
+    choose = random.Random(7)
+    values = (None, True, -1, 0, 3.5, "x", [], {}, 10**30)
+    for _ in range(200):
+        name, value = choose.choice(list(vars(service.Deployment()))), choose.choice(values)
+        with contextlib.suppress(CourseError):  # any other error fails the test
+            chosen = service.deployment({name: value})
+            chosen.executor_config(64, 46080), chosen.build_config

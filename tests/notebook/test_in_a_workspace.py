@@ -3,12 +3,12 @@
 import nbformat
 import pytest
 
-from inflight.notebook import execution, mine, record, workspace
+from inflight.notebook import execution, parts, record, workspace
 from inflight.paths import COURSE
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]  # a whole solution, in a kernel
 
-TAKES = 'yours = mine.part("iterative_model")'
+TAKES = 'yours = parts.part("iterative_model")'
 
 
 @pytest.fixture
@@ -34,10 +34,10 @@ def test_a_solution_passes_and_the_next_lab_takes_its_part(work):
     assert "iterative_model: yours, passed 7." in said
     row = record.exercises(work).query("lesson.str.startswith('07')").iloc[0]
     assert row["exercises"] == row["done"] == row["tries"] >= 4 and row["open"] == ""
-    assert mine.table(work).set_index("part").loc["iterative_model", "whose"] == "yours"
+    assert parts.table(work).set_index("part").loc["iterative_model", "whose"] == "yours"
 
     assert any(TAKES in cell.source for cell in solution("08").cells), "as the next lab takes it"
     later = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(f"from inflight.notebook import mine\n{TAKES}\nprint(repr(yours))")]
+        cells=[nbformat.v4.new_code_cell(f"from inflight.notebook import parts\n{TAKES}\nprint(repr(yours))")]
     )
     assert run(later, work).startswith("iterative_model: yours, passed 7.")

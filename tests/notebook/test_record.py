@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from inflight.cli.commands import app
 from inflight.errors import CourseError
-from inflight.notebook import checks, mine, record, workspace
+from inflight.notebook import checks, parts, record, workspace
 from inflight.notebook.checks import check
 from inflight.notebook.findings import Measured
 from inflight.notebook.prediction import predict
@@ -114,7 +114,7 @@ def test_tries_are_rows_with_a_column_a_figure(work):
 def test_progress_shows_exercises_predictions_and_parts(work, tmp_path):
     written = tmp_path / "written.py"
     written.write_text("")
-    mine.keep("scheduler", written, "4.3")
+    parts.keep("scheduler", written, "4.3")
     record.note("exercise", exercise="4.3", status="done")
     record.note("prediction", question="How many?", said=8, measured=9, right=False)
     record.note("prediction", question="How many?", said=9, measured=9, right=True)  # the first counts

@@ -9,7 +9,7 @@ from inflight.errors import CourseError
 from inflight.notebook import session
 from inflight.notebook.widgets import ConfigEditor, Playground
 from inflight.triton import repository
-from inflight.triton.records import Address
+from inflight.triton.address import Address
 from inflight.triton.server import Server
 from tests.engines import wait_until
 
@@ -42,7 +42,7 @@ def test_a_server_that_the_notebook_has_forgotten_ends_and_its_widget_says_what_
 
 def test_an_attached_server_is_neither_stopped_nor_started(small_server, capsys):
     server = small_server().start()
-    attached = Server(server.repo, place=Address.at(server.http_url)).start()
+    attached = Server(server.repo, address=Address.at(server.http_url)).start()
     try:
         playground = Playground(attached)
         session.running()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from inflight.triton import client, process, repository
-from inflight.triton.records import Address
+from inflight.triton.address import Address
 from tests.engines import wait_until
 
 

@@ -1,16 +1,14 @@
 """A server that runs already: attached, used as far as it lets us, left as it was."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from inflight.bench import trace_run
 from inflight.bench.workload import TimedRequest
 from inflight.errors import CourseError
 from inflight.lessons import kv_cache
-from inflight.triton import attached, records, repository
+from inflight.triton import repository
+from inflight.triton.address import Address
 from inflight.triton.client import Client, get_json, is_ok
-from inflight.triton.records import Address
 from inflight.triton.server import Server
 from tests.engines import is_ready
 from tests.triton import foreign
@@ -32,13 +30,6 @@ def fixed(small_engine, tmp_path_factory):
         yield address
 
 
-@pytest.fixture(scope="module")
-def own(small_engine, tmp_path_factory):
-    """A server that the course has started in another program: this user's, and so open to attach to."""
-    with Server(assembled(tmp_path_factory.mktemp("own"), small_engine)) as server:
-        yield server
-
-
 @pytest.fixture
 def lesson(small_engine, tmp_path):
     """The repository of a notebook, with its own settings and its iteration log."""
@@ -49,7 +40,7 @@ def lesson(small_engine, tmp_path):
 
 
 def test_what_a_fixed_server_cannot_do_is_one_sentence_and_all_goes_on(fixed, lesson, capsys):
-    with Server(lesson, place=fixed) as server:
+    with Server(lesson, address=fixed) as server:
         said = capsys.readouterr().err
         assert said.startswith("Attached to Triton 2.51.0 at http://127.0.0.1:")
         assert said.count("\n") == 1 and "loads no model on request" in said and "keeps no iteration log here" in said
@@ -65,7 +56,7 @@ def test_what_a_fixed_server_cannot_do_is_one_sentence_and_all_goes_on(fixed, le
 
 
 def test_a_run_of_its_requests_is_measured_without_iterations(fixed, lesson, tmp_path):
-    with Server(lesson, place=fixed) as server, Client(server.grpc_url) as client:
+    with Server(lesson, address=fixed) as server, Client(server.grpc_url) as client:
         run = trace_run.run(client, REQUESTS, tmp_path / "iterations.jsonl")
     assert run.tokens_per_s > 0 and run.log.empty and run.stays.empty
     kv_cache.kv_blocks({"run": run.log})
@@ -78,7 +69,7 @@ def test_one_whose_control_is_closed_by_another_is_used_without_it(small_engine,
     ]
     repo = assembled(tmp_path, small_engine)
     with foreign.running(repo, tmp_path, "--model-control-mode=explicit", "--load-model=*", *closed) as address:
-        with Server(repo, place=address) as server:
+        with Server(repo, address=address) as server:
             assert "loads no model on request" in capsys.readouterr().err
             assert {row.name: row.state for row in server.models()} == dict.fromkeys(repository.PIPELINE, "READY")
             assert is_ready(server)
@@ -87,12 +78,14 @@ def test_one_whose_control_is_closed_by_another_is_used_without_it(small_engine,
 # What does ------------------------------------------------------------------------------------------------------------
 
 
-def test_elsewhere_settings_are_ours_and_places_theirs(own, lesson, monkeypatch):
-    address = Address(own.http_url, own.grpc_url, own.metrics_url)
-    elsewhere = SimpleNamespace(at=lambda url: None, headers=records.headers)  # so that files are not shared
-    monkeypatch.setattr(attached, "records", elsewhere)
+def test_elsewhere_settings_are_ours_and_places_theirs(small_engine, lesson, tmp_path_factory):
     repository.edit(lesson, "tensorrt_llm", gpt_model_type="V1", gpt_model_path="/not/there")
-    with Server(lesson, place=address) as server:
+    folder = tmp_path_factory.mktemp("elsewhere")
+    options = ("--model-control-mode=explicit", "--load-model=*")
+    with (
+        foreign.running(assembled(folder, small_engine), folder, *options) as address,
+        Server(lesson, address=address) as server,
+    ):
         config = get_json(server.http_url, "/v2/models/tensorrt_llm/config")
         assert config["parameters"]["gpt_model_type"]["string_value"] == "V1"
         assert config["parameters"]["gpt_model_path"]["string_value"] != "/not/there"
@@ -102,10 +95,11 @@ def test_elsewhere_settings_are_ours_and_places_theirs(own, lesson, monkeypatch)
 # Where it is ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_environment_says_where(own, lesson, monkeypatch):
-    monkeypatch.setenv(attached.URL, own.http_url)
+def test_the_environment_says_where(fixed, lesson, monkeypatch):
+    for variable, url in zip(("INFLIGHT_URL", "INFLIGHT_GRPC_URL", "INFLIGHT_METRICS_URL"), fixed):
+        monkeypatch.setenv(variable, url)
     with Server(lesson) as server:
-        assert server.http_url == own.http_url
+        assert (server.http_url, server.grpc_url, server.metrics_url) == fixed
 
 
 def test_ports_that_nobody_names_are_counted_from_the_one_that_is():
@@ -124,19 +118,19 @@ def test_what_is_no_address_is_refused(url):
 def test_nobody_there_is_one_sentence(lesson):
     [http] = foreign.free_ports(1)
     with pytest.raises(CourseError, match=f"No Triton answers at http://127.0.0.1:{http}"):
-        Server(lesson, place=Address.at(f"http://127.0.0.1:{http}")).start()
+        Server(lesson, address=Address.at(f"http://127.0.0.1:{http}")).start()
 
 
-def test_a_wrong_grpc_address_is_named(own, lesson):
+def test_a_wrong_grpc_address_is_named(fixed, lesson):
     [port] = foreign.free_ports(1)
     with pytest.raises(CourseError, match=f"not over gRPC at 127.0.0.1:{port}"):
-        Server(lesson, place=Address.at(own.http_url, f"127.0.0.1:{port}")).start()
+        Server(lesson, address=Address.at(fixed.http_url, f"127.0.0.1:{port}")).start()
 
 
 def test_one_that_goes_away_is_not_alive(small_engine, tmp_path):
     repo = assembled(tmp_path, small_engine)
     with foreign.running(repo, tmp_path) as address:
-        server = Server(repo, place=address).start()
+        server = Server(repo, address=address).start()
         assert server.is_alive()
     assert not server.is_alive()
     with pytest.raises(CourseError, match="The server does not run"):

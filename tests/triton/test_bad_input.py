@@ -121,10 +121,5 @@ def test_bad_input_has_a_message_and_the_server_still_answers(case, place):
         assert Client(server.grpc_url).ask("Say yes.", max_tokens=2).text
 
 
-def test_after_all_of_it_both_servers_know_the_capital_of_france(streaming_server, whole_server):
-    for server in (streaming_server, whole_server):
-        assert "Paris" in Client(server.grpc_url).ask(FRANCE).text
-
-
 def test_a_huge_number_of_tokens_is_cut_to_the_engines_limit(streaming_server):
     assert "Paris" in Client(streaming_server.grpc_url).ask(FRANCE, max_tokens=2_000_000_000).text

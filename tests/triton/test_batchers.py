@@ -34,7 +34,7 @@ def test_what_is_set_is_there_in_the_text_form_too_and_blank_takes_it_away(path)
     "path, text, reason",
     [
         ("dynamic_batching.max_queue_delay_microseconds", "-1", "at least 0"),
-        ("dynamic_batching.preferred_batch_size", "4, x", "at least 1"),
+        ("dynamic_batching.preferred_batch_size", "4, x", "whole numbers with commas between them"),
         ("dynamic_batching.default_queue_policy.timeout_action", "DROP", "REJECT or DELAY"),
     ],
 )

@@ -108,7 +108,7 @@ ANSWERS = {
     "/v2/models/m/config": (200, CONFIG),
     "/v2/models/m/generate_stream": (
         200,
-        'data: {"text_output": "1"}\n\ndata: {"text_output": "2"}\n\n'
+        'data: {"text_output": "1"}\n\ndata: {"text_output": "2\u2028b"}\n\n'
         'data: {"error": "in ensemble \'e\', no third"}\n\n',
     ),
     "/number": (200, "3"),
@@ -124,6 +124,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         status, body = ANSWERS[self.path]
         self.send_response(status)
+        if self.path.endswith("generate_stream"):
+            self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.end_headers()
         self.wfile.write(body.encode())
 
@@ -153,7 +155,7 @@ def test_what_an_endpoint_answers(http_url):
 
 def test_pieces_of_an_answer_come_one_by_one(http_url):
     pieces = iter(Client(http_url, "m").stream("Hello"))
-    assert [next(pieces), next(pieces)] == ["1", "2"]
+    assert [next(pieces), next(pieces)] == ["1", "2\u2028b"]
     with pytest.raises(Refused, match=r"^no third$"):
         next(pieces)
     with pytest.raises(CourseError, match="cannot be written as JSON"):

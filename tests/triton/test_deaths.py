@@ -1,7 +1,5 @@
 """A model whose process is gone ends its server: who is told, what they are told, and how it is started again."""
 
-import os
-import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -74,24 +72,7 @@ def test_when_triton_itself_is_killed_its_end_is_told(server):
     assert is_ready(server.start())
 
 
-# A load that fails ----------------------------------------------------------------------------------------------------
-
-
-def test_a_load_that_fails_leaves_the_old_one_serving(server, small_engine, tmp_path):
-    damaged = shutil.copytree(small_engine, tmp_path / "damaged")
-    os.truncate(damaged / WEIGHTS_FILE, 1_000_000)
-    scheduler = tmp_path / "scheduler.py"
-    scheduler.write_text("a bug of mine")
-    for override in (
-        {"gpt_model_path": tmp_path / "nowhere"},
-        {"gpt_model_path": damaged},
-        {"scheduler_path": scheduler},
-        {"max_tokens_in_paged_kv_cache": 32},
-    ):
-        with pytest.raises(CourseError):
-            server.load("tensorrt_llm", **override)
-        assert is_ready(server)
-        assert Client(server.grpc_url).ask("Hello", max_tokens=3).pieces
+# No room --------------------------------------------------------------------------------------------------------------
 
 
 def test_an_engine_without_room_in_memory_is_refused_before_it_is_loaded(small_engine, monkeypatch):

@@ -16,7 +16,7 @@ from inflight.models import gpt2
 from inflight.triton import repository, telemetry
 from inflight.triton.repository import GPT2
 from inflight.triton.server import Server
-from tests.engines import how_it_ends, metric, model_process, wait_until
+from tests.engines import metric, wait_until
 from tests.tiny_gpt2 import tiny_gpt2
 
 pytestmark = pytest.mark.server
@@ -183,10 +183,6 @@ def test_a_response_a_token_and_the_last_is_final(server, model, flags):
     assert len(answer.read()) == 32 and answer.final_flags == flags
 
 
-def test_eight_at_once_are_one_batch(server, begun, expected):
-    assert_eight_make_a_batch(server, begun, expected)
-
-
 @pytest.mark.parametrize("model", GPT2)
 def test_over_http_too(server, expected, model):
     request = {"text_input": PROMPTS[0], "max_tokens": 5, "ignore_eos": True}
@@ -312,8 +308,3 @@ def test_a_full_cache_lets_wait(server, begun, expected, new_passes):
     first.close()
     assert third.read() == expected(PROMPTS[2], 24)
     assert set(passes(new_passes())["slot"]) == {0, 1}
-
-
-def test_a_model_that_is_unloaded_ends_in_order(server):
-    server.load("iterative-gpt2", kv_cache_slots=5)
-    assert how_it_ends(model_process(server, "iterative-gpt2").pid, lambda: server.load("iterative-gpt2")) == 0

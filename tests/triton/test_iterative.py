@@ -163,25 +163,6 @@ def test_a_final_response_leaves_only_when_the_next_execution_has_come(house):
     assert one.got == [(None, FINAL)] and two.got == three.got == []
 
 
-def test_a_place_that_nobody_has_is_counted_and_no_row(house):
-    execution = house.run(
-        Request(Client(1), start=True), Request(Client(0), ready=False), Request(Client(0), ready=False)
-    )
-    assert [row.number for row in execution.rows] == [1] and execution.empty_places == 2
-    assert (execution.start_s, execution.timestamp) == (house.clock.now_s, house.clock.time())
-
-
-def test_the_same_number_started_anew_forgets_what_was_before(house):
-    house.run(Request(Client(1), start=True))
-    house.run(Request(Client(1), start=True))
-    assert house.events == ["begin 1", "forget state of 1", "begin 1"] and house.keeps.states == ["state of 1"]
-
-
-def test_a_sequence_that_is_known_no_longer_is_no_row(house):
-    request = Request(Client(1))
-    assert house.run(request).rows == [] and house.events == [] and request.client.got == []
-
-
 def test_responses_have_all_left_before_it_goes_on(house):
     clients = [Client(number) for number in range(1, 7)]
     together = threading.Barrier(3, timeout=60)  # of four senders, so that one row alone would wait for ever
@@ -210,24 +191,6 @@ def test_what_is_raised_is_the_error_of_those_that_were_not_told_yet(house):
     house.run(Request(clients[1]))
     told = [[(said and "RuntimeError" in said, flags) for said, flags in client.got] for client in clients]
     assert told == [[(None, FINAL)], [], [(True, FINAL)], [(True, FINAL)]]
-
-
-def test_a_response_that_cannot_be_made_is_the_error_of_its_execution_once_all_others_have_left(house):
-    clients, has_failed = [Client(1), Client(2)], threading.Event()
-
-    def response(row):
-        if row.number == 1:
-            has_failed.set()
-            raise CourseError("The token has no text.")
-        assert has_failed.wait(60)
-        return iterative_trial.InferenceResponse()
-
-    with house.keeps.execution([Request(client, start=True) for client in clients]) as execution:
-        house.keeps.send(execution.rows, response)
-    assert [client.got for client in clients] == [[], [("a token", 0)]], "nothing is under way any more"
-    house.run()
-    assert [client.got[-1] for client in clients] == [("The token has no text.", FINAL)] * 2
-    assert house.keeps.states == []
 
 
 @pytest.mark.parametrize(("number", "fact"), [(13, "Thirteen is no prompt"), (14, "ZeroDivisionError")])
@@ -282,16 +245,6 @@ def test_who_was_not_computed_for_twice_the_idle_time_is_told(house):
     ((said, flags),) = lost.got
     assert "5,000,000 µs" in said and flags == FINAL
     assert house.keeps.states == ["state of 2"] and house.run(Request(lost), Request(stays)).rows[0].number == 2
-
-
-def test_the_time_of_an_execution_is_no_idle_time(house):
-    client, other = Client(1), Client(2)
-    with house.keeps.execution([Request(client, start=True), Request(other, start=True)]) as execution:
-        for row in execution.rows:
-            house.keeps.again(row)
-        house.clock.now_s += 10 * IDLE_S
-    house.run(Request(other))
-    assert client.got == [] and len(house.keeps.states) == 2
 
 
 # When no execution comes ----------------------------------------------------------------------------------------------

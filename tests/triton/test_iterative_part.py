@@ -4,7 +4,7 @@ import pytest
 
 from inflight.bench import gpt2_client
 from inflight.models import gpt2_checkpoint
-from inflight.notebook import mine
+from inflight.notebook import parts
 from inflight.triton import repository
 from inflight.triton.server import Server
 
@@ -37,7 +37,7 @@ def server(tmp_path_factory):
     repo, folder = tmp_path_factory.mktemp("part") / "repo", gpt2_checkpoint.find("course-gpt2")
     models = ("iterative-gpt2",)
     repository.assemble(repo, models=models, gpt2_checkpoint_dir=folder, gpt2_dtype="float32")
-    right = (mine.COURSES_OWN / mine.PARTS["iterative_gpt2"]).read_text()
+    right = (parts.COURSES_OWN / parts.PARTS["iterative_gpt2"]).read_text()
     wrong = right.replace("range(text.cached, len(text.ids))", "range(len(text.ids) - text.cached)")
     assert wrong != right
     for name, source in (("right", right), ("wrong", wrong)):
@@ -59,13 +59,3 @@ def test_a_right_model_answers_like_the_courses(server):
 
 def test_a_wrong_model_does_not(server):
     assert answers(server, "wrong") != answers(server, "iterative-gpt2")
-
-
-def test_clients_that_vanish_leave_their_slots(server):
-    """More than there are slots, so that nobody would get one after them."""
-    for _ in range(5):
-        reading = gpt2_client.race(server.grpc_url, "right", PROMPTS[:1], 200)
-        while not next(reading):
-            pass
-        reading.close()
-    assert answers(server, "right") == answers(server, "iterative-gpt2")

@@ -1,9 +1,9 @@
 """Whatever is killed of a server, at whatever moment: nothing of it is left, at the latest after the next sweep."""
 
 import contextlib
+import signal
 import subprocess
 from itertools import combinations
-from pathlib import Path
 
 import psutil
 import pytest
@@ -11,18 +11,20 @@ import pytest
 from inflight.triton import records, repository
 from tests.engines import start_python, wait_until
 from tests.triton import foreign
+from tests.triton.traces import Traces, processes_with
 
 pytestmark = pytest.mark.server
 
 MOMENTS = ("start", "loading", "serving", "stopping")
 VICTIMS = ("kernel", "keeper", "tritonserver", "models")
+IN_THE_GATE = [("serving", ("kernel",)), ("loading", ("interrupt",)), ("serving", ("interrupt",))]
 CASES = [
-    ("serving", ("kernel",)),
+    *IN_THE_GATE,
     *(
         pytest.param(moment, victims, marks=pytest.mark.slow)
         for moment in MOMENTS
         for victims in (*combinations(VICTIMS, 1), ("kernel", "keeper"), VICTIMS)
-        if (moment, victims) != ("serving", ("kernel",))
+        if (moment, victims) not in IN_THE_GATE
     ),
 ]
 
@@ -30,19 +32,9 @@ KERNEL_SCRIPT = """
 import sys, threading
 from inflight.errors import CourseError
 from inflight.triton.client import Client
-from inflight.triton import records
-from inflight.triton.process import Process
 from inflight.triton.server import Server
 
-launch = Process._launch
-
-def launch_and_tell(process):
-    launch(process)
-    prefix = records.at(process.http_url)["shm_prefix"]
-    print("start", process.pid, process._keeper.pid, process._folder, prefix, flush=True)
-
-Process._launch = launch_and_tell
-server = Server(sys.argv[1], on_state=lambda row: print("loading", flush=True))
+server = Server(sys.argv[1])
 
 def ask():
     try:
@@ -62,62 +54,49 @@ finally:
 """
 
 
-def of_server(workdir: Path) -> list[psutil.Process]:
-    """Processes that were started for a server: their arguments name its folder."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.status() != psutil.STATUS_ZOMBIE and any(str(workdir) in each for each in process.cmdline()):
-                found.append(process)
-    return found
-
-
-def left(workdir: Path, shm_prefix: str) -> list[str]:
-    """What is left of a server."""
-    files = [workdir, *Path("/dev/shm").glob(f"{shm_prefix}*")]
-    return [str(process) for process in of_server(workdir)] + [str(file) for file in files if file.exists()]
-
-
 @pytest.mark.parametrize("moment, victims", CASES, ids=lambda case: case if isinstance(case, str) else "+".join(case))
 def test_nothing_is_left(small_repo, moment, victims):
     kernel = start_python(KERNEL_SCRIPT, small_repo, stdin=subprocess.PIPE)
-    lines: list[str] = []
+    said: list[str] = []
 
-    def reach(wanted):
-        while True:
-            lines.append(kernel.stdout.readline())
-            assert lines[-1], f"{wanted} was not reached: {lines}"
-            if lines[-1].split()[0] == wanted:
-                return lines[-1].split()[1:]
+    def reach(word):
+        while word not in said:
+            said.extend(kernel.stdout.readline().split()[:1] or [pytest.fail(f"{word} was not reached: {said}")])
 
-    pid, keeper, workdir, shm_prefix = reach("start")
-    for each in MOMENTS[1 : MOMENTS.index(moment) + 1]:
-        if each == "stopping":
-            kernel.stdin.write("\n")
-            kernel.stdin.flush()
-        reach(each)
+    wait_until(lambda: Traces.of(small_repo), "the keeper is started")
+    traces = Traces.of(small_repo)
+    if moment != "start":
+        wait_until(lambda: processes_with(f"{small_repo}/preprocessing"), "a model is loading")
+    if moment in ("serving", "stopping"):
+        reach("serving")
+    if moment == "stopping":
+        kernel.stdin.write("\n")
+        kernel.stdin.flush()
+        reach("stopping")
     with contextlib.suppress(psutil.NoSuchProcess):
-        models = psutil.Process(int(pid)).children()
+        servers = traces.keeper.children()
         parts = {
             "kernel": [psutil.Process(kernel.pid)],
-            "keeper": [psutil.Process(int(keeper))],
-            "tritonserver": [psutil.Process(int(pid))],
-            "models": models,
+            "keeper": [traces.keeper],
+            "tritonserver": servers,
+            "models": [model for server in servers for model in server.children()],
         }
-        for process in [process for name in victims for process in parts[name]]:
+        for process in [process for victim in victims for process in parts.get(victim, [])]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+    if victims == ("interrupt",):
+        kernel.send_signal(signal.SIGINT)
     with contextlib.suppress(BrokenPipeError, ValueError):
         kernel.communicate(timeout=120)  # closes its input: it stops the server if it lives
-    wait_until(lambda: not of_server(Path(workdir)), "no process is left")
+    wait_until(lambda: not processes_with(str(traces.folder)), "no process is left")
     if "keeper" in victims:
         records.sweep()  # as the next start does
-    wait_until(lambda: not left(Path(workdir), shm_prefix), "nothing is left")
+    wait_until(lambda: not traces.left(), "nothing is left")
 
 
 def test_a_model_ends_with_its_triton_in_the_middle_of_telling_its_figures(small_repo, tmp_path):
     """Without a keeper: it waits for the answer to a gauge nearly all the time, and none comes any more."""
     repository.edit(small_repo, "tensorrt_llm", stats_check_period_ms=1)
     with foreign.running(small_repo, tmp_path):
-        assert len(of_server(tmp_path)) == 1 + len(repository.PIPELINE[:-1])
-    wait_until(lambda: not of_server(tmp_path), "no process is left")
+        assert len(processes_with(str(tmp_path))) == 1 + len(repository.PIPELINE[:-1])
+    wait_until(lambda: not processes_with(str(tmp_path)), "no process is left")

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,9 +11,8 @@ from inflight.checkpoint import weights
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.models import huggingface
-from inflight.triton import repository
-from inflight.triton.client import Client, Connection, Refused, text
-from inflight.triton.repository import BASELINE, PIPELINE, assemble, check
+from inflight.triton.client import Client
+from inflight.triton.repository import BASELINE, PIPELINE, assemble
 from inflight.triton.server import Server
 from tests.engines import build_small
 
@@ -54,41 +52,11 @@ def test_the_weights_are_the_checkpoints_in_bfloat16(small_checkpoint, small_fol
     np.testing.assert_allclose(found["model.layers.1.mlp.down_proj.weight"].float().numpy(), expected, rtol=2**-8)
 
 
-def cut_short(folder):
-    os.truncate(folder / "model.safetensors", 1000)
-
-
 def test_a_folder_that_cannot_be_loaded(small_folder, tmp_path):
     broken = shutil.copytree(small_folder, tmp_path / "broken")
-    cut_short(broken)
+    os.truncate(broken / "model.safetensors", 1000)
     with pytest.raises(CourseError, match="broken.* Remove that folder, then make it again"):
         huggingface.pipeline(broken)
-
-
-# The repository -------------------------------------------------------------------------------------------------------
-
-
-def test_the_baseline_is_there_only_when_asked_for(small_folder, tmp_path):
-    assert BASELINE not in repository.models(assemble(tmp_path / "without", "/engines/llama"))
-    repo = assemble(tmp_path / "with", "/engines/llama", MODELS, checkpoint_dir=small_folder, llama_dtype="float32")
-    assert repository.models(repo) == list(MODELS) and check(repo) == []
-    config = repository.read_config(repo / BASELINE / repository.CONFIG)
-    assert repository.get_parameter(config, "checkpoint_dir") == str(small_folder)
-
-
-@pytest.mark.parametrize(
-    "values, fact",
-    [
-        ({}, "parameters.checkpoint_dir"),
-        ({"checkpoint_dir": "/nowhere"}, "/nowhere"),
-        ({"llama_dtype": "float16"}, "bfloat16 or float32"),
-    ],
-)
-def test_what_assembling_refuses(small_folder, tmp_path, values, fact):
-    folder = {"checkpoint_dir": small_folder} if "llama_dtype" in values else {}
-    with pytest.raises(CourseError, match=fact):
-        assemble(tmp_path / "repo", "/engines/llama", MODELS, **folder, **values)
-    assert list(tmp_path.iterdir()) == []
 
 
 # Behind Triton, beside the ensemble -----------------------------------------------------------------------------------
@@ -153,13 +121,6 @@ def test_the_prompt_comes_back_when_it_is_not_excluded(server, baseline):
     assert streamed.read().text == answer, "a stream has new text only, as the engine's"
 
 
-def test_requests_at_once_are_answered_one_after_the_other(server, baseline):
-    alone = [baseline.ask(prompt, 8).text for prompt in PROMPTS]
-    with ThreadPoolExecutor(6) as pool:
-        answers = list(pool.map(lambda prompt: baseline.ask(prompt, 8).text, PROMPTS * 4))
-    assert answers == alone * 4
-
-
 @pytest.mark.parametrize(
     "text, options, fact",
     [
@@ -177,13 +138,3 @@ def test_what_is_refused_in_one_sentence(baseline, text, options, fact):
     with pytest.raises(CourseError, match=fact) as refusal:
         baseline.ask(text, **{"max_tokens": 4, **options})
     assert "Traceback" not in str(refusal.value) and "\n" not in str(refusal.value)
-    assert baseline.ask(PROMPTS[0], 2, min_length=2).text != "", "the server goes on"
-
-
-def test_a_batch_is_refused(server, baseline):
-    arrays = {"text_input": text("a", "b"), "max_tokens": np.array([[4], [4]], np.int32)}
-    with Connection(server.grpc_url) as connection:
-        connection.open_stream()
-        connection.send_on_stream(BASELINE, arrays)
-        assert isinstance(connection.next_reply(60).error, Refused)
-    assert baseline.is_ready()

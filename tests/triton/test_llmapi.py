@@ -15,9 +15,9 @@ from inflight.cli.commands import app
 from inflight.engine.config import Request, SamplingConfig
 from inflight.engine.executor import Executor
 from inflight.errors import CourseError
-from inflight.triton import Door, repository
+from inflight.triton import OpenAIServer, repository
+from inflight.triton.address import Address
 from inflight.triton.client import Client, Connection, NoAnswer
-from inflight.triton.records import Address
 from inflight.triton.request import fields, parsed
 from inflight.triton.server import Server
 from tests import outside_clients as outside
@@ -147,6 +147,7 @@ def test_curl_asks_and_stops(whole, answer):
     """The lines of tensorrtllm_backend's README; Triton 2.51 takes the id from the body alone."""
     asked = generate(whole, text_input=PROMPT, sampling_param_max_tokens=LENGTH)
     assert asked.json()["text_output"] == PROMPT + answer
+    wait_until(lambda: active_requests(whole) == 0, "the gauge knows that the request before has ended")
     told = []
     ask = lambda: told.append(generate(whole, text_input=PROMPT, sampling_param_max_tokens=LONG, id="7"))
     thread = threading.Thread(target=ask)
@@ -277,7 +278,7 @@ def test_the_command_that_asks_knows_it_too(whole, answer):
 def test_a_notebook_attaches_to_one_and_leaves_it_as_it_is(whole, engine_dir, tmp_path, capsys, answer):
     lesson = repository.assemble(tmp_path / "repo", engine_dir, decoupled_mode=True)
     address = Address(whole.http_url, whole.grpc_url, whole.metrics_url)
-    with Server(lesson, place=address) as server, Client(server.grpc_url) as client:
+    with Server(lesson, address=address) as server, Client(server.grpc_url) as client:
         assert "TensorRT-LLM's model of today" in capsys.readouterr().err
         assert [row.name for row in server.models()] == [MODEL]
         assert client.ask(PROMPT, LENGTH).text == answer
@@ -357,6 +358,6 @@ def test_a_setting_that_it_has_not_is_told_with_the_reason_before_a_server_start
 
 
 @pytest.mark.server
-def test_openais_door_does_not_stand_in_front_of_it(whole):
+def test_openais_server_does_not_stand_in_front_of_it(whole, small_engine):
     with pytest.raises(CourseError, match="leave out --contract llmapi"):
-        Door(whole, 0)
+        OpenAIServer(whole.grpc_url, small_engine)

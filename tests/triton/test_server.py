@@ -1,23 +1,24 @@
 """A server's life: started, looked at, changed while it runs, stopped, and never left behind."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 import pytest
 
+from inflight.engine.folder import WEIGHTS_FILE
 from inflight.errors import CourseError
-from inflight.triton import records, repository, telemetry
+from inflight.triton import repository, telemetry
 from inflight.triton.client import Client, is_ok
 from inflight.triton.repository import PIPELINE
-from inflight.triton.server import ModelState, Server
-from tests.engines import add_silent_model, how_it_ends, metric, model_process, start_python, wait_until
+from inflight.triton.server import Server
+from tests.engines import add_silent_model, how_it_ends, is_ready, metric, model_process, start_python, wait_until
+from tests.triton.traces import Traces
 
 pytestmark = pytest.mark.server
 
@@ -28,9 +29,7 @@ def server(small_engine, tmp_path_factory):
     repo = repository.assemble(
         tmp_path_factory.mktemp("shared") / "repo", small_engine, decoupled_mode=True, apply_chat_template=False
     )
-    states: list[ModelState] = []
-    with Server(repo, on_state=states.append) as server:
-        server.states_seen = states
+    with Server(repo) as server:
         yield server
 
 
@@ -44,35 +43,12 @@ def is_open(url: str) -> bool:
         return probe.connect_ex((host, int(port))) == 0
 
 
-@dataclass(frozen=True)
-class Traces:
-    """Where a running server would leave something behind."""
-
-    processes: list[psutil.Process]
-    shm_prefix: str
-    workdir: Path
-
-    @classmethod
-    def of(cls, pid: int) -> "Traces":
-        server = psutil.Process(pid)
-        [record] = [one for _, one in records._all() if one["pid"] == pid]
-        processes = [server, server.parent(), *server.children(recursive=True)]
-        return cls(processes, record["shm_prefix"], Path(record["folder"]))
-
-    def found(self) -> list[str]:
-        """What is left of it."""
-        files = [*Path("/dev/shm").glob(f"{self.shm_prefix}*"), self.workdir]
-        alive = [f"process {p.pid}" for p in self.processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
-        return alive + [str(file) for file in files if file.exists()]
-
-
 # Start and look -------------------------------------------------------------------------------------------------------
 
 
-def test_all_models_become_ready_and_are_reported(server):
+def test_all_models_become_ready(server):
     assert states(server) == dict.fromkeys(PIPELINE, "READY")
     assert [row.name for row in server.models()] == list(PIPELINE)
-    assert {(row.name, row.state) for row in server.states_seen} >= {(name, "READY") for name in PIPELINE}
     assert server.is_alive() and server.start() is server
 
 
@@ -128,17 +104,25 @@ def test_a_wrong_override_is_refused_before_anything_happens(server):
         server.load("tensorrt_llm", gpt_model_type="V9")
     with pytest.raises(CourseError, match="This key is unknown"):
         server.load("tensorrt_llm", gpt_modell_type="V1")
+    with pytest.raises(CourseError, match="llama"):
+        server.load("llama")
     assert states(server)["tensorrt_llm"] == "READY"
 
 
-def test_an_override_that_the_model_refuses_gives_its_sentence_and_the_server_goes_on(server):
-    with pytest.raises(CourseError) as caught:
-        server.load("tensorrt_llm", max_tokens_in_paged_kv_cache=32)
-    message = str(caught.value)
-    assert "'tensorrt_llm' could not be loaded: max_tokens_in_paged_kv_cache (32) gives 32 tokens of KV" in message
-    assert "Last lines of the log:" in message
-    server.load("tensorrt_llm")
-    assert Client(server.grpc_url).ask("Hello", max_tokens=3).pieces
+def test_an_override_that_the_model_refuses_gives_its_sentence_and_the_old_one_serves_on(
+    server, small_engine, tmp_path
+):
+    damaged = shutil.copytree(small_engine, tmp_path / "damaged")
+    os.truncate(damaged / WEIGHTS_FILE, 1_000_000)
+    for override, reason in (
+        ({"max_tokens_in_paged_kv_cache": 32}, r"max_tokens_in_paged_kv_cache \(32\) gives 32 tokens of KV"),
+        ({"gpt_model_path": tmp_path / "nowhere"}, "There is no engine at"),
+        ({"gpt_model_path": damaged}, ""),
+    ):
+        refusal = rf"(?s)'tensorrt_llm' could not be loaded: {reason}.*Last lines of the log:"
+        with pytest.raises(CourseError, match=refusal):
+            server.load("tensorrt_llm", **override)
+        assert is_ready(server) and Client(server.grpc_url).ask("Hello", max_tokens=3).pieces
 
 
 def test_an_engine_in_whose_place_another_is_loaded_ends_in_order(server):
@@ -148,24 +132,17 @@ def test_an_engine_in_whose_place_another_is_loaded_ends_in_order(server):
     assert states(server) == dict.fromkeys(PIPELINE, "READY")
 
 
-def test_a_model_that_does_not_exist(server):
-    with pytest.raises(CourseError, match="llama"):
-        server.load("llama")
-
-
 # Failing to start -----------------------------------------------------------------------------------------------------
 
 
 def test_a_model_that_fails_gives_its_own_sentence_and_nothing_is_left(small_repo, tmp_path):
     repository.edit(small_repo, "tensorrt_llm", gpt_model_path=tmp_path / "nowhere")
-    traces = []
-    server = Server(small_repo, on_state=lambda state: traces.append(Traces.of(server.pid)))
     with pytest.raises(CourseError) as caught:
-        server.start()
+        Server(small_repo).start()
     message = str(caught.value)
     assert f"'tensorrt_llm' could not be loaded: There is no engine at {tmp_path / 'nowhere'}. Build one" in message
     assert "Last lines of the log:" in message
-    assert traces and traces[0].found() == []
+    assert Traces.of(small_repo) is None
 
 
 def test_a_model_with_a_bug_gives_its_error(small_repo):
@@ -201,46 +178,13 @@ def test_two_servers_side_by_side_stop_and_leave_nothing(small_repo, server):
     assert not {server.http_url, server.grpc_url, server.metrics_url} & set(urls)
     for one in (server, second):
         assert Client(one.grpc_url).ask("Hello", max_tokens=3).pieces
-    traces = Traces.of(second.pid)
-    assert len(traces.found()) > 3
+    traces = Traces.of(small_repo)
+    assert len(traces.left()) > 3
     second.stop()
     second.stop()
-    assert traces.found() == [] and not any(map(is_open, urls))
+    assert traces.left() == [] and not any(map(is_open, urls))
     assert not second.is_alive() and second.pid is None
     assert Client(server.grpc_url).ask("Hello", max_tokens=3).pieces
-
-
-def test_an_interrupt_while_loading_leaves_nothing(small_repo):
-    traces = []
-
-    def interrupt(state):
-        traces.append(Traces.of(server.pid))
-        raise KeyboardInterrupt
-
-    server = Server(small_repo, on_state=interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        server.start()
-    assert traces[0].found() == []
-
-
-SERVE_SCRIPT = """
-import sys
-from inflight.triton.server import Server
-server = Server(sys.argv[1]).start()
-print(server.pid, server.http_url, server.grpc_url, flush=True)
-sys.stdin.read()
-"""
-
-
-def test_when_whoever_started_it_is_interrupted_nothing_is_left(small_repo):
-    owner = start_python(SERVE_SCRIPT, small_repo, stdin=subprocess.PIPE)
-    pid, *urls = owner.stdout.readline().split()
-    traces = Traces.of(int(pid))
-    assert all(map(is_open, urls)) and len(traces.found()) > 3
-    owner.send_signal(signal.SIGINT)
-    owner.communicate()
-    wait_until(lambda: not traces.found(), "processes, shared memory and folder are gone")
-    assert not any(map(is_open, urls))
 
 
 # Draining -------------------------------------------------------------------------------------------------------------
@@ -270,7 +214,7 @@ def ask():
         print(error, flush=True)
 asking = threading.Thread(target=ask)
 asking.start()
-print(server.pid, server.http_url, flush=True)
+print(server.http_url, flush=True)
 sys.stdin.readline()
 try:
     server.stop(drain_s=float(sys.argv[2]))
@@ -285,8 +229,8 @@ def test_what_runs_longer_than_it_may_is_told_and_an_interrupt_ends_the_waiting(
     add_silent_model(small_repo)
     # A process of its own: an interrupt that comes too early would end the tests.
     owner = start_python(STOP_SCRIPT, small_repo, 3600 if is_interrupted else 1, stdin=subprocess.PIPE)
-    pid, url = owner.stdout.readline().split()
-    traces = Traces.of(int(pid))
+    url = owner.stdout.readline().strip()
+    traces = Traces.of(small_repo)
     wait_until((small_repo / "silent" / "taken").exists, "the request is under way")
     owner.stdin.write("stop\n")
     owner.stdin.flush()
@@ -296,7 +240,7 @@ def test_what_runs_longer_than_it_may_is_told_and_an_interrupt_ends_the_waiting(
     said, _ = owner.communicate(timeout=300)
     assert "went away in the middle of a request" in said
     assert ("interrupted" in said.splitlines()) == is_interrupted
-    assert owner.returncode == 0 and traces.found() == []
+    assert owner.returncode == 0 and traces.left() == []
 
 
 def test_serve_ends_with_the_reason_when_a_model_is_killed(small_repo):
@@ -309,9 +253,8 @@ def test_serve_ends_with_the_reason_when_a_model_is_killed(small_repo):
         while not any("Ctrl-C" in line for line in shown):
             shown.append(serving.stdout.readline())
             assert shown[-1], shown
-        url = next(line.split()[1] for line in shown if line.startswith("gRPC"))
-        traces = Traces.of(records.at(url)["pid"])
-        psutil.Process(records.at(url)["pid"]).children()[0].kill()
+        traces = Traces.of(small_repo)
+        traces.tritonserver().children()[0].kill()
         _, errors = serving.communicate(timeout=300)
     assert serving.returncode == 1 and "was ended by signal 9" in errors and "Traceback" not in errors
-    assert traces.found() == []
+    assert traces.left() == []

@@ -1,4 +1,4 @@
-"""A setting is declared once: parameters, the templates' values and the check of a config.pbtxt follow from that."""
+"""A setting is said once, in a row: its name, value and check reach the served config and the model from there."""
 
 import re
 from dataclasses import fields
@@ -8,35 +8,34 @@ import pytest
 from inflight.engine.config import ExecutorConfig
 from inflight.triton import repository
 from inflight.triton.repository import DEFAULTS, PARAMETERS, TEMPLATES
-from inflight.triton.repository.templates import variable
 
 ENGINE = PARAMETERS["tensorrt_llm"]
-FILLED = re.compile(r'key: "(\w+)"\s+value \{ string_value: "\$\{(\w+)\}" \}')
-TEMPLATE = {path.parent.name: path.read_text() for path in sorted(TEMPLATES.glob("*/config.pbtxt"))}
+OTHER = {"bool": "true", "int": "7", "float": "0.25", "path": "/some/file.py", "text": "x"}  # than the default
+SETTINGS = [name for name in (setting.name for setting in fields(ExecutorConfig)) if ENGINE[name].kind != "choice"]
 
 
-@pytest.mark.parametrize("model", TEMPLATE)
-def test_a_templates_value_is_the_default_of_its_parameter(model):
-    filled = dict(FILLED.findall(TEMPLATE[model]))
-    assert filled == {key: variable(model, key) for key in PARAMETERS[model] if variable(model, key)}
-    for key, name in filled.items():
-        parameter, value = PARAMETERS[model][key], DEFAULTS[name]
-        if value is None or (parameter.required and value == ""):
-            assert parameter.required and parameter.default is None  # whoever assembles must say it
-        else:
-            assert parameter.parse(str(value).lower() if isinstance(value, bool) else str(value)) == parameter.default
+def typed(repo):
+    config = repository.read_config(repo / "tensorrt_llm" / repository.CONFIG)
+    return repository.typed_parameters(
+        "tensorrt_llm", {key: value.string_value for key, value in config.parameters.items()}
+    )
 
 
-def test_the_templates_have_no_variable_without_a_value_and_no_value_without_a_variable():
-    assert {name for text in TEMPLATE.values() for name in re.findall(r"\$\{(\w+)\}", text)} == set(DEFAULTS)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_of_the_engine_is_assembled_and_reaches_the_model(tmp_path, name):
+    text = OTHER[ENGINE[name].kind]
+    repo = repository.assemble(tmp_path / "repo", tmp_path, **{name: text})
+    assert typed(repo)[name] == ENGINE[name].parse(text) != ENGINE[name].default
+    assert repository.check(repo) == []
 
 
 def test_an_engine_served_as_it_comes_is_an_engine_loaded_as_it_comes(tmp_path):
-    repo = repository.assemble(tmp_path / "repo", engine_dir=tmp_path)
-    config = repository.read_config(repo / "tensorrt_llm" / repository.CONFIG)
-    texts = {name: value.string_value for name, value in config.parameters.items()}
-    values = repository.typed_parameters("tensorrt_llm", texts)
-    assert (
-        ExecutorConfig(**{setting.name: values[setting.name] for setting in fields(ExecutorConfig)}) == ExecutorConfig()
-    )
-    assert values["kv_cache_free_gpu_mem_fraction"] == 0.5 and values["exclude_input_in_output"] is True
+    values = typed(repository.assemble(tmp_path / "repo", engine_dir=tmp_path))
+    settings = {setting.name: values[setting.name] for setting in fields(ExecutorConfig)}
+    assert ExecutorConfig(**settings) == ExecutorConfig()
+    assert values["exclude_input_in_output"] is True
+
+
+def test_what_the_templates_name_has_a_value():
+    named = {name for path in TEMPLATES.glob("*/config.pbtxt") for name in re.findall(r"\$\{(\w+)\}", path.read_text())}
+    assert named <= set(DEFAULTS)

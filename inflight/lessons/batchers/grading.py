@@ -3,6 +3,7 @@
 import random
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from inflight.lessons.batchers.batch_run import Arrival
 from inflight.lessons.batchers.batches_on_paper import Played, on_paper
 from inflight.notebook import progress
 from inflight.notebook.checks import grades
-from inflight.notebook.findings import NOT_YET, Beside, Finding, Measured, is_same
+from inflight.notebook.findings import NOT_YET, Beside, Case, Finding, Measured, asked
 from inflight.triton import custom_batching, repository
 from inflight.triton.server import Server
 
@@ -31,8 +32,12 @@ _RULES = (
 
 @grades("6.1", "While the model is busy a batch fills by itself: a delay matters only when it is idle.")
 def _batch_sizes(sizes: Callable, choose: random.Random) -> dict[str, Callable[[], Finding]]:
+    def case(arrivals_ms: list[float], delay_ms: float, most: int, hint: str) -> Case:
+        given = (arrivals_ms, delay_ms, most, 40, 4)
+        return Case(given, on_paper(*given).sizes, hint)
+
     at_random = [
-        (
+        case(
             # No two differ by a whole number: no request arrives at the very moment at which a batch leaves.
             [number + place / 100 for place, number in enumerate(sorted(choose.sample(range(600), 24)), 1)],
             choose.choice((0, 33, 77)),
@@ -41,20 +46,8 @@ def _batch_sizes(sizes: Callable, choose: random.Random) -> dict[str, Callable[[
         )
         for _ in range(20)
     ]
-    by_rule = {rule: [case] for rule, *case in _RULES} | {"any arrivals": at_random}
-
-    def right_in(cases: list) -> Finding:
-        for arrivals_ms, delay_ms, most, hint in cases:
-            got = sizes(list(arrivals_ms), delay_ms, most, 40, 4)
-            if got is None:
-                return NOT_YET
-            if list(got) != on_paper(arrivals_ms, delay_ms, most, 40, 4).sizes:
-                shown = ", ".join(f"{value:g}" for value in arrivals_ms[:6]) + (", …" if len(arrivals_ms) > 6 else "")
-                run = f"Arrivals at {shown} ms, delay {delay_ms} ms, at most {most}"
-                return f"{run}: your function says {list(got)}. {hint}"
-        return None
-
-    return {rule: lambda cases=cases: right_in(cases) for rule, cases in by_rule.items()}
+    by_rule = {rule: [case(*given)] for rule, *given in _RULES} | {"any arrivals": at_random}
+    return {rule: partial(asked, sizes, cases) for rule, cases in by_rule.items()}
 
 
 # Exercise 6.2 ---------------------------------------------------------------------------------------------------------
@@ -257,17 +250,8 @@ _RUNS = {
 
 @grades("6.4", "A busy figure beside a queue figure is not enough: what hurts is idle time while somebody waits.")
 def _idle(idle_ms: Callable) -> dict[str, Callable[[], Finding]]:
-    def right_in(run: tuple, right: int, hint: str) -> Finding:
-        requests, executions = _tables(*run)
-        got = idle_ms(requests, executions)
-        if got is None:
-            return NOT_YET
-        if not is_same(got, float(right)) and not abs(float(got) - right) <= 1:
-            said = f"{len(requests)} requests in {len(executions)} batches"
-            return f"{said}: it was {right} ms, and your function says {float(got):g}. {hint}"
-        return None
-
-    return {part: lambda case=case: right_in(*case) for part, case in _RUNS.items()}
+    cases = {part: Case(_tables(*run), float(right), hint) for part, (run, right, hint) in _RUNS.items()}
+    return {part: partial(asked, idle_ms, [case]) for part, case in cases.items()}
 
 
 def _tables(answered: list, batches: list, rejected: list) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -320,18 +304,14 @@ _SEARCHES = {
 def _winner(winner: Callable, choose: random.Random) -> dict[str, Callable[[], Finding]]:
     suffix = choose.randrange(100)
 
-    def right(rounds: list[dict], wanted: str, hint: str) -> Finding:
+    def case(rounds: list[dict], wanted: str, hint: str) -> Case:
         columns = ["config", "throughput", "latency_ms_p99"]
         shuffled = [choose.sample(sorted(one), len(one)) for one in rounds]
         reports = [
             pd.DataFrame([(f"config_{name}{suffix}", *one[name]) for name in names], columns=columns)
             for names, one in zip(shuffled, rounds, strict=True)
         ]
-        got = winner(reports, 100)
-        if got is None:
-            return NOT_YET
-        if got != (wanted if wanted == "none" else f"config_{wanted}{suffix}"):
-            return f"Throughput and P99 of each round are {rounds}, the budget is 100 ms: you say {got!r}. {hint}"
-        return None
+        right = wanted if wanted == "none" else f"config_{wanted}{suffix}"
+        return Case((reports, 100), right, hint, f"(throughput, P99 in ms) of each round {rounds}, budget 100 ms")
 
-    return {part: lambda case=case: right(*case) for part, case in _SEARCHES.items()}
+    return {part: partial(asked, winner, [case(*search)]) for part, search in _SEARCHES.items()}

@@ -8,6 +8,7 @@ import functools
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pandas as pd
 
@@ -17,7 +18,7 @@ from inflight.lessons.capstone import service
 from inflight.lessons.capstone.service import BRIEF, MIB, SHARE, Brief, Deployment, Served
 from inflight.notebook import progress
 from inflight.notebook.checks import grades
-from inflight.notebook.findings import NOT_YET, Finding, Measured, is_same
+from inflight.notebook.findings import NOT_YET, Case, Finding, Measured, asked
 
 # The course's own answers. Others are as good: these are what a check compares with.
 TUNED = Deployment(enable_kv_cache_reuse=True, kv_cache_quant_algo="INT8")
@@ -32,19 +33,19 @@ TTFT_MS, ITL_MS, NONE = 500, 40, float("nan")
 KINDS = (
     (
         [(0.5, 320, 30, 1.4, ""), (0.9, 480, 22, 1.8, ""), (1.6, 150, 38, 2.5, ""), (1.7, 410, 12, 2.3, "")],
-        "all in time: divide them by the seconds from the first one sent to the last answer",
+        "All are in time: divide them by the seconds from the first one sent to the last answer.",
     ),
     (
         [(2.2, 700, 20, 3.3, ""), (2.5, 300, 55, 3.8, ""), (2.8, 900, 60, 4.8, "")],
-        "some of them late: a request counts when its TTFT and its ITL are both within their limits",
+        "Some of them are late: a request counts when its TTFT and its ITL are both within their limits.",
     ),
     (
         [(3.1, 250, NONE, 3.4, "")],
-        "some with an answer of a single token: it has no ITL (NaN), so it cannot break that limit",
+        "One has an answer of a single token: it has no ITL (NaN), so it cannot break that limit.",
     ),
     (
         [(1.1, NONE, NONE, 10.1, "Its time is over."), (3.3, NONE, NONE, 12.3, "Its time is over.")],
-        "some without an answer: they are not in time, but the run lasts until the last of them has ended, too",
+        "Some have no answer: they are not in time, but the run lasts until the last of them has ended, too.",
     ),
 )
 
@@ -52,45 +53,37 @@ KINDS = (
 @grades("9.1", "Over its limit a server still has much throughput, and hardly any goodput.")
 def _goodput(goodput: Callable) -> Finding:
     rows: list[tuple] = []
+    cases = []
     for further, told in KINDS:
         rows += further
         table = pd.DataFrame(rows, columns=COLUMNS)
-        got = goodput(table.copy(), TTFT_MS, ITL_MS)
-        if got is None:
-            return NOT_YET
-        if not isinstance(got, int | float):
-            return f"goodput returned a {type(got).__name__}; it is a number of requests per second."
-        in_time = Objective(TTFT_MS, ITL_MS).met(table).sum()
-        if got == 0:
-            return f"{len(rows)} requests, {in_time} in time, and your goodput is 0. All limits are in milliseconds."
-        wanted = in_time / (table["last_s"].max() - table["sent_s"].min())
-        if not is_same(got, float(wanted)):
-            much = "too much" if got > wanted else "too little"
-            return f"{len(rows)} requests, {told}. Your goodput is {got:.4g}, which is {much}."
-    return None
+        right = float(Objective(TTFT_MS, ITL_MS).met(table).sum() / (table["last_s"].max() - table["sent_s"].min()))
+
+        def hint(got: object, told: str = told) -> str:
+            return "All limits are in milliseconds." if got == 0 else told
+
+        cases.append(Case((table, TTFT_MS, ITL_MS), right, hint, f"goodput of {len(rows)} requests"))
+    return asked(goodput, cases)
 
 
 @grades("9.2", "Fewer bytes per token and shared blocks both make room for more users in the same memory.")
-def _users(users_that_fit: Callable, choose: random.Random) -> dict[str, Finding] | Finding:
-    findings: dict[str, Finding] = {"apart": None, "shared": None}
-    for _ in range(12):
-        block = choose.choice((32, 64))
-        bytes_per_token = choose.choice((46080, 11520, 5760))
-        memory = choose.randint(24, 96) * MIB
-        prompt, answer = choose.randint(200, 480), choose.randint(16, 64)
-        for name, shared in (("apart", 0), ("shared", choose.randint(1, prompt - 8))):
-            got = users_that_fit(memory, bytes_per_token, prompt, answer, shared, block)
-            if got is None:
-                return NOT_YET
-            once = shared // block
-            wanted = max(0, (memory // bytes_per_token // block - once) // (-(-(prompt + answer) // block) - once))
-            if got != wanted and findings[name] is None:
-                findings[name] = (
-                    f"{memory // MIB} MiB, {bytes_per_token:,} bytes per token, blocks of {block}; a prompt of "
-                    f"{prompt} tokens, {shared} of them the same for all, and an answer of {answer}: {wanted} users "
-                    f"fit, your function says {got!r}. {ROUNDING[name]}"
-                )
-    return findings
+def _users(users_that_fit: Callable, choose: random.Random) -> dict[str, Callable[[], Finding]]:
+    def case(is_shared: bool) -> Case:
+        block, bytes_per_token = choose.choice((32, 64)), choose.choice((46080, 11520, 5760))
+        memory, prompt, answer = choose.randint(24, 96) * MIB, choose.randint(200, 480), choose.randint(16, 64)
+        shared = choose.randint(1, prompt - 8) if is_shared else 0
+        once = shared // block
+        right = max(0, (memory // bytes_per_token // block - once) // (-(-(prompt + answer) // block) - once))
+        return Case(
+            (memory, bytes_per_token, prompt, answer, shared, block),
+            right,
+            ROUNDING["shared" if is_shared else "apart"],
+            f"users, with {memory // MIB} MiB, {bytes_per_token:,} bytes per token, blocks of {block}, a prompt of "
+            f"{prompt} tokens, {shared} of them the same for all, and an answer of {answer}",
+        )
+
+    cases = {part: [case(part == "shared") for _ in range(12)] for part in ROUNDING}
+    return {part: partial(asked, users_that_fit, cases[part]) for part in ROUNDING}
 
 
 ROUNDING = {

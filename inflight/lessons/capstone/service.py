@@ -122,7 +122,7 @@ def _texts(tokenizer: ChatTokenizer, seed: int, number: int) -> list[TimedReques
 
 @functools.lru_cache(maxsize=64)
 def _token_ids(tokenizer: ChatTokenizer, seed: int, number: int) -> list[list[int]]:
-    return [tokenizer.encode(tokenizer.chat(request.text)) for request in _texts(tokenizer, seed, number)]
+    return [tokenizer.encode_chat(request.text) for request in _texts(tokenizer, seed, number)]
 
 
 # Every knob -----------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import runpy
 import time
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +15,8 @@ from inflight.checkpoint import q4_1
 from inflight.engine.config import BuildConfig, Chunk, Request
 from inflight.engine.executor import Executor
 from inflight.engine.fake_model import FakeModel
-from inflight.notebook import mine, progress
+from inflight.notebook import parts, progress
+from inflight.notebook.answers import load
 from inflight.notebook.checks import grades
 from inflight.notebook.findings import NOT_YET, Case, Finding, Measured, asked
 
@@ -87,7 +87,7 @@ ENCODE = "Lay 15 steps from the smallest weight to the largest, and give each we
 @grades("1.2", "The steps of a block are as wide as its range asks: one weight far out costs all 32 of them precision.",
         keeps="quantizer", within_s=CHECK_S)  # fmt: skip
 def _encoded(path: str, choose: random.Random) -> dict[str, Callable[[], Finding]]:
-    quantize, courses = (runpy.run_path(file)["quantize"] for file in (path, str(mine.COURSES_OWN / "quantizer.py")))
+    quantize, courses = (load(file, "quantize").quantize for file in (path, parts.COURSES_OWN / "quantizer.py"))
     return {kind: partial(_loss, kind, blocks, quantize, courses(blocks)) for kind, blocks in _weights(choose).items()}
 
 

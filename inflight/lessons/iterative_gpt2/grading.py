@@ -6,6 +6,7 @@ network is counted, and its answers are set beside those of the plain way withou
 
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,9 @@ from inflight.errors import CourseError
 from inflight.lessons.iterative_gpt2 import gpt2_trial
 from inflight.lessons.iterative_gpt2.log import executions, passes
 from inflight.notebook.checks import grades
-from inflight.notebook.findings import NOT_YET, Beside, Finding, Measured
+from inflight.notebook.findings import NOT_YET, Beside, Case, Finding, Measured, asked
 from inflight.notebook.iterative_trial import Stream
-from inflight.notebook.mine import COURSES_OWN, PARTS
+from inflight.notebook.parts import COURSES_OWN, PARTS
 from inflight.triton import repository
 from inflight.triton.server import Server
 
@@ -38,31 +39,22 @@ REST = ("is like", "and then", "was never", "in the night", "can be", "because o
 def _tokens_computed(
     answer: tuple[Callable, Callable, Callable], choose: random.Random
 ) -> dict[str, Callable[[], Finding]]:
-    padded, without, with_cache = answer
-    cases = [(choose.choices(range(1, 60), k=choose.randrange(1, 5)), choose.randrange(1, 40)) for _ in range(20)]
-    return {
-        "padded": lambda: _counts(padded, 0, cases),
-        "without a cache": lambda: _counts(without, 1, cases),
-        "with a cache": lambda: _counts(with_cache, 2, cases),
+    given = [(choose.choices(range(1, 60), k=choose.randrange(1, 5)), choose.randrange(1, 40)) for _ in range(20)]
+    right = {
+        "padded": lambda prompts, length: sum(len(prompts) * (max(prompts) + before) for before in range(length)),
+        "without a cache": lambda prompts, length: sum(
+            prompt + before for prompt in prompts for before in range(length)
+        ),
+        "with a cache": lambda prompts, length: sum(prompt + length - 1 for prompt in prompts),
     }
-
-
-def _counts(function: Callable, way: int, cases: list[tuple[list[int], int]]) -> Finding:
-    for prompts, length in cases:
-        right = (
-            sum(len(prompts) * (max(prompts) + before) for before in range(length)),
-            sum(prompt + before for prompt in prompts for before in range(length)),
-            sum(prompt + length - 1 for prompt in prompts),
-        )
-        got = function(list(prompts), length)
-        if got is None:
-            return NOT_YET
-        if got != right[way]:
-            return (
-                f"Prompts of {prompts} tokens and answers of {length}: your function says {got}. Write down for each "
-                "pass which tokens go in. The last token of an answer goes into none."
-            )
-    return None
+    hint = (
+        "These are tokens of the prompts, and of each answer. Write down for each pass which tokens go in. The last "
+        "token of an answer goes into none."
+    )
+    return {
+        part: partial(asked, function, [Case(each, of_part(*each), hint) for each in given])
+        for (part, of_part), function in zip(right.items(), answer, strict=True)
+    }
 
 
 # 8.2 ------------------------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def board(server: Server, requests: list[TimedRequest], log_path: str | Path) ->
         ):
             logs, idle = {title: run.log for title, run in so_far.items()}, {}
             for title, log in logs.items():
-                if PROMISES in title:
+                if PROMISES in title and len(log):
                     with contextlib.suppress(CourseError):  # a prompt that was found in the cache is not recognized
                         idle[title] = promised_blocks.idle(log, requests)
             yield Frame(kv_blocks(logs, idle), kv_blocks_summary(logs, idle))

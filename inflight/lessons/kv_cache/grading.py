@@ -11,7 +11,7 @@ from inflight.engine.scheduler import GuaranteedNoEvict, MaxUtilization
 from inflight.notebook.answers import load
 from inflight.notebook.checks import grades
 from inflight.notebook.findings import Beside, Case, Finding, Measured, asked
-from inflight.notebook.mine import COURSES_OWN
+from inflight.notebook.parts import COURSES_OWN
 from inflight.notebook.scheduler_trial import Counts, OneAtATime, counted
 
 NUM_BLOCKS = 32

@@ -20,7 +20,7 @@ from inflight.errors import CourseError
 from inflight.lessons.repository.served import ANSWER_S, PIPELINE, served, stand_ins
 from inflight.notebook.checks import grades
 from inflight.notebook.findings import NOT_YET, Case, Finding, Measured, asked
-from inflight.notebook.mine import COURSES_OWN
+from inflight.notebook.parts import COURSES_OWN
 from inflight.triton import client, repository
 
 MASK, MASKED = "mask", "[e-mail]"
@@ -220,7 +220,7 @@ def _encoder(config: ModelConfig) -> Callable[[str], list[int]]:
     """The token ids of a prompt as `preprocessing` with this config makes them."""
     tokenizer = load_tokenizer(repository.get_parameter(config, "tokenizer_dir"))
     wraps = repository.get_parameter(config, "apply_chat_template") == "true"
-    return lambda prompt: tokenizer.encode(tokenizer.chat(prompt) if wraps else prompt)
+    return tokenizer.encode_chat if wraps else tokenizer.encode
 
 
 # 2.3 ------------------------------------------------------------------------------------------------------------------

@@ -5,34 +5,40 @@ A learner's model is played in a process of its own, as Triton would play it, on
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 from inflight.lessons.sequences.sequences import Step
 from inflight.notebook.checks import grades
-from inflight.notebook.findings import NOT_YET, Finding, Measured
+from inflight.notebook.findings import Case, Finding, Measured, asked
 from inflight.notebook.iterative_trial import Names, Played, Stream, Triton
 
 
 @grades("7.1", "From START to END a sequence keeps its place, so a forgotten END keeps everybody else waiting.")
-def _steps(steps: Callable, choose: random.Random) -> dict[str, Finding] | Finding:
+def _steps(steps: Callable, choose: random.Random) -> dict[str, Callable[[], Finding]]:
     cases = [[(1, 5)], [(1, 5), (1, 6)], [(1, 5), (2, 1), (1, 6), (2, 3), (1, 7)]]
     cases += [[(choose.randrange(1, 6), choose.randrange(9)) for _ in range(12)] for _ in range(10)]
-    findings: dict[str, Finding] = {"messages": None, "start": None, "end": None}
-    for messages in cases:
-        got = steps(list(messages))
-        if got is None:
-            return NOT_YET
-        got = list(got)
-        if [(step.sequence, step.value) for step in got] != messages:
-            return f"{messages}: the steps are not these messages in this order, one each."
-        for place, (sequence, _) in enumerate(messages):
-            own = [number for number, (other, _) in enumerate(messages) if other == sequence]
-            for name, wanted in (("start", place == own[0]), ("end", place == own[-1])):
-                if findings[name] is None and bool(getattr(got[place], name)) != wanted:
-                    findings[name] = (
-                        f"{messages}: message {place + 1}, of sequence {sequence}, has {name}={not wanted}. START is "
-                        "on the first message of its sequence alone, END on the last; one message may be both."
-                    )
-    return findings
+
+    def right(messages: list[tuple[int, int]]) -> list[Step]:
+        all_of = [sequence for sequence, _ in messages]
+        return [
+            Step(sequence, value, start=sequence not in all_of[:place], end=sequence not in all_of[place + 1 :])
+            for place, (sequence, value) in enumerate(messages)
+        ]
+
+    def fields(names: tuple[str, ...], made: list[Step] | None) -> list | None:
+        return made and [[getattr(step, name) for name in names] for step in made]
+
+    def part(names: tuple[str, ...], hint: str) -> Callable[[], Finding]:
+        about = f"{' and '.join(names)} of each step, for "
+        asked_for = [Case((each,), fields(names, right(each)), hint, f"{about}{each}") for each in cases]
+        return lambda: asked(lambda messages: fields(names, steps(messages)), asked_for)
+
+    flags = "START is on the first message of its sequence alone, END on the last; one message may be both."
+    return {
+        "messages": part(("sequence", "value"), "The steps are these messages in this order, one each."),
+        "start": part(("start",), flags),
+        "end": part(("end",), flags),
+    }
 
 
 # Exercise 7.2 ---------------------------------------------------------------------------------------------------------
@@ -73,17 +79,11 @@ _FATES = {
 
 @grades("7.2", "A place is held from START to END, so a sequence that finds none waits for somebody else's END.")
 def _fates(fates: Callable) -> dict[str, Callable[[], Finding]]:
-    def right_in(part: str) -> Finding:
-        for text, places, right, hint in _FATES[part]:
-            steps = [Step(int(word.strip("SE")), start="S" in word, end="E" in word) for word in text.split()]
-            got = fates(steps, places)
-            if got is None:
-                return NOT_YET
-            if list(got) != right.split(", "):
-                return f"{text}, places: {places}. It is {right}, and you say {', '.join(map(str, got))}. {hint}"
-        return None
+    def case(text: str, places: int, right: str, hint: str) -> Case:
+        steps = [Step(int(word.strip("SE")), start="S" in word, end="E" in word) for word in text.split()]
+        return Case((steps, places), right.split(", "), hint, f"{text}, places: {places}")
 
-    return {part: lambda part=part: right_in(part) for part in _FATES}
+    return {part: partial(asked, fates, [case(*each) for each in cases]) for part, cases in _FATES.items()}
 
 
 # Exercises 7.3 and 7.4 ------------------------------------------------------------------------------------------------
@@ -105,7 +105,6 @@ def _model(path: str, choose: random.Random) -> dict[str, Finding]:
     streams = [_stream(choose, choose.randrange(3, 14)) for _ in range(6)]
     streams.insert(choose.randrange(1, 7), Stream("", wanted=0))  # it must not keep the others waiting
     played = _played(path, streams)
-    num_words = sum(stream.wanted for stream in streams)
     return {
         "words": _wrong(played.streams),
         "calls": [
@@ -117,10 +116,10 @@ def _model(path: str, choose: random.Random) -> dict[str, Finding]:
                 advice="All that are ready are computed in one call.",
             ),
             Measured(
-                "calls of execute",
-                played.calls,
-                at_least=max(*(stream.wanted for stream in streams), -(-num_words // PLACES)),
-                nothing=num_words,
+                "words that came in one call with another of their stream",
+                played.num_together,
+                exactly=0,
+                course=0,
                 advice="One word of each stream in a call: then the request goes back into the queue.",
             ),
         ],

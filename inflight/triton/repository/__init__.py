@@ -8,9 +8,9 @@ A model repository is a folder with one folder a model: `config.pbtxt` says what
 run, `1/model.py` is the model's version 1. The templates in `assets/repository/` keep the `${name}` variables of
 TensorRT-LLM.
 
-Reading order: `layout` (names), `parameter` and `parameters` (what a model's settings may be), `pbtxt` (the file),
-`batchers` (Triton's own fields), `editing`, `contracts` (what outside clients send), `ensembles`, `llmapi` (the file of
-settings that TensorRT-LLM's model of today has), `checks`, `templates` (their variables), `assembly`.
+Reading order: `layout` (names), `parameters` (the table of the models' settings), `pbtxt` (the file), `batchers`
+(Triton's own fields), `editing`, `contracts` (what outside clients send), `ensembles`, `llmapi` (the file of settings
+that TensorRT-LLM's model of today has), `checks`, `assembly`.
 """
 
 import lazy_loader
@@ -34,14 +34,12 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "is_repository",
             "models",
         ],
-        "parameter": ["Parameter", "Problem"],
-        "parameters": ["PARAMETERS", "typed_parameters"],
+        "parameters": ["DEFAULTS", "PARAMETERS", "Parameter", "Problem", "typed_parameters"],
         "pbtxt": ["diff", "fill", "parse", "read_config", "to_text", "write_config"],
-        "editing": ["edit", "get_parameter", "get_value", "note_scheduler", "set_parameter", "set_value", "spec"],
+        "editing": ["edit", "get_parameter", "get_value", "note_files", "set_value", "spec"],
         "contracts": ["contract_differences"],
         "ensembles": ["Edge", "ensemble_edges"],
         "checks": ["check"],
-        "templates": ["DEFAULTS"],
         "assembly": ["assemble", "refit"],
     },
 )

@@ -27,8 +27,8 @@ from inflight.triton.repository.layout import (
     is_repository,
     models,
 )
+from inflight.triton.repository.parameters import DEFAULTS, variables
 from inflight.triton.repository.pbtxt import as_text, fill, read_config, write_config
-from inflight.triton.repository.templates import DEFAULTS
 
 # Tier -> the kind of an instance of a model that computes with PyTorch.
 KINDS = {tiers.CPU: "KIND_CPU", tiers.CUDA: "KIND_GPU"}
@@ -57,7 +57,7 @@ def assemble(
         Whose clients the tensors are for: "0.19", TensorRT-LLM 0.9 to 0.19, "0.5", the first workshops, or "llmapi":
         TensorRT-LLM's model of today, which is one in place of `PIPELINE`, with its settings in `model.yaml`.
     **values
-        Values of the templates' variables; see `DEFAULTS`.
+        Values of the variables, of which `DEFAULTS` has all; None is blank.
 
     Raises
     ------
@@ -84,7 +84,6 @@ def assemble(
     names = {"tensorrt_llm": LLMAPI} if contract == LLMAPI else {BLS: "ensemble"}
     kind = {"instance_kind": KINDS[tiers.here().name]}
     values = {**DEFAULTS, **contract_values(contract), **kind, **values}
-    values = {name: value for name, value in values.items() if value is not None}
     target = Path(target).absolute()
     _accept_target(target)
     with files.written_aside(target, "repository") as aside:
@@ -111,7 +110,7 @@ def refit(own: str | Path, target: str | Path, engine_dir: str | Path, **values)
     engine_dir : path
         Engine folder; also the `tokenizer_dir` unless that is given.
     **values
-        Values of the templates' variables; see `DEFAULTS`.
+        Values of the variables, as for `assemble`.
 
     Raises
     ------
@@ -159,6 +158,9 @@ def _take_settings(config: ModelConfig, settings: ModelConfig) -> None:
 def _assemble_model(template: Path, folder: Path, values: dict, contract: str) -> None:
     text = files.read_text(template / CONFIG, "template", "Check the repository out again.")
     config = fill(text, values, f"{template.name}/{CONFIG}")
+    for name, variable in variables(template.name).items():
+        if name not in config.parameters:  # the template leaves it to the table of settings
+            config.parameters[name].string_value = as_text(values[variable])
     apply_contract(config, contract)
     config.name = folder.name
     (folder / "1").mkdir(parents=True)

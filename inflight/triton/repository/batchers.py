@@ -1,4 +1,4 @@
-"""Triton's batchers in a config.pbtxt: their fields by path. What does not fit together Triton refuses, at the load.
+"""Triton's own fields in a config.pbtxt, by path. What does not fit together Triton refuses, at the load.
 
     set_field(config, "dynamic_batching.max_queue_delay_microseconds", "500")
     get_field(config, "dynamic_batching.preferred_batch_size")              # "4, 8"
@@ -13,49 +13,49 @@ from google.protobuf.descriptor import FieldDescriptor
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight.errors import CourseError
-from inflight.triton.repository.parameter import Parameter
+from inflight.triton.repository.parameters import Parameter
 
-# Fields that an editor offers. Blank means that the field is not there, and Triton takes its own default.
+
+def _row(path: str, help: str) -> Parameter:
+    """What a field may be, as protobuf has it. Blank: the field is not there, and Triton takes its own default."""
+    *parents, name = path.split(".")
+    message = ModelConfig.DESCRIPTOR
+    for parent in parents:
+        message = message.fields_by_name[parent].message_type
+    field = message.fields_by_name[name]
+    if field.type == FieldDescriptor.TYPE_ENUM:
+        choices = tuple(value.name for value in field.enum_type.values)
+        return Parameter("choice", choices[0], help, choices)
+    if field.type in (FieldDescriptor.TYPE_MESSAGE, FieldDescriptor.TYPE_BOOL):
+        return Parameter("bool", False, help)
+    if field.type == FieldDescriptor.TYPE_FLOAT:
+        return Parameter("float", None, help, low=0)
+    return Parameter("ints" if field.label == FieldDescriptor.LABEL_REPEATED else "int", None, help, low=0)
+
+
+# The fields that an editor offers.
 FIELDS: dict[str, Parameter] = {
-    "max_batch_size": Parameter("int", None, "Most items in a batch; 0: the model takes no batches.", low=0),
-    "instance_group.count": Parameter("int", None, "Copies of the model that work side by side.", low=1),
-    "dynamic_batching": Parameter("bool", False, "Put requests that wait together into one batch."),
-    "dynamic_batching.preferred_batch_size": Parameter(
-        "ints", None, "Batch sizes that are sent off without waiting.", low=1
-    ),
-    "dynamic_batching.max_queue_delay_microseconds": Parameter("int", None, "Longest wait for more requests.", low=0),
-    "dynamic_batching.preserve_ordering": Parameter("bool", False, "Answer in the order of arrival."),
-    "dynamic_batching.priority_levels": Parameter("int", None, "Number of levels; 1 is served first.", low=0),
-    "dynamic_batching.default_priority_level": Parameter("int", None, "Priority of a request that gives none.", low=0),
-    "dynamic_batching.default_queue_policy.max_queue_size": Parameter(
-        "int", None, "Most that wait; 0: no limit.", low=0
-    ),
-    "dynamic_batching.default_queue_policy.default_timeout_microseconds": Parameter(
-        "int", None, "Longest wait in the queue; 0: no limit.", low=0
-    ),
-    "dynamic_batching.default_queue_policy.timeout_action": Parameter(
-        "choice", "REJECT", "What happens to a request that waited longer.", ("REJECT", "DELAY")
-    ),
-    "dynamic_batching.default_queue_policy.allow_timeout_override": Parameter(
-        "bool", False, "Let a request ask for a shorter time-out."
-    ),
-    "sequence_batching.max_sequence_idle_microseconds": Parameter(
-        "int", None, "A sequence without a request for this long is dropped.", low=0
-    ),
-    "sequence_batching.direct.max_queue_delay_microseconds": Parameter(
-        "int", None, "Longest wait for the other sequences of the batch.", low=0
-    ),
-    "sequence_batching.direct.minimum_slot_utilization": Parameter(
-        "float", None, "Share of the batch's slots at which it is sent off.", low=0, high=1
-    ),
-    "sequence_batching.oldest.max_candidate_sequences": Parameter("int", None, "Most sequences in progress.", low=1),
-    "sequence_batching.oldest.max_queue_delay_microseconds": Parameter(
-        "int", None, "Longest wait for more requests.", low=0
-    ),
+    path: _row(path, help)
+    for path, help in {
+        "max_batch_size": "Most items in a batch; 0: the model takes no batches.",
+        "instance_group.count": "Copies of the model that work side by side.",
+        "dynamic_batching": "Put requests that wait together into one batch.",
+        "dynamic_batching.preferred_batch_size": "Batch sizes that are sent off without waiting.",
+        "dynamic_batching.max_queue_delay_microseconds": "Longest wait for more requests.",
+        "dynamic_batching.preserve_ordering": "Answer in the order of arrival.",
+        "dynamic_batching.priority_levels": "Number of levels; 1 is served first.",
+        "dynamic_batching.default_priority_level": "Priority of a request that gives none.",
+        "dynamic_batching.default_queue_policy.max_queue_size": "Most that wait; 0: no limit.",
+        "dynamic_batching.default_queue_policy.default_timeout_microseconds": "Longest wait in the queue; 0: no limit.",
+        "dynamic_batching.default_queue_policy.timeout_action": "What happens to a request that waited longer.",
+        "dynamic_batching.default_queue_policy.allow_timeout_override": "Let a request ask for a shorter time-out.",
+        "sequence_batching.max_sequence_idle_microseconds": "A sequence without a request for this long is dropped.",
+        "sequence_batching.direct.max_queue_delay_microseconds": "Longest wait for the other sequences of the batch.",
+        "sequence_batching.direct.minimum_slot_utilization": "Share of the batch's slots at which it is sent off.",
+        "sequence_batching.oldest.max_candidate_sequences": "Most sequences in progress.",
+        "sequence_batching.oldest.max_queue_delay_microseconds": "Longest wait for more requests.",
+    }.items()
 }
-
-
-# Fields --------------------------------------------------------------------------------------------------------------
 
 
 def get_field(config: ModelConfig, path: str) -> str:

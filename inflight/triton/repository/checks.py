@@ -10,8 +10,7 @@ from inflight.errors import CourseError
 from inflight.triton.repository import llmapi
 from inflight.triton.repository.ensembles import ensemble_problems
 from inflight.triton.repository.layout import CONFIG, SETTINGS, is_repository, models
-from inflight.triton.repository.parameter import Problem
-from inflight.triton.repository.parameters import PARAMETERS, parameter_problems
+from inflight.triton.repository.parameters import PARAMETERS, Problem, parameter_problems
 from inflight.triton.repository.pbtxt import read_config
 
 

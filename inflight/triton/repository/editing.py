@@ -11,29 +11,13 @@ from inflight import files
 from inflight.errors import CourseError
 from inflight.triton.repository import batchers
 from inflight.triton.repository.layout import CONFIG
-from inflight.triton.repository.parameter import Parameter
-from inflight.triton.repository.parameters import PARAMETERS, parameter_problems
+from inflight.triton.repository.parameters import PARAMETERS, Parameter, parameter_problems
 from inflight.triton.repository.pbtxt import as_text, diff, parse, read_config, write_config
 
 
 def get_parameter(config: ModelConfig, name: str) -> str:
     """Text of a parameter; blank when it is not there."""
     return config.parameters[name].string_value if name in config.parameters else ""
-
-
-def set_parameter(config: ModelConfig, name: str, value) -> None:
-    """Set a parameter in the message, after checking key and value.
-
-    Raises
-    ------
-    CourseError
-        Unknown key, or a value that the key does not take. The message is unchanged then.
-    """
-    text = as_text(value)
-    problems = parameter_problems(config.name, {name: text}, only_given=True)
-    if problems:
-        raise CourseError(f"{config.name}: {problems[0].field}: {problems[0].message} {problems[0].fix}")
-    config.parameters[name].string_value = text
 
 
 def spec(model: str, name: str) -> Parameter:
@@ -47,22 +31,31 @@ def get_value(config: ModelConfig, name: str) -> str:
 
 
 def set_value(config: ModelConfig, name: str, value) -> None:
-    """Set a parameter, or one of `batchers.FIELDS`, after checking it; see `set_parameter` for what is raised."""
+    """Set a parameter, or one of `batchers.FIELDS`, after checking key and value.
+
+    Raises
+    ------
+    CourseError
+        Unknown key, or a value that the key does not take. The message is unchanged then.
+    """
+    text = as_text(value)
     if name in batchers.FIELDS:
-        batchers.set_field(config, name, as_text(value))
-    else:
-        set_parameter(config, name, value)
+        batchers.set_field(config, name, text)
+        return
+    if problems := parameter_problems(config.name, {name: text}, only_given=True):
+        raise CourseError(f"{config.name}: {problems[0].field}: {problems[0].message} {problems[0].fix}")
+    config.parameters[name].string_value = text
 
 
-def note_scheduler(config: ModelConfig) -> None:
-    """Put the digest of the file that `scheduler_path` names beside it.
+def note_files(config: ModelConfig) -> None:
+    """Put a digest of the Python files that a model's parameters name into the config.
 
     Triton loads a model anew only when its config is another one, and knows nothing of the files that it names.
     """
-    path = Path(get_parameter(config, "scheduler_path"))
-    if path.is_file():
-        content = files.read_bytes(path, "scheduler", "Name a Python file that can be read.")
-        config.parameters["scheduler_sha256"].string_value = hashlib.sha256(content).hexdigest()
+    named = sorted(value.string_value for value in config.parameters.values() if value.string_value.endswith(".py"))
+    if paths := [Path(name) for name in named if Path(name).is_file()]:
+        contents = [files.read_bytes(path, "Python file", "Name one that can be read.") for path in paths]
+        config.parameters["files_sha256"].string_value = hashlib.sha256(b"\0".join(contents)).hexdigest()
 
 
 def edit(repo: str | Path, model: str, fragment: str = "", **values) -> str:

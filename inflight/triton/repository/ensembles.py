@@ -10,7 +10,7 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from inflight.triton.repository.contracts import NEVER_GIVEN
 from inflight.triton.repository.layout import CONFIG, models
-from inflight.triton.repository.parameter import Problem
+from inflight.triton.repository.parameters import Problem
 from inflight.triton.repository.pbtxt import read_config
 from inflight.triton.request import ENSEMBLE, fields
 

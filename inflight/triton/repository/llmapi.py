@@ -8,17 +8,16 @@ anyway; any other is refused with the reason, as is a key that is none.
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from inflight import files
-from inflight.engine.config import ExecutorConfig
+from inflight.engine.config import BuildConfig, ExecutorConfig
 from inflight.errors import CourseError
-from inflight.triton.repository.parameter import Parameter, Problem
-from inflight.triton.repository.parameters import PARAMETERS
+from inflight.triton.repository.parameters import PARAMETERS, Parameter, Problem, of_config
 from inflight.triton.repository.pbtxt import as_text
 
 _ENGINE = PARAMETERS["tensorrt_llm"]
@@ -38,37 +37,34 @@ _EXECUTOR = {
     "enable_chunked_prefill": "enable_chunked_context",
 }
 _LIMITS = ("max_batch_size", "max_num_tokens")
-# Key -> what its value may be. None as default of a limit: as the engine was built.
+# Key -> what its value may be. A limit that is left out is as the engine was built.
 OBEYED = {
     "model": _ENGINE["gpt_model_path"],
-    "max_batch_size": Parameter("int", None, "Most sequences in one iteration.", low=1),
-    "max_num_tokens": Parameter("int", None, "Most tokens computed in one iteration.", low=1),
+    **{name: replace(row, default=None) for name, row in of_config(BuildConfig).items() if name in _LIMITS},
     **{key: _ENGINE[name] for key, name in _EXECUTOR.items()},
     _POLICY: Parameter("choice", "GUARANTEED_NO_EVICT", "What happens when KV blocks are short.", tuple(_POLICIES)),
     _DECOUPLED: Parameter("bool", False, "Whether a request may get several responses, which streaming needs."),
     _PERIOD: _ENGINE["cancellation_check_period_ms"],
 }
-# Key -> the one value that asks for what the engine does anyway.
-_DONE_ANYWAY = {
-    "backend": "pytorch",  # TensorRT-LLM's only one: it asks for no engine of TensorRT
-    "tensor_parallel_size": 1,
-    "pipeline_parallel_size": 1,
-    "triton_config.max_batch_size": 0,
-    "triton_config.multimodal": False,
-}
 _ONE_DEVICE = "the engine computes on one device. Leave it out, or set it to 1."
 _AT_THE_BUILD = "it is decided when the engine is built. Leave it out, and see `inflight build --help`."
-_WHY = {
-    "backend": "this is the engine of the course, and none of TensorRT-LLM's. Leave it out.",
-    "tensor_parallel_size": _ONE_DEVICE,
-    "pipeline_parallel_size": _ONE_DEVICE,
-    "triton_config.max_batch_size": "a request has one prompt here, and the engine batches requests. Set it to 0.",
-    "triton_config.multimodal": "this engine's models read text alone. Leave it out.",
-    "speculative_config": "this engine does not check drafts. Leave it out.",
-    "lora_config": "this engine has no LoRA. Merge the adapter into the checkpoint, and build an engine of that.",
+# Key -> the one value that asks for what the engine does anyway, None where there is none; why no other is taken.
+_NOT_OBEYED: dict[str, tuple[Any, str]] = {
+    # TensorRT-LLM's only backend: it asks for no engine of TensorRT.
+    "backend": ("pytorch", "this is the engine of the course, and none of TensorRT-LLM's. Leave it out."),
+    "tensor_parallel_size": (1, _ONE_DEVICE),
+    "pipeline_parallel_size": (1, _ONE_DEVICE),
+    "triton_config.max_batch_size": (
+        0, "a request has one prompt here, and the engine batches requests. Set it to 0."
+    ),
+    "triton_config.multimodal": (False, "this engine's models read text alone. Leave it out."),
+    "speculative_config": (None, "this engine does not check drafts. Leave it out."),
+    "lora_config": (
+        None, "this engine has no LoRA. Merge the adapter into the checkpoint, and build an engine of that."
+    ),
     **dict.fromkeys(
         ("dtype", "quant_config", "max_seq_len", "max_input_len", "max_beam_width", "kv_cache_config.dtype",
-         "kv_cache_config.tokens_per_block"), _AT_THE_BUILD
+         "kv_cache_config.tokens_per_block"), (None, _AT_THE_BUILD)
     ),
 }  # fmt: skip
 
@@ -125,7 +121,7 @@ def _parsed(path: Path) -> tuple[dict[str, Any], list[Problem]]:
         return {}, [Problem(str(path), "syntax", "It has no keys.", "Write `key: value`, a line each.")]
     given, values, found = _flat(content), {}, []
     for key, value in given.items():
-        if key not in OBEYED and (key not in _DONE_ANYWAY or value != _DONE_ANYWAY[key]):
+        if key not in OBEYED and (key not in _NOT_OBEYED or value != _NOT_OBEYED[key][0]):
             found.append(Problem(str(path), key, f"It is {value!r}, but", _reason(key)))
     for key, spec in OBEYED.items():
         text = as_text(given.get(key, ""))
@@ -139,8 +135,9 @@ def _parsed(path: Path) -> tuple[dict[str, Any], list[Problem]]:
 
 
 def _reason(key: str) -> str:
-    if why := _WHY.get(key) or _WHY.get(key.partition(".")[0]):
-        return why
+    for known in (key, key.partition(".")[0]):
+        if known in _NOT_OBEYED:
+            return _NOT_OBEYED[known][1]
     near = difflib.get_close_matches(key, OBEYED, 1, cutoff=0.8)
     hint = f"Did you mean {near[0]!r}?" if near else f"It obeys: {', '.join(OBEYED)}."
     return f"this engine has no such setting. {hint}"

@@ -1,39 +1,148 @@
-"""What may stand in a config.pbtxt's `parameters`, model by model."""
+"""The settings of each model, said once: what may stand in a config.pbtxt's `parameters`.
+
+A row says what kind of value a setting has, its range, its default, and what it does. Assembling, the editor, the check
+of a config.pbtxt, `--set` and the models themselves read the rows. A new setting is a new row: of the engine in
+`ExecutorConfig`, of any other model here. A template need not name it.
+"""
 
 from __future__ import annotations
 
 import difflib
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from inflight.engine.config import ExecutorConfig
 from inflight.errors import CourseError
 from inflight.triton.repository.layout import BASELINE, BATCH_COST, EMBEDDING, LLMAPI, RUNNING_SUM, VARIABLE
-from inflight.triton.repository.parameter import Parameter, Problem
+
+_BOOLS = {"true": True, "1": True, "false": False, "0": False}
+_NUMBERS = {"int": "a whole number", "ints": "whole numbers with commas between them, each", "float": "a number"}
+_KINDS = {bool: "bool", int: "int", float: "float", Path: "path", str: "text"}  # of an annotation the first that it has
 
 
-def _of_settings(config: type) -> dict[str, Parameter]:
-    """A parameter for each setting of a config: its kind from the type, the rest from where the setting is declared."""
-    types = get_type_hints(config)
+@dataclass(frozen=True)
+class Parameter:
+    """One value of a config: a key of a model's `parameters`, which Triton hands to the model as text, or a field.
+
+    Attributes
+    ----------
+    kind : str
+        "choice", "int", "ints" (with commas between them), "float", "bool", "text", "path", or "folder": a path that is
+        there.
+    default : value or None
+        None means that the key may be left blank.
+    help : str
+        What it does, in a sentence.
+    choices : tuple of str
+        Allowed values of a "choice".
+    low, high : number
+        Least and greatest value of an "int", a "float", or each of "ints".
+    holds : str
+        Name, or pattern of names, of a file that a "folder" must hold.
+    made_by : str
+        Command that makes such a path or folder.
+    required : bool
+        Whether it must not be blank.
+    variable : str or None
+        The variable of `assemble` that gives it its value: of its own name unless another is named; blank: none.
+    """
+
+    kind: str
+    default: Any
+    help: str
+    choices: tuple[str, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    holds: str = ""
+    made_by: str = ""
+    required: bool = False
+    variable: str | None = None
+
+    def parse(self, text: str) -> Any:
+        """The Python value of `text`; ValueError says what is allowed instead."""
+        if text == "" and not self.required:
+            return self.default
+        try:
+            return self._read(text)
+        except (KeyError, ValueError):
+            raise ValueError(self._allowed()) from None
+
+    def _read(self, text: str) -> Any:
+        if self.kind == "bool":
+            return _BOOLS[text.lower()]
+        if self.kind == "ints":
+            return [self._in_range(int(part)) for part in text.strip("[]").split(",")]
+        if self.kind in _NUMBERS:
+            return self._in_range(int(text) if self.kind == "int" else float(text))
+        is_missing = self.kind == "folder" and not any(Path(text).glob(self.holds))
+        if not text or is_missing or (self.kind == "choice" and text not in self.choices):
+            raise ValueError
+        return text
+
+    def _in_range(self, value: float) -> float:
+        if not (self.low is None or value >= self.low) or not (self.high is None or value <= self.high):
+            raise ValueError
+        return value
+
+    def _allowed(self) -> str:
+        if self.kind == "choice":
+            return " or ".join([", ".join(self.choices[:-1]), self.choices[-1]])
+        if self.kind in ("folder", "path"):
+            what = "a path" if self.kind == "path" else f"a folder with {self.holds} in it"
+            return what + (f"; `{self.made_by}` makes one" if self.made_by else "")
+        words = [{"bool": "true or false", "text": "a text", **_NUMBERS}[self.kind]]
+        words += [] if self.low is None else [f"of at least {self.low:g}"]
+        words += [] if self.high is None else [f"{'and ' if len(words) > 1 else 'of '}at most {self.high:g}"]
+        return " ".join(words)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that would keep a repository from working: where it is, what it is, what to do."""
+
+    file: str
+    field: str
+    message: str
+    fix: str
+
+    def __str__(self) -> str:
+        text = f"{self.file}: {self.field}: {self.message} {self.fix}"
+        # A folder's name may hold bytes that are no text, which cannot be printed.
+        return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+# The table ------------------------------------------------------------------------------------------------------------
+
+
+def of_config(config: type) -> dict[str, Parameter]:
+    """A row for each setting of a config: its kind from the type, the rest from where the setting is declared."""
+    hints = {name: (hint, *get_args(hint)) for name, hint in get_type_hints(config).items()}
     return {
         setting.name: Parameter(
-            _kind(types[setting.name], setting.metadata["choices"]), setting.default, **setting.metadata
+            "choice"
+            if setting.metadata["choices"]
+            else next(kind for type_, kind in _KINDS.items() if type_ in hints[setting.name]),
+            setting.default,
+            **setting.metadata,
         )
         for setting in fields(config)
     }
 
 
-def _kind(annotation: Any, choices: tuple[str, ...]) -> str:
-    if choices:
-        return "choice"
-    kinds = {bool: "bool", int: "int", float: "float", Path: "path"}
-    return next(kinds[part] for part in (annotation, *get_args(annotation)) if part in kinds)
+def _checkpoint(variable: str = "checkpoint_dir", made_by: str = "") -> Parameter:
+    help = "Hugging Face folder of the model, with its tokenizer."
+    return Parameter("folder", None, help, holds="*.safetensors", made_by=made_by, required=True, variable=variable)
 
 
-_EXECUTOR = _of_settings(ExecutorConfig)
+def _dtype(variable: str, *choices: str) -> Parameter:
+    help = "Precision of weights and arithmetic; auto: the faster one here."
+    return Parameter("choice", "auto", help, ("auto", *choices), variable=variable)
+
+
+_EXECUTOR = of_config(ExecutorConfig)
 _TOKENIZER = {
-    "tokenizer_dir": Parameter("path", None, "Folder with tokenizer.json.", required=True),
+    "tokenizer_dir": Parameter("path", None, "Folder with tokenizer.json.", made_by="inflight build", required=True),
     "tokenizer_type": Parameter(
         "choice", None, "Has no effect: tokenizer.json says what kind it is.", ("auto", "t5", "llama", "sp")
     ),
@@ -43,33 +152,36 @@ _CHAT_TEMPLATE = {
     "apply_chat_template": Parameter("bool", True, "Put the text into the model's chat template as one user turn.")
 }
 # TensorRT-LLM's default is false; here an answer does not repeat its prompt unless asked to.
-_EXCLUDE_INPUT = Parameter("bool", True, "Leave the prompt out of whole answers.")
+_EXCLUDE_INPUT = {"exclude_input_in_output": Parameter("bool", True, "Leave the prompt out of whole answers.")}
 _MAKES_BASELINE = "inflight assemble --with-llama-python"
-_GPT2_CHECKPOINT = {
-    "checkpoint_dir": Parameter(
-        "folder", None, "Hugging Face folder of a GPT-2, with its tokenizer.", holds="*.safetensors", required=True
-    )
-}
 _ITERATION_LOG = {"iteration_log_path": _EXECUTOR["iteration_log_path"]}
 _EXECUTION_LOG = {"execution_log_path": Parameter("path", None, "File for one JSON line per execution; blank: none.")}
 
-# Model -> its parameters. All there is to say of the engine's settings stands in `ExecutorConfig`, of the others here.
-# The templates' values, the editor and the check of a config.pbtxt are made from it.
+# Model -> its settings.
 PARAMETERS: dict[str, dict[str, Parameter]] = {
     "tensorrt_llm": {
-        "gpt_model_path": Parameter("path", None, "Engine folder.", required=True),
+        "gpt_model_path": Parameter(
+            "path", None, "Engine folder.", made_by="inflight build", required=True, variable="engine_dir"
+        ),
         **_EXECUTOR,
-        "scheduler_sha256": Parameter("text", None, "Digest of that file, by which a load sees that it has changed."),
         # TensorRT-LLM does not load a model that leaves it open.
-        "gpt_model_type": replace(_EXECUTOR["gpt_model_type"], required=True),
-        "exclude_input_in_output": _EXCLUDE_INPUT,
+        "gpt_model_type": replace(_EXECUTOR["gpt_model_type"], required=True, variable="batching_strategy"),
+        "files_sha256": Parameter(
+            "text",
+            None,
+            "Digest of the Python files that it names, by which a load sees that one changed.",
+            variable="",
+        ),
+        **_EXCLUDE_INPUT,
         # TensorRT-LLM's executor has it for each request. Long, for it is against those who have gone, not who wait.
         "allotted_time_ms": Parameter(
             "int", 300_000, "Most time that a request may take, its wait included; 0: no limit.", low=0
         ),
         "cancellation_check_period_ms": Parameter("int", 100, "How often to look for clients that are gone.", low=1),
         "stats_check_period_ms": Parameter("int", 100, "How often to refresh /metrics.", low=1),
-        "FORCE_CPU_ONLY_INPUT_TENSORS": Parameter("choice", "no", "Where input tensors are kept.", ("yes", "no")),
+        "FORCE_CPU_ONLY_INPUT_TENSORS": Parameter(
+            "choice", "no", "Where input tensors are kept.", ("yes", "no"), variable=""
+        ),
     },
     "preprocessing": {
         **_TOKENIZER,
@@ -83,76 +195,84 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
     "ensemble": {},
     LLMAPI: {},  # its settings stand in a file of their own: `llmapi`
     BASELINE: {
-        "checkpoint_dir": Parameter(
-            "folder",
-            None,
-            "Hugging Face folder of the model.",
-            holds="*.safetensors",
-            made_by=_MAKES_BASELINE,
-            required=True,
+        "checkpoint_dir": _checkpoint(made_by=_MAKES_BASELINE),
+        "tokenizer_dir": replace(
+            _checkpoint(made_by=_MAKES_BASELINE), help="Folder with tokenizer.json.", holds="tokenizer.json"
         ),
-        "tokenizer_dir": Parameter(
-            "folder",
-            None,
-            "Folder with tokenizer.json.",
-            holds="tokenizer.json",
-            made_by=_MAKES_BASELINE,
-            required=True,
-        ),
-        "dtype": Parameter(
-            "choice",
-            "auto",
-            "Precision of weights and arithmetic; auto: the faster one here.",
-            ("auto", "bfloat16", "float32"),
-        ),
+        "dtype": _dtype("llama_dtype", "bfloat16", "float32"),
         **_CHAT_TEMPLATE,
-        "exclude_input_in_output": _EXCLUDE_INPUT,
+        **_EXCLUDE_INPUT,
     },
-    "simple-gpt2": {**_GPT2_CHECKPOINT, **_ITERATION_LOG},
+    "simple-gpt2": {"checkpoint_dir": _checkpoint("gpt2_checkpoint_dir"), **_ITERATION_LOG},
     "iterative-gpt2": {
-        **_GPT2_CHECKPOINT,
-        "dtype": Parameter(
-            "choice",
-            "auto",
-            "Precision of weights, cache and arithmetic; auto: the faster one here.",
-            ("auto", "bfloat16", "float16", "float32"),
-        ),
+        "checkpoint_dir": _checkpoint("gpt2_checkpoint_dir"),
+        "dtype": _dtype("gpt2_dtype", "bfloat16", "float16", "float32"),
         "kv_cache": Parameter(
             "choice",
             "on",
             "off: compute every history again; tutorial: the same, in float32, with generate.",
             ("on", "off", "tutorial"),
+            variable="gpt2_kv_cache",
         ),
-        "kv_cache_slots": Parameter("int", 8, "Sequences that the KV cache holds.", low=1),
-        "when_full": Parameter("choice", "wait", "What a request does when every slot is taken.", ("wait", "refuse")),
+        "kv_cache_slots": Parameter(
+            "int", 8, "Sequences that the KV cache holds.", low=1, variable="gpt2_kv_cache_slots"
+        ),
+        "when_full": Parameter(
+            "choice",
+            "wait",
+            "What a request does when every slot is taken.",
+            ("wait", "refuse"),
+            variable="gpt2_when_full",
+        ),
         **_ITERATION_LOG,
     },
     BATCH_COST: {
-        "fixed_ms": Parameter("float", 20, "What a batch costs, whatever its size.", low=0, high=60_000),
-        "item_ms": Parameter("float", 2, "What each unit of work in it adds.", low=0, high=60_000),
+        "fixed_ms": Parameter(
+            "float", 20, "What a batch costs, whatever its size.", low=0, high=60_000, variable="batch_cost_fixed_ms"
+        ),
+        "item_ms": Parameter(
+            "float", 2, "What each unit of work in it adds.", low=0, high=60_000, variable="batch_cost_item_ms"
+        ),
         **_EXECUTION_LOG,
         "TRITON_BATCH_STRATEGY_PATH": Parameter(
-            "path", None, "Library that decides which requests join a batch; blank: none."
+            "path", None, "Library that decides which requests join a batch; blank: none.", variable=""
         ),
-        "max_volume": Parameter("int", None, "Most work in a batch, for such a library.", low=1),
+        "max_volume": Parameter("int", None, "Most work in a batch, for such a library.", low=1, variable=""),
     },
     RUNNING_SUM: _EXECUTION_LOG,
-    EMBEDDING: {
-        "checkpoint_dir": Parameter(
-            "folder",
-            None,
-            "Hugging Face folder of the model, with its tokenizer.",
-            holds="*.safetensors",
-            required=True,
-        ),
-        "dtype": Parameter(
-            "choice",
-            "auto",
-            "Precision of weights and arithmetic; auto: the faster one here.",
-            ("auto", "bfloat16", "float32"),
-        ),
-    },
+    EMBEDDING: {"checkpoint_dir": _checkpoint(), "dtype": _dtype("embedding_dtype", "bfloat16", "float32")},
 }
+
+
+def variables(model: str) -> dict[str, str]:
+    """Parameter of a model -> the variable of `assemble` that gives it its value; without those that have none."""
+    rows = PARAMETERS.get(model, {})
+    named = {name: name if row.variable is None else row.variable for name, row in rows.items()}
+    return {name: variable for name, variable in named.items() if variable}
+
+
+# What the variables of `assemble` are where none are given: Triton's own fields, then the settings (blank: none).
+DEFAULTS: dict[str, Any] = {
+    "triton_backend": "python",
+    "triton_max_batch_size": 64,
+    "decoupled_mode": False,
+    "instance_kind": "KIND_CPU",  # of models that compute with PyTorch; `assemble` puts in that of the machine's tier
+    "preprocessing_instance_count": 1,
+    "postprocessing_instance_count": 1,
+    "gpt2_max_batch_size": 8,
+    "gpt2_max_sequence_idle_microseconds": 60_000_000,
+    "batch_cost_max_batch_size": 8,
+    "running_sum_max_batch_size": 4,
+    "running_sum_max_sequence_idle_microseconds": 5_000_000,
+    "embedding_max_batch_size": 8,
+} | {
+    variable: "" if (default := PARAMETERS[model][name].default) is None else default
+    for model in PARAMETERS
+    for name, variable in variables(model).items()
+}
+
+
+# What is wrong with values --------------------------------------------------------------------------------------------
 
 
 def typed_parameters(model: str, texts: dict[str, str]) -> dict[str, Any]:
@@ -166,10 +286,11 @@ def typed_parameters(model: str, texts: dict[str, str]) -> dict[str, Any]:
     problems = parameter_problems(model, texts)
     if problems:
         raise CourseError(f"model {model!r}: {problems[0].field}: {problems[0].message} {problems[0].fix}")
-    return {name: spec.parse(texts.get(name, "")) for name, spec in PARAMETERS[model].items()}
+    return {name: row.parse(texts.get(name, "")) for name, row in PARAMETERS[model].items()}
 
 
 def parameter_problems(model: str, texts: dict[str, str], only_given: bool = False) -> list[Problem]:
+    """What is wrong with the texts of a model's parameters; `only_given`: missing ones are not looked for."""
     known, problems = PARAMETERS[model], []
     for name, text in texts.items():
         field, variable = f"parameters.{name}", VARIABLE.search(text)
@@ -180,12 +301,12 @@ def parameter_problems(model: str, texts: dict[str, str], only_given: bool = Fal
         elif variable:
             fix = "Give it a value when assembling."
             problems.append(Problem(model, field, f"The variable {variable[0]} is not filled.", fix))
-    for name, spec in known.items():
+    for name, row in known.items():
         text = texts.get(name, "")
         if (only_given and name not in texts) or VARIABLE.search(text):
             continue
         try:
-            spec.parse(text)
+            row.parse(text)
         except ValueError as allowed:
             what = f"It is {text!r}." if text else "It has no value."
             problems.append(Problem(model, f"parameters.{name}", what, f"It must be {allowed}."))

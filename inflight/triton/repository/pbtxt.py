@@ -110,4 +110,5 @@ def diff(before: ModelConfig, after: ModelConfig, name: str = CONFIG) -> str:
 
 
 def as_text(value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    """A value as a config has it; None is blank."""
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

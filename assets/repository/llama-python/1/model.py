@@ -47,7 +47,8 @@ class TritonPythonModel:
     def _answer(self, request, sender):
         python_model.refuse_foreign(request, "llama-python")
         asked = python_model.prompt(request)
-        prompt = self.tokenizer.chat(asked) if self.is_chat else asked
+        # A template writes its own special tokens.
+        ids = self.tokenizer.encode_chat(asked, False) if self.is_chat else self.tokenizer.encode(asked)
         if python_model.wants_stream(request, "stream", self.decoupled):
             text = Detokenizer(self.tokenizer)
 
@@ -55,46 +56,37 @@ class TritonPythonModel:
                 if piece := text.add([token], is_final=False):
                     sender.send(_response(piece))
 
-            self._generate(request, sender, prompt, huggingface.token_streamer(send))
+            self._generate(request, sender, ids, huggingface.token_streamer(send))
             sender.send(_response(text.add([], is_final=True)), flags=FINAL)
             return
-        text = self._generate(request, sender, prompt)
+        text = self.tokenizer.decode(self._generate(request, sender, ids))
         if not python_model.scalar(request, "exclude_input_in_output", self.parameters["exclude_input_in_output"]):
             text = asked + text
         sender.send(_response(text), flags=FINAL)
 
-    def _generate(self, request, sender, prompt, streamer=None) -> str:
-        room = self._room(prompt)
+    def _generate(self, request, sender, ids: list[int], streamer=None) -> list[int]:
+        positions = self.pipeline.model.config.max_position_embeddings  # the model knows no more of them
+        if len(ids) >= positions:
+            raise CourseError(
+                f"Prompt length ({len(ids)}) leaves no room for an answer in the model's {positions} "
+                "positions: shorten the text."
+            )
         max_tokens = python_model.required(request, "max_tokens").item()
         min_length = python_model.scalar(request, "min_length", 0)
         if max_tokens < 1:
             raise CourseError(f"max_tokens is {max_tokens}; it must be at least 1.")
         if min_length < 0:
             raise CourseError(f"min_length is {min_length}; give a value of at least 0.")
-        length = min(max_tokens, room)
-        [answer] = self.pipeline(
-            prompt,
+        length = min(max_tokens, positions - len(ids))
+        return huggingface.generate(
+            self.pipeline,
+            ids,
             do_sample=False,
             max_new_tokens=length,
             min_new_tokens=min(min_length, length),
-            return_full_text=False,
-            add_special_tokens=not self.is_chat,  # a template writes its own
-            clean_up_tokenization_spaces=False,
             stopping_criteria=huggingface.stop_when(sender.is_cancelled),
             streamer=streamer,
         )
-        return answer["generated_text"]
-
-    def _room(self, prompt: str) -> int:
-        """Tokens that an answer to `prompt` may have: the model knows no more than so many positions."""
-        positions = self.pipeline.model.config.max_position_embeddings
-        length = len(self.pipeline.tokenizer(prompt, add_special_tokens=not self.is_chat)["input_ids"])
-        if length >= positions:
-            raise CourseError(
-                f"Prompt length ({length}) leaves no room for an answer in the model's {positions} "
-                "positions: shorten the text."
-            )
-        return positions - length
 
 
 def _response(text: str):

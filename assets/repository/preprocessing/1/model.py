@@ -39,9 +39,8 @@ class TritonPythonModel:
         return [pb_utils.Tensor(name, np.asarray(value, self.output_types[name])) for name, value in tensors.items()]
 
     def _ids(self, text: str) -> list[int]:
-        if self.parameters["apply_chat_template"]:
-            text = self.tokenizer.chat(text)
-        return self.tokenizer.encode(text, self.parameters["add_special_tokens"])
+        encode = self.tokenizer.encode_chat if self.parameters["apply_chat_template"] else self.tokenizer.encode
+        return encode(text, self.parameters["add_special_tokens"])
 
     def _words(self, request, name, called, rows) -> np.ndarray:
         """[rows, 2, n]: of each prompt token ids of all words in a row; below, the end of each word, then -1."""

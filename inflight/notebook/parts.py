@@ -1,7 +1,7 @@
 """The learner's own stack: what they wrote in the labs, kept in `work/mine/` once its check has passed.
 
-    path = mine.part("scheduler")       # the learner's file where there is one, else the course's
-    client = mine.load("client")        # what it defines: client.ask(…)
+    path = parts.part("scheduler")       # the learner's file where there is one, else the course's
+    client = parts.load("client")        # what it defines: client.ask(…)
 
 Lectures, builds and tests use the course's parts: outside of a workspace there are no others.
 """
@@ -20,19 +20,11 @@ import pandas as pd
 
 from inflight.errors import CourseError
 from inflight.files import replace_text
-from inflight.notebook import workspace
+from inflight.notebook import syllabus, workspace
 from inflight.paths import COURSE
 
 # Every part: the name of its file or folder.
-PARTS = {
-    "quantizer": "quantizer.py",
-    "repository": "repository",
-    "client": "client.py",
-    "scheduler": "scheduler.py",
-    "batching": "batching.c",
-    "iterative_model": "model.py",
-    "iterative_gpt2": "gpt2_model.py",
-}
+PARTS = {name: file for lesson in syllabus.read() for name, file in lesson.parts.items()}
 COURSES_OWN = COURSE / "assets" / "parts"
 PASSED = "parts.json"  # in work/mine: which exercise each part has passed
 LITTER = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
@@ -58,7 +50,7 @@ class Part:
     why: str = ""
 
     @property
-    def is_mine(self) -> bool:
+    def is_own(self) -> bool:
         return bool(self.exercise)
 
     def __fspath__(self) -> str:
@@ -68,7 +60,7 @@ class Part:
         return str(self.path)
 
     def __repr__(self) -> str:
-        whose = f"yours, passed {self.exercise}" if self.is_mine else f"the course's; {self.why}"
+        whose = f"yours, passed {self.exercise}" if self.is_own else f"the course's; {self.why}"
         return f"{self.name}: {whose}"
 
 
@@ -149,8 +141,8 @@ def table(folder: Path) -> pd.DataFrame:
     folder = folder / workspace.MINE
     passed, rows = _passed(folder), []
     for name, file in PARTS.items():
-        is_mine = name in passed and (folder / file).exists()
-        rows.append((name, "yours" if is_mine else "the course's", passed[name] if is_mine else ""))
+        is_own = name in passed and (folder / file).exists()
+        rows.append((name, "yours" if is_own else "the course's", passed[name] if is_own else ""))
     return pd.DataFrame(rows, columns=["part", "whose", "exercise"])
 
 

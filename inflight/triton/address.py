@@ -1,0 +1,70 @@
+"""Addresses of a server: what the user writes, what the environment names, what is found from one of the three."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from inflight.errors import CourseError
+from inflight.triton import records
+
+URL, GRPC_URL, METRICS_URL = "INFLIGHT_URL", "INFLIGHT_GRPC_URL", "INFLIGHT_METRICS_URL"  # environment
+
+
+class Address(NamedTuple):
+    """Where a Triton answers. `at` finds the other two from one of them.
+
+    Attributes
+    ----------
+    http_url, metrics_url : str
+        "http://host:port" and "http://host:port/metrics".
+    grpc_url : str
+        "host:port".
+    """
+
+    http_url: str
+    grpc_url: str
+    metrics_url: str
+
+    @classmethod
+    def at(cls, url: str, grpc_url: str | None = None, metrics_url: str | None = None) -> Address:
+        """From the address of HTTP ("http://host:port") or of gRPC ("host:port").
+
+        What is not named is what a server of this user at that address says, and else as Triton counts by default:
+        gRPC one after HTTP, metrics one after gRPC.
+
+        Raises
+        ------
+        CourseError
+            It is no address.
+        """
+        if known := records.at(url):
+            http_url, grpc, metrics = known["http"], known["grpc"], known["metrics"]
+        else:
+            host, port = parsed(url)
+            http = port if is_http(url) else port - 1
+            http_url, grpc, metrics = f"http://{host}:{http}", f"{host}:{http + 1}", f"http://{host}:{http + 2}/metrics"
+        return cls(http_url, grpc_url or grpc, metrics_url or metrics)
+
+
+def of_environment() -> Address | None:
+    """As INFLIGHT_URL, INFLIGHT_GRPC_URL and INFLIGHT_METRICS_URL say; None without the first."""
+    url = os.environ.get(URL)
+    return Address.at(url, os.environ.get(GRPC_URL), os.environ.get(METRICS_URL)) if url else None
+
+
+def parsed(url: str) -> tuple[str, int]:
+    """Host and port of "host:port" or "http://host:port"; CourseError for anything else."""
+    scheme, _, rest = url.rpartition("://")
+    host, _, port = rest.partition("/")[0].rpartition(":")
+    if not (scheme in ("", "http") and host and port.isdecimal()):
+        raise CourseError(
+            f"{url!r} is no address of a server. Write host:port for gRPC, such as 127.0.0.1:8001, or http://host:port "
+            "for HTTP, such as http://127.0.0.1:8000."
+        )
+    return host, int(port)
+
+
+def is_http(url: str) -> bool:
+    """Whether an address is one of HTTP, "http://host:port", and not of gRPC, "host:port"."""
+    return url.startswith("http://")

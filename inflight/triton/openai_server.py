@@ -1,0 +1,519 @@
+"""OpenAI's protocol in front of a running Triton: FastAPI and uvicorn, as vLLM, SGLang and trtllm-serve have it.
+
+    with OpenAIServer("127.0.0.1:8001", engine_dir, port=9000) as server:
+        ...                            # OpenAI(base_url=server.url, api_key="none")
+
+A request becomes tokens here and goes to `tensorrt_llm` over gRPC; its tokens become text here, too. A client that goes
+away, or whose stop string has come, ends its request, and the engine has the slot again. Fields of the protocol:
+https://platform.openai.com/docs/api-reference (of `ignore_eos`, `min_tokens`, `top_k`, `repetition_penalty`: vLLM's).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+import re
+import secrets
+import socket
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import fastapi
+import grpc
+import numpy as np
+import tritonclient.grpc.aio as triton
+import uvicorn
+from fastapi import Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import AliasChoices, BaseModel, Field, ValidationError, create_model
+from pydantic_core import from_json
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from tritonclient.utils import InferenceServerException
+
+from inflight.checkpoint.tokenizer import load_tokenizer
+from inflight.engine.config import SamplingConfig
+from inflight.engine.folder import read
+from inflight.errors import CourseError
+from inflight.triton.client import Client, Refused, course_error, tensors
+from inflight.triton.request import ENGINE, OPENAI, arrays_for, fields, is_llmapi
+from inflight.triton.text import Detokenizer
+
+HOST = "127.0.0.1"
+COMPLETION_TOKENS = 16  # of /v1/completions where max_tokens is left out; a chat may go on to the model's end
+BYTES_A_CHARACTER, BYTES_BESIDE_TEXT = 2, 512 * 1024  # of a body, at most: some of its characters are escaped
+MOST_STOPS, LONGEST_STOP = 64, 256  # each is looked for with every token
+HEALTH_TIMEOUT_S = 5
+KEEP_ALIVE_S = 600  # longer than clients keep a connection that they may use again
+CLOSE_S = 1  # for clients that do not read the end of their answer
+TOO_LONG = "context_length_exceeded"
+
+# Why the engine or Triton refuses a request -> status and code. What is not among them is wrong with the request: 400.
+CAUSES = {
+    "exceeds maximum input length": (400, TOO_LONG),
+    "queue is full|Exceeds maximum queue size": (429, "rate_limit_exceeded"),
+    "was not finished within|Request timeout expired": (504, None),
+    "unknown model|is not ready|no available versions|shut down|Stub process": (503, None),
+    "The model failed on this request": (500, None),
+}
+
+
+Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
+
+
+class OpenAIError(HTTPException):
+    """What OpenAI's clients make their own errors of: a status, and `error` with message, type, param and code."""
+
+    def __init__(self, message: str, param: str | None = None, status: int = 400, code: str | None = None):
+        kind = {429: "rate_limit_error"}.get(status, "invalid_request_error" if status < 500 else "server_error")
+        super().__init__(status, headers={"Retry-After": "1"} if status == 429 else None)
+        self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+# Requests -------------------------------------------------------------------------------------------------------------
+
+
+class Part(BaseModel):
+    type: Literal["text"]
+    text: str
+
+
+class Message(BaseModel):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[Part] | None = None
+    tool_calls: list[dict] | None = None
+    tool_call_id: str | None = None
+
+    def for_template(self) -> dict[str, Any]:
+        """The message as chat templates read it, most of which know neither `developer` nor parts nor null."""
+        content = self.content
+        if content is None and not (self.role == "assistant" and self.tool_calls):
+            raise OpenAIError(f"A message of the role {self.role} has no content: give it a text.", "messages")
+        text = "".join(part.text for part in content) if isinstance(content, list) else content or ""
+        role = "system" if self.role == "developer" else self.role
+        return {**self.model_dump(exclude_none=True), "role": role, "content": text}
+
+
+# How tokens are chosen, as the table of fields has it.
+SAMPLING = {name: field for name, field in fields(OPENAI).items() if field.asks.startswith("sampling.")}
+KINDS: dict[str, Any] = {
+    "FP32": Annotated[float, Field(gt=-1e38, lt=1e38)],
+    "INT32": Annotated[int, Field(lt=2**31)],
+    "UINT64": int,
+}
+_types: dict[str, Any] = {name: (KINDS[field.form.partition(" ")[0]], None) for name, field in SAMPLING.items()}
+Sampling: Any = create_model("Sampling", **_types)
+
+
+class Body(Sampling):
+    """What requests of both kinds may have; null is the same as nothing, and what is not known is ignored."""
+
+    model: str = ENGINE
+    stream: bool = False
+    stream_options: dict[str, Any] = Field(default_factory=dict)
+    max_tokens: int | None = Field(None, ge=1, validation_alias=AliasChoices("max_completion_tokens", "max_tokens"))
+    stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] = Field(default_factory=list)
+    ignore_eos: bool = False
+
+
+class CompletionBody(Body):
+    prompt: str | list[int] | list[str] | list[list[int]] = Field(min_length=1)
+
+
+class ChatBody(Body):
+    messages: list[Message] = Field(min_length=1)
+
+
+class Completion:
+    """A request's tokens and what else it asks of the engine, and its answer; raises OpenAIError.
+
+    To make one takes longer than an event loop may.
+    """
+
+    def __init__(self, data: bytes, is_chat: bool, engine: Engine):
+        self._engine, self._is_chat, self._prompt = engine, is_chat, "messages" if is_chat else "prompt"
+        given = _json_object(data)
+        if isinstance(given.get(self._prompt), list):  # each item takes a token at least
+            self._check_length(len(given[self._prompt]), engine.limits.max_input_len, "items")
+        for name, field in fields(OPENAI).items():
+            if name in given and (refusal := field.refusal(OPENAI, given[name])):
+                raise OpenAIError(refusal, name)
+        try:
+            self.body = ChatBody(**given) if is_chat else CompletionBody(**given)
+        except ValidationError as error:
+            raise _invalid(error) from None
+        check_model(self.body.model)
+        try:
+            self._ids = self._tokens()
+            self._check_length(len(self._ids), engine.limits.max_input_len, "tokens")
+            room = engine.limits.max_seq_len - len(self._ids)
+            self._max_tokens = min(room, self.body.max_tokens or (room if is_chat else COMPLETION_TOKENS))
+            self._arrays = arrays_for(engine.config, self._inputs())
+        except CourseError as error:
+            raise OpenAIError(str(error)) from None
+        kind, prefix = ("chat.completion", "chatcmpl") if is_chat else ("text_completion", "cmpl")
+        kind += ".chunk" if is_chat and self.body.stream else ""
+        self._id = f"{prefix}-{uuid.uuid4().hex}"  # in Triton and in the iteration log, too
+        self._head = {"id": self._id, "object": kind, "created": int(time.time()), "model": ENGINE}
+
+    def _tokens(self) -> list[int]:
+        tokenizer, most = self._engine.tokenizer, self._engine.most_characters
+        if isinstance(self.body, ChatBody):
+            messages = [message.for_template() for message in self.body.messages]
+            self._check_length(sum(len(message["content"]) for message in messages), most, "characters")
+            return tokenizer.encode_chat(messages)
+        prompt: Any = self.body.prompt
+        if isinstance(prompt, list) and not isinstance(prompt[0], int):
+            if len(prompt) > 1:
+                raise OpenAIError(f"There are {len(prompt)} prompts: send each in a request of its own.", "prompt")
+            [prompt] = prompt
+        if isinstance(prompt, str):
+            self._check_length(len(prompt), most, "characters")
+            return tokenizer.encode(prompt)
+        if not all(0 <= token < tokenizer.vocab_size for token in prompt):
+            raise OpenAIError(f"A token is an id from 0 to {tokenizer.vocab_size - 1}.", "prompt")
+        return prompt
+
+    def _check_length(self, length: int, most: int, of_what: str) -> None:
+        if length > most:
+            limits = self._engine.limits
+            may_have = f"{limits.max_input_len} tokens, and with the answer {limits.max_seq_len}"
+            message = f"A prompt may have {may_have}; this one has {length:,} {of_what}: shorten it."
+            raise OpenAIError(message, self._prompt, code=TOO_LONG)
+
+    def _inputs(self) -> dict[str, Any]:
+        """The engine's inputs by the course's names, with what vLLM means by a seed and a top_k of -1."""
+        given = {"top_p": 1.0, **self.body.model_dump(include=SAMPLING.keys(), exclude_none=True)}
+        given["seed"] = secrets.randbits(62) if given.get("seed", -1) == -1 else given["seed"] % 2**64
+        given["top_k"] = 0 if given.get("top_k") == -1 else given.get("top_k", 0)
+        for name, value in given.items():
+            asks = SAMPLING[name].asks.removeprefix("sampling.")
+            try:
+                SamplingConfig(**{asks: value})
+            except CourseError as error:
+                raise OpenAIError(str(error).replace(asks, name), name) from None
+        inputs = {"input_ids": self._ids, "input_lengths": len(self._ids), "max_tokens": self._max_tokens}
+        if self._engine.tokenizer.end_id is not None and not self.body.ignore_eos:
+            inputs["end_id"] = self._engine.tokenizer.end_id
+        return {**inputs, "stream": True, **{SAMPLING[name].name: value for name, value in given.items()}}
+
+    async def _pieces(self) -> AsyncIterator[tuple[str, str | None, int]]:
+        """The answer's text as it comes: piece, why it ends (None: it goes on), tokens so far."""
+        stops = [self.body.stop] if isinstance(self.body.stop, str) else self.body.stop
+        text = Detokenizer(self._engine.tokenizer, stops, self.body.min_tokens or 0)
+        responses = self._engine.ask(self._id, self._arrays)
+        try:
+            async for result, error in responses:
+                if error is not None:
+                    raise error
+                is_final = bool(result.as_numpy("is_final").item())
+                piece, reason = text.add(result.as_numpy("output_ids").reshape(-1).tolist(), is_final), None
+                if text.stopped_by or is_final:
+                    is_full = len(text.ids) >= self._max_tokens and not text.stopped_by
+                    reason = "length" if is_full else "stop"
+                yield piece, reason, len(text.ids)
+                if reason:
+                    return
+        except (InferenceServerException, grpc.RpcError) as error:
+            meant, status, code = course_error(error, self._engine.url), 503, None
+            if isinstance(meant, Refused):
+                status, code = next((told for why, told in CAUSES.items() if re.search(why, str(meant))), (400, None))
+            raise OpenAIError(str(meant), self._prompt if code == TOO_LONG else None, status, code) from None
+        except asyncio.CancelledError:
+            if not self._engine.is_ending:  # the client has gone
+                raise
+            raise OpenAIError("The server ended before the answer did.", status=503) from None
+        finally:
+            self._engine.running.discard(responses)
+            responses.cancel()
+
+    async def whole(self) -> dict[str, Any]:
+        """The answer in one piece."""
+        pieces = [piece async for piece in self._pieces()]
+        said, (_, reason, number) = "".join(piece for piece, _, _ in pieces), pieces[-1]
+        content = {"message": {"role": "assistant", "content": said}} if self._is_chat else {"text": said}
+        choice = {"index": 0, **content, "logprobs": None, "finish_reason": reason}
+        return {**self._head, "choices": [choice], "usage": self._usage(number)}
+
+    async def events(self) -> AsyncIterator[str]:
+        """The answer as server-sent events. What goes wrong before the first is raised, and later is an event."""
+        wants_usage, number, has_begun = self.body.stream_options.get("include_usage"), 0, False
+        rest = {"usage": None} if wants_usage else {}
+
+        def chunk(delta: dict[str, str], reason: str | None = None) -> str:
+            content = {"delta": delta} if self._is_chat else {"text": delta.get("content", "")}
+            choice = {"index": 0, **content, "logprobs": None, "finish_reason": reason}
+            return _event({**self._head, "choices": [choice], **rest})
+
+        try:
+            async for piece, reason, so_far in self._pieces():
+                if self._is_chat and not has_begun:
+                    yield chunk({"role": "assistant", "content": ""})
+                has_begun, number = True, so_far
+                if piece:
+                    yield chunk({"content": piece})
+                if reason:
+                    yield chunk({}, reason)
+            if wants_usage:
+                yield _event({**self._head, "choices": [], "usage": self._usage(number)})
+        except OpenAIError as error:
+            if not has_begun:
+                raise
+            yield _event(error.body)
+        yield "data: [DONE]\n\n"
+
+    def _usage(self, number: int) -> dict[str, int]:
+        prompt = len(self._ids)
+        return {"prompt_tokens": prompt, "completion_tokens": number, "total_tokens": prompt + number}
+
+
+def check_model(name: str) -> None:
+    if name != ENGINE:
+        raise OpenAIError(f"There is no model {name!r} here, but {ENGINE!r}.", "model", 404, "model_not_found")
+
+
+def _event(content: dict[str, Any]) -> str:
+    return f"data: {json.dumps(content)}\n\n"
+
+
+def _json_object(data: bytes) -> dict[str, Any]:
+    """The fields of a body that are not null."""
+    try:
+        from_json(data, allow_inf_nan=False)  # knows a bound of depth, and that half a character is none
+        given = json.loads(data, object_pairs_hook=_unique)
+    except ValueError as error:
+        raise OpenAIError(f"The body is no JSON that can be read: {error}.") from None
+    if not isinstance(given, dict):
+        raise OpenAIError("The body is JSON, but no object: send {...} with the request's fields.")
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{name[:50]!r} is there twice in one object")
+        found[name] = value
+    return found
+
+
+def _invalid(error: ValidationError) -> OpenAIError:
+    """What is wrong, in a sentence; of a value that may be of several kinds, of the kind that it comes nearest to."""
+    first = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))
+    where = ".".join(str(place) for place in first["loc"] if not str(place).endswith(("str", "]")))
+    value = "" if first["type"] == "missing" else f"; it is {json.dumps(first['input'], default=str)[:100]}"
+    return OpenAIError(f"{where}: {first['msg']}{value}.", str(first["loc"][0]))
+
+
+# The engine -----------------------------------------------------------------------------------------------------------
+
+
+class Engine:
+    """The `tensorrt_llm` of a running Triton: its config, limits and tokenizer, and the one connection to it."""
+
+    def __init__(self, grpc_url: str, engine_dir: Path):
+        self.url = grpc_url
+        with Client(grpc_url, ENGINE) as client:
+            self.config = client.config()
+        if is_llmapi(self.config):
+            raise CourseError(
+                "OpenAI's protocol stands in front of the engine backend's tensorrt_llm, which takes tokens, and "
+                "llmapi takes text: leave out --contract llmapi. Of TensorRT-LLM itself, trtllm-serve speaks it."
+            )
+        if not self.config.model_transaction_policy.decoupled:
+            raise CourseError(
+                f"OpenAI's clients read answers as they are made, and {ENGINE} is not decoupled: set decoupled_mode to "
+                "true. It then refuses clients that wait for one whole response."
+            )
+        self.limits, self.tokenizer = read(engine_dir).build_config, load_tokenizer(engine_dir)
+        # What has more has too many tokens, whatever they are: it is not cut into them.
+        self.most_characters = self.limits.max_input_len * self.tokenizer.longest_token
+        self.running: set[Any] = set()
+        self.is_connected, self.is_ending = threading.Event(), False
+
+    @contextlib.asynccontextmanager
+    async def connected(self, _: Any) -> AsyncIterator[None]:
+        """The connection, in this event loop, for as long as the block lasts."""
+        async with triton.InferenceServerClient(self.url) as self._triton:
+            self._loop = asyncio.get_running_loop()
+            self.is_connected.set()
+            yield
+
+    def end(self) -> None:
+        """End what is running, whose clients are told so; from another thread."""
+        self.is_ending = True
+        self._loop.call_soon_threadsafe(lambda: [responses.cancel() for responses in self.running])
+
+    async def is_ready(self) -> bool:
+        """Whether Triton answers and its models are ready, this one among them."""
+        how = {"client_timeout": HEALTH_TIMEOUT_S}
+        with contextlib.suppress(InferenceServerException, grpc.RpcError):
+            return await self._triton.is_server_ready(**how) and await self._triton.is_model_ready(ENGINE, **how)
+        return False
+
+    def ask(self, name: str, arrays: dict[str, np.ndarray]) -> Any:
+        """The responses to a request that tritonclient gives, each with an error; whoever reads them cancels them."""
+
+        async def request() -> AsyncIterator[dict[str, Any]]:
+            outputs = [triton.InferRequestedOutput(name) for name in ("output_ids", "is_final")]
+            yield {"model_name": ENGINE, "inputs": tensors(arrays), "outputs": outputs, "request_id": name}
+
+        self.running.add(responses := self._triton.stream_infer(request()))
+        return responses
+
+
+# The server -----------------------------------------------------------------------------------------------------------
+
+
+class OpenAIServer:
+    """Listens on 127.0.0.1 in a thread of its own as long as the block lasts; running answers end with it.
+
+    Parameters
+    ----------
+    grpc_url : str
+        "host:port" of a Triton whose `tensorrt_llm` is decoupled.
+    engine_dir : path
+        Folder of the engine that it runs: tokenizer and limits.
+    port : int
+        0: a free one.
+    key : str, optional
+        Without it in `Authorization: Bearer …` every request under /v1 is refused.
+
+    Attributes
+    ----------
+    url : str
+        What OpenAI's clients call `base_url`.
+
+    Raises
+    ------
+    CourseError
+        The port is taken, or is none; nobody answers at the address; the model is not decoupled, or takes text.
+    """
+
+    def __init__(self, grpc_url: str, engine_dir: str | Path, port: int = 0, key: str | None = None):
+        self._engine = Engine(grpc_url, Path(engine_dir))
+        self._key, self._since = key, int(time.time())
+        self._most_bytes = BYTES_BESIDE_TEXT + BYTES_A_CHARACTER * self._engine.most_characters
+        listener = _listener(port)
+        self.url = f"http://{HOST}:{listener.getsockname()[1]}/v1"
+        ends: dict[str, Any] = {"timeout_keep_alive": KEEP_ALIVE_S, "timeout_graceful_shutdown": CLOSE_S}
+        self._uvicorn = uvicorn.Server(uvicorn.Config(self._application(), log_config=None, **ends))
+        self._thread = threading.Thread(target=self._uvicorn.run, args=([listener],), daemon=True, name="openai")
+
+    def __enter__(self) -> OpenAIServer:
+        self._thread.start()
+        self._engine.is_connected.wait()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._uvicorn.should_exit = True
+        self._engine.end()
+        self._thread.join()
+
+    def _application(self) -> fastapi.FastAPI:
+        # No pages for which a browser would fetch scripts, and no telemetry, whatever the environment says.
+        app = fastapi.FastAPI(lifespan=self._engine.connected, openapi_url=None, telemetry={"auto_configure": False})
+        app.add_exception_handler(HTTPException, _answer_error)
+        app.add_exception_handler(ClientDisconnect, _answer_error)
+        app.add_exception_handler(Exception, _answer_error)
+        app.add_api_route("/health", self._health, methods=["GET", "HEAD"])
+        v1 = fastapi.APIRouter(prefix="/v1", dependencies=[fastapi.Depends(self._check_key)])
+        v1.add_api_route("/models", self._models, methods=["GET", "HEAD"])
+        v1.add_api_route("/models/{name:path}", self._model, methods=["GET", "HEAD"])
+        v1.add_api_route("/chat/completions", self._complete, methods=["POST"])
+        v1.add_api_route("/completions", self._complete, methods=["POST"])
+        app.include_router(v1)
+        return app
+
+    async def _check_key(self, request: Request) -> None:
+        given = request.headers.get("Authorization", "").encode()
+        if self._key and not hmac.compare_digest(given, f"Bearer {self._key}".encode()):
+            raise OpenAIError("The API key is missing or wrong.", None, 401, "invalid_api_key")
+
+    async def _health(self) -> Response:
+        if not await self._engine.is_ready():
+            raise OpenAIError(f"The Triton at {self._engine.url} is gone, or its models are not ready.", None, 503)
+        return Response()
+
+    async def _models(self) -> dict[str, Any]:
+        return {"object": "list", "data": [await self._model(ENGINE)]}
+
+    async def _model(self, name: str) -> dict[str, Any]:
+        check_model(name)
+        return {"id": ENGINE, "object": "model", "created": self._since, "owned_by": "inflight"}
+
+    async def _complete(self, request: Request) -> Response:
+        data, is_chat = await _body(request, self._most_bytes), "/chat/" in request.url.path
+        completion = await asyncio.to_thread(Completion, data, is_chat, self._engine)
+        if not completion.body.stream:
+            return JSONResponse(await _unless_gone(request, completion.whole()))
+        events = completion.events()
+        first = await _unless_gone(request, anext(events))
+
+        async def all_events() -> AsyncIterator[str]:
+            yield first
+            async for event in events:
+                yield event
+
+        return StreamingResponse(all_events(), media_type="text/event-stream")
+
+
+def _listener(port: int) -> socket.socket:
+    if not 0 <= port < 1 << 16:
+        raise CourseError(f"There is no port {port}: give --openai-port a number up to 65535, or 0 for a free one.")
+    try:
+        return socket.create_server((HOST, port))
+    except OSError as error:
+        raise CourseError(
+            f"Port {port} cannot be listened on ({error.strerror}): give another --openai-port."
+        ) from None
+
+
+async def _body(request: Request, most_bytes: int) -> bytes:
+    media_type = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":  # which a page in a browser must ask for leave to send, and does not get
+        raise OpenAIError(f"The body's type is {media_type or 'not given'}: send Content-Type: application/json.")
+    data, length = bytearray(), int(request.headers.get("Content-Length", 0))
+    async for some in request.stream():
+        data += some
+        if max(length, len(data)) > most_bytes:
+            raise OpenAIError(f"The body has more than {most_bytes:,} bytes: shorten it.", None, 413)
+    return bytes(data)
+
+
+async def _unless_gone(request: Request, answer: Awaitable) -> Any:
+    """What `answer` gives; it is ended when the client goes away before."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    answering, leaving = asyncio.ensure_future(answer), asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            raise ClientDisconnect
+        return answering.result()
+    finally:
+        answering.cancel()
+        leaving.cancel()
+
+
+async def _answer_error(request: Request, error: Exception) -> Response:
+    """In OpenAI's form, whatever went wrong; of a fault of ours uvicorn logs the traceback."""
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=499)  # which nobody reads
+    if isinstance(error, OpenAIError):
+        return JSONResponse(error.body, error.status_code, error.headers)
+    if isinstance(error, HTTPException):  # no such path, or not with this method
+        body = OpenAIError(f"{error.detail}: {request.method} {request.url.path}.").body
+        return JSONResponse(body, error.status_code, error.headers)
+    return JSONResponse(
+        OpenAIError(f"The server failed on this request ({type(error).__name__}).", status=500).body, 500
+    )

@@ -1,0 +1,281 @@
+"""Lab 01's answers: blocks of 4 bits read and written, the KV cache of any model, engines, and what company changes."""
+
+import json
+import os
+import shutil
+import struct
+
+import numpy as np
+import pytest
+
+from inflight import engine
+from inflight.checkpoint import fetch, q4_1
+from inflight.engine import BuildConfig, Executor, Request
+from inflight.lessons.engine import grading as graders
+from inflight.notebook.parts import COURSES_OWN
+from tests.lessons.answers import SLOW, Answer, File, Made, of_the_lab, replaced
+
+# Told only where it is not kept; the answers around it are there, with four and with five in an iteration.
+FAR_FROM_BUDGET = {"1.5": ("requests in one iteration",)}
+
+
+# 1.1: a block is read -------------------------------------------------------------------------------------------------
+
+
+def halves(block):
+    return [byte & 15 for byte in block[4:]], [byte >> 4 for byte in block[4:]]
+
+
+def scales(block):
+    return struct.unpack("<2e", bytes(block[:4]))
+
+
+def decode(block):
+    d, m = scales(block)
+    low, high = halves(block)
+    return [d * q + m for q in low + high]
+
+
+def neighbours(block):
+    d, m = scales(block)
+    return [d * q + m for pair in zip(*halves(block)) for q in pair]
+
+
+def without_m(block):
+    return [weight - scales(block)[1] for weight in decode(block)]
+
+
+# 1.2: blocks are written ----------------------------------------------------------------------------------------------
+
+COURSES = (COURSES_OWN / "quantizer.py").read_text()
+WITH_LOOPS = """
+import struct
+
+import numpy as np
+
+
+def quantize(blocks):
+    made = []
+    for block in blocks.tolist():
+        least = min(block)
+        d = (max(block) - least) / 15
+        q = [round((weight - least) / d) if d else 0 for weight in block]
+        made.append(struct.pack("<2e", d, least) + bytes(q[i] | q[i + 16] << 4 for i in range(16)))
+    return np.frombuffer(b"".join(made), np.uint8).reshape(-1, 20)
+"""
+SEARCHED = "from inflight.checkpoint.q4_1 import quantize\n"
+GIVES = "import numpy as np\n\n\ndef quantize(blocks):\n    return {}\n"
+
+
+def quantizer(*changes):
+    return File(replaced(COURSES, *changes), "quantizer.py")
+
+
+PACKED = "q[:, :16] | q[:, 16:] << 4"
+
+
+# 1.3: the KV cache of any model ---------------------------------------------------------------------------------------
+
+
+def kv_bytes(config):
+    if "kv_lora_rank" in config:
+        return 2 * config["num_hidden_layers"] * (config["kv_lora_rank"] + config["qk_rope_head_dim"])
+    return 2 * llama_only(config | {"num_key_value_heads": config.get("num_key_value_heads", heads(config))}) // 2
+
+
+def heads(config):
+    return config["num_attention_heads"]
+
+
+def llama_only(config):
+    size = config.get("head_dim") or config["hidden_size"] // heads(config)
+    return 2 * 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * size
+
+
+def users(config, memory, tokens):
+    return int(memory // ((tokens + 31) // 32 * 32 * kv_bytes(config)))
+
+
+def without_kv_heads(config):
+    return llama_only(config | {"num_key_value_heads": heads(config)})
+
+
+def without_head_dim(config):
+    return kv_bytes({**config, "head_dim": config["hidden_size"] // heads(config)})
+
+
+# 1.4: an engine for a service -----------------------------------------------------------------------------------------
+
+FITS = {"max_batch_size": 16, "max_input_len": 200, "max_seq_len": 256, "max_num_tokens": 2048}
+INT8 = {"kv_cache_quant_algo": "INT8"}
+
+
+def variant(folder, to, quant_algo=None, **options):
+    """The same engine with other limits: here they are nothing but numbers in its config."""
+    shutil.copytree(folder, to)
+    content = json.loads((to / "config.json").read_text())
+    content["build_config"] |= options
+    if quant_algo:
+        content["build_config"]["quant_algo"] = quant_algo
+        content["pretrained_config"]["quantization"]["quant_algo"] = quant_algo
+    (to / "config.json").write_text(json.dumps(content))
+    return to
+
+
+def service(**options):
+    """An engine of the small model; there is memory for sixteen and a half users."""
+
+    def make(request, folder):
+        small = request.getfixturevalue("small_engine")
+        with Executor.load(variant(small, folder / "int8", **FITS, **INT8)) as executor:
+            memory = engine.read(small).weight_bytes + 16.5 * 256 / 32 * executor.model.block_bytes
+        request.getfixturevalue("monkeypatch").setattr(graders, "MEMORY", memory)
+        return variant(small, folder / "service", **FITS | INT8 | options)
+
+    return Made(make)
+
+
+# 1.5: what company changes --------------------------------------------------------------------------------------------
+
+
+def compare(executor, prompt, others):
+    together = executor.generate_all([Request(ids, request_output_len=32) for ids in (*others, prompt)])
+    return executor.generate(Request(prompt, request_output_len=32)).token_ids, np.array(together[-1].token_ids)
+
+
+def one_run_twice(executor, prompt, others):
+    words = executor.generate(Request(prompt, 32)).token_ids
+    return words, words
+
+
+def one_after_the_other(executor, prompt, others):
+    words = [executor.generate(Request(ids, 32)).token_ids for ids in (prompt, *others, prompt)]
+    return words[0], words[-1]
+
+
+def both_in_company(executor, prompt, others):
+    words = [executor.generate_all([Request(ids, 32) for ids in (prompt, *others)])[0].token_ids for _ in "ab"]
+    return words[0], words[1]
+
+
+def the_same_run(executor, prompt, others):
+    executor.generate_all([Request(ids, 32) for ids in (prompt, *others)])
+    words = executor.generate(Request(prompt, 32)).token_ids
+    return words, words
+
+
+def somebody_elses(executor, prompt, others):
+    words = executor.generate_all([Request(ids, 32) for ids in (prompt, *others)])
+    return executor.generate(Request(prompt, 32)).token_ids, words[-1].token_ids
+
+
+def too_short(executor, prompt, others):
+    words = executor.generate_all([Request(ids, 8) for ids in (prompt, *others)])[0].token_ids
+    return executor.generate(Request(prompt, 8)).token_ids, words
+
+
+def with_three_others(executor, prompt, others):
+    return compare(executor, prompt, others[:3])
+
+
+def comparing(function, **limits):
+    """With an engine of 16-bit activations that has room for a question."""
+    return Made(
+        lambda request, folder: (
+            function,
+            variant(request.getfixturevalue("small_engine"), folder / "own", **FITS | limits),
+        )
+    )
+
+
+def not_written(*_):
+    return None
+
+
+def of_the_course(quant_algo):
+    def make(request, folder):
+        default = engine.cached(fetch(), BuildConfig(), "cpu")
+        return not_written, variant(default, folder / "own", quant_algo) if quant_algo else default
+
+    return Made(make)
+
+
+SWAYED = [SLOW, pytest.mark.skipif(os.cpu_count() == 1, reason="on a single core company sways no engine")]
+ANSWERS = [
+    *of_the_lab("01_engine", {"1.1": "decode", "1.2": "quantizer.py", "1.3": "(kv_bytes, users_that_fit)"}),
+    Answer("1.1", "bit by bit", decode),
+    Answer("1.1", "the library's", lambda block: q4_1.dequantize(np.frombuffer(block, np.uint8)[None])[0]),
+    Answer("1.1", "zeros", lambda block: [0.0] * 32, "wrong", "0, where exactly 24"),
+    Answer("1.1", "bytes", lambda block: list(block), "wrong", "A block has 32 weights"),
+    Answer("1.1", "of one block", lambda block: decode(bytes(range(20))), "wrong", "0, where exactly 24"),
+    Answer("1.1", "neighbours", neighbours, "wrong", "are not neighbours"),
+    Answer("1.1", "high halves first", lambda block: decode(block)[16:] + decode(block)[:16], "wrong", "low halves"),
+    Answer("1.1", "m before d", lambda block: decode(block[2:4] + block[:2] + block[4:]), "wrong", "first two bytes are d"),
+    Answer("1.1", "without m", without_m, "wrong", "leave out m"),
+    Answer("1.1", "no numbers", lambda block: [np.nan] * 32, "wrong", "0, where exactly 24"),
+
+    Answer("1.2", "with loops", File(WITH_LOOPS)),
+    Answer("1.2", "the course's search", File("from inflight.checkpoint.q4_1 import quantize\n")),
+    Answer("1.2", "steps too wide, just inside", quantizer(("/ 15", "/ 15 * 1.01"))),
+    Answer("1.2", "steps too wide, just outside", quantizer(("/ 15", "/ 15 * 1.015")), "partly", "bell curve not right yet, outliers not"),
+    Answer("1.2", "zeros", File(GIVES.format("np.zeros((len(blocks), 20), np.uint8)")), "wrong", "at most"),
+    Answer("1.2", "the weights", File(GIVES.format("blocks")), "wrong", "yours is float32 [256, 32]"),
+    Answer("1.2", "cut", quantizer(("np.rint(", "np.floor(")), "partly", "0.5 steps too low"),
+    Answer("1.2", "sixteen steps", quantizer(("/ 15", "/ 16")), "partly", "15 steps from the smallest"),
+    Answer("1.2", "neighbours", quantizer((PACKED, "q[:, ::2] | q[:, 1::2] << 4")), "partly", "not neighbours"),
+    Answer("1.2", "m before d", quantizer(("np.stack([d, m]", "np.stack([m, d]")), "wrong", "first two bytes are d"),
+    Answer("1.2", "high halves first", quantizer((PACKED, "q[:, 16:] | q[:, :16] << 4")), "partly", "low halves come first"),
+    Answer("1.2", "no range", File(WITH_LOOPS.replace(" if d else 0", "")), "partly",
+           "all alike not right yet. answer.py, line 12: ZeroDivisionError"),
+    Answer("1.2", "an empty file", File(""), "wrong", "it defines no quantize"),
+    Answer("1.2", "no Python", File("def quantize(blocks)"), "wrong", "answer.py, line 1: SyntaxError"),
+    Answer("1.2", "no file", "nowhere.py", "wrong", "There is no file"),
+
+    Answer("1.3", "one formula", (kv_bytes, users)),
+    Answer("1.3", "numbers of NumPy", (lambda config: np.float64(kv_bytes(config)), lambda *asked: np.int64(users(*asked)))),
+    Answer("1.3", "one function", (kv_bytes, not_written), "partly", "latent ✓, whole blocks still open"),
+    Answer("1.3", "a guess", (kv_bytes, lambda *rest: 57), "partly", "whole blocks not right yet"),
+    Answer("1.3", "no blocks", (kv_bytes, lambda config, memory, tokens: memory // (tokens * kv_bytes(config))), "partly",
+           "A block belongs to one user"),
+    Answer("1.3", "rounded down", (kv_bytes, lambda config, memory, tokens: memory // (tokens // 32 * 32 * kv_bytes(config))),
+           "partly", "A block belongs to one user"),
+    Answer("1.3", "keys alone", (lambda config: kv_bytes(config) // 2, users), "partly", "KV heads not right yet"),
+    Answer("1.3", "Llama's", (llama_only, users), "partly", "latent not right yet"),
+    Answer("1.3", "no KV heads", (without_kv_heads, users), "partly", "KV heads not right yet"),
+    Answer("1.3", "no head_dim", (without_head_dim, users), "partly", "head_dim not right yet"),
+
+    Answer("1.4", "as handed out", None, "not done yet"),
+    Answer("1.4", "the solution", service(), says="users in one iteration: yours 16"),
+    Answer("1.4", "with more tokens an iteration", service(max_num_tokens=4096)),
+    Answer("1.4", "fifteen users", service(max_batch_size=15), "partly", "users in one iteration: 15, where at least 16"),
+    Answer("1.4", "a slot too many", service(max_batch_size=17), "partly", "users ✓, answers ✓, memory not right yet"),
+    Answer("1.4", "sixteen tokens", service(max_num_tokens=16), "wrong", "max_input_len (200)"),
+    Answer("1.4", "a cache of 16 bits", service(kv_cache_quant_algo=None), "partly", "memory not right yet"),
+    Answer("1.4", "too short a sequence", service(max_seq_len=240), "partly", "answers not right yet"),
+    Answer("1.4", "settings", {"max_batch_size": 16}, "wrong"),
+    Answer("1.4", "no folder", "/nowhere", "wrong"),
+
+    Answer("1.5", "as handed out", (not_written, None), "not done yet"),
+    Answer("1.5", "the solution", comparing(compare)),
+    Answer("1.5", "in arrays, four slots", comparing(lambda *given: list(map(np.array, compare(*given))), max_batch_size=4)),
+    Answer("1.5", "no engine", (compare, None), "partly", "the comparison ✓, the engine still open"),
+    Answer("1.5", "a folder that is none", (compare, "/nowhere"), "partly", "the comparison ✓, the engine not right yet"),
+    Answer("1.5", "one slot", comparing(compare, max_batch_size=1), "partly", "never has company"),
+    Answer("1.5", "three slots", comparing(compare, max_batch_size=3), "partly", "your engine: 3, where at least 4"),
+    *(
+        Answer("1.5", name, (function, None), "wrong", says)
+        for name, function, says in (
+            ("zeros", lambda *_: ([0] * 32, [0] * 32), "requests in one iteration: 0"),
+            ("one run twice", one_run_twice, "requests in one iteration: 1, where at least 5"),
+            ("one after the other", one_after_the_other, "requests in one iteration: 1, where at least 5"),
+            ("three others", with_three_others, "requests in one iteration: 4, where at least 5"),
+            ("both in company", both_in_company, "with nobody beside it"),
+            ("the same run", the_same_run, "return the second run's"),
+            ("somebody else's", somebody_elses, "is the second to `prompt`?"),
+            ("too short", too_short, "must have 32 tokens"),
+            ("a number", lambda *_: 57, "two lists"),
+        )
+    ),
+    Answer("1.5", "the course's model, with activations of 8 bits", of_the_course(None), "wrong", "rounds activations", SWAYED),
+    Answer("1.5", "the course's model, with activations as they are", of_the_course("W4A16"), "partly", "the engine ✓", SWAYED),
+]  # fmt: skip

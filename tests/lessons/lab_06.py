@@ -1,0 +1,233 @@
+"""Lab 06's answers: batches on paper, settings for a budget, a library in C, an idle model, a search's winner."""
+
+import re
+
+import numpy as np
+import pandas as pd
+
+from inflight.lessons.batchers import on_paper
+from inflight.notebook.parts import COURSES_OWN
+from tests.lessons.answers import SERVER, SLOW, Answer, File, of_the_lab, replaced, written
+
+MOST, DELAY = "max_batch_size", "dynamic_batching.max_queue_delay_microseconds"
+
+
+def right_sizes(arrivals_ms, delay_ms, max_batch_size, fixed_ms, item_ms):
+    """One arrival after the other, as another than the solution might write it."""
+    batches, free_ms, place = [], 0, 0
+    while place < len(arrivals_ms):
+        leaves_ms = max(free_ms, arrivals_ms[place] + delay_ms)
+        last = place + max_batch_size - 1
+        if last < len(arrivals_ms) and arrivals_ms[last] < leaves_ms:
+            leaves_ms = max(free_ms, arrivals_ms[last])
+        size = 1
+        while size < max_batch_size and place + size < len(arrivals_ms) and arrivals_ms[place + size] <= leaves_ms:
+            size += 1
+        batches.append(size)
+        place, free_ms = place + size, leaves_ms + fixed_ms + item_ms * size
+    return batches
+
+
+def changed(**fixed):
+    """`right_sizes` with some of its parameters taken for something else."""
+    names = ("arrivals_ms", "delay_ms", "max_batch_size", "fixed_ms", "item_ms")
+    return lambda *values: right_sizes(**{**dict(zip(names, values, strict=True)), **fixed})
+
+
+def right_idle(requests, executions):
+    """As intervals, not as moments: what of the waiting is left when the batches are cut out of it."""
+    spans = executions.set_index("execution")["start_s"]
+    waits = []
+    for row in requests.itertuples():
+        waits.append((row.sent_s, row.answered_s if pd.isna(row.execution) else spans[row.execution]))
+    joined = []
+    for begin, end in sorted(waits):
+        if joined and begin <= joined[-1][1]:
+            joined[-1][1] = max(end, joined[-1][1])
+        else:
+            joined.append([begin, end])
+    idle_s = 0.0
+    for begin, end in joined:
+        idle_s += end - begin
+        for row in executions.itertuples():
+            idle_s -= max(0.0, min(end, row.end_s) - max(begin, row.start_s))
+    return 1000 * idle_s
+
+
+def waits_out_the_delay(arrivals_ms, delay_ms, max_batch_size, fixed_ms, item_ms):
+    """A batch waits for its delay also where it is full."""
+    waiting, free_ms, sizes = list(arrivals_ms), 0, []
+    while waiting:
+        leaves_ms = max(free_ms, waiting[0] + delay_ms)
+        size = min(max_batch_size, sum(arrival <= leaves_ms for arrival in waiting))
+        sizes, waiting, free_ms = [*sizes, size], waiting[size:], leaves_ms + fixed_ms + item_ms * size
+    return sizes
+
+
+def leaves_with_the_newest(arrivals_ms, delay_ms, max_batch_size, fixed_ms, item_ms):
+    """The delay counts from the newest request: each that comes makes the batch wait anew."""
+    waiting, free_ms, sizes = list(arrivals_ms), 0, []
+    while waiting:
+        size, leaves_ms = 1, max(free_ms, waiting[0] + delay_ms)
+        while size < min(max_batch_size, len(waiting)) and waiting[size] <= leaves_ms:
+            leaves_ms, size = max(leaves_ms, waiting[size] + delay_ms), size + 1
+        sizes, waiting, free_ms = [*sizes, size], waiting[size:], leaves_ms + fixed_ms + item_ms * size
+    return sizes
+
+
+def misses_a_tie(arrivals_ms, delay_ms, max_batch_size, fixed_ms, item_ms):
+    """A request that comes at the very moment at which a batch leaves is not in it."""
+    waiting, free_ms, sizes = list(arrivals_ms), 0, []
+    while waiting:
+        full_ms = waiting[max_batch_size - 1] if len(waiting) >= max_batch_size else waiting[0] + delay_ms
+        leaves_ms = max(free_ms, min(full_ms, waiting[0] + delay_ms))
+        is_full = leaves_ms == full_ms and len(waiting) >= max_batch_size
+        size = max_batch_size if is_full else max(1, sum(arrival < leaves_ms for arrival in waiting))
+        size = min(size, max_batch_size)
+        sizes, waiting, free_ms = [*sizes, size], waiting[size:], leaves_ms + fixed_ms + item_ms * size
+    return sizes
+
+
+def gaps(requests, executions):
+    return 1000 * (executions["start_s"] - executions["end_s"].shift()).clip(lower=0).sum()
+
+
+def without_the_rejected(requests, executions):
+    return right_idle(requests[requests["outcome"] == "answered"], executions)
+
+
+def each_for_itself(requests, executions):
+    return sum(right_idle(requests[requests["request"] == number], executions) for number in requests["request"])
+
+
+def right_winner(rounds, budget_ms):
+    """Without pandas, row by row."""
+    speeds, late = {}, set()
+    for report in rounds:
+        for row in report.itertuples():
+            speeds.setdefault(row.config, []).append(row.throughput)
+            late |= {row.config} if row.latency_ms_p99 > budget_ms else set()
+    left = {config: each for config, each in speeds.items() if config not in late}
+    for config, own in left.items():
+        if all(min(own) > max(other) for name, other in left.items() if name != config):
+            return config
+    return "none"
+
+
+def best_of(report, budget_ms):
+    kept = report[report["latency_ms_p99"] <= budget_ms]
+    return kept.loc[kept["throughput"].idxmax(), "config"] if len(kept) else "none"
+
+
+def wins_each_round(rounds, budget_ms):
+    names = {best_of(report, budget_ms) for report in rounds}
+    return names.pop() if len(names) == 1 else "none"
+
+
+def by_the_mean(rounds, budget_ms):
+    means = pd.concat(rounds).groupby("config")[["throughput", "latency_ms_p99"]].mean()
+    means = means[means["latency_ms_p99"] <= budget_ms]
+    return means["throughput"].idxmax() if len(means) else "none"
+
+
+def without_a_budget(rounds, budget_ms):
+    return right_winner(rounds, 10**9)
+
+
+def late_ones_are_rivals(rounds, budget_ms):
+    name = right_winner(rounds, 10**9)
+    return name if name == right_winner(rounds, budget_ms) else "none"
+
+
+def winner_of_two(rounds, budget_ms):
+    return right_winner(rounds[:2], budget_ms)
+
+
+def idle_between_all(requests, executions):
+    return 1000 * (executions["start_s"] - executions["end_s"].shift()).clip(lower=0).sum()
+
+
+# Exercise 6.3: the library --------------------------------------------------------------------------------------------
+
+FAR_FROM_BUDGET = {
+    "6.3": ("requests sent away", "pieces of memory")
+}  # a Triton a row: only the coarse faults are there
+COURSES = (COURSES_OWN / "batching.c").read_text(encoding="utf-8")
+RULE = re.search(r"\*should_include = batch->num_requests == 0.*?;", COURSES, re.S)[0]
+
+
+def library(*changes):
+    return File(replaced(COURSES, *changes), "batching.c")
+
+
+def with_rule(rule):
+    return library((RULE, f"*should_include = {rule};"))
+
+
+ANSWERS = [
+    *of_the_lab("06_batchers", {"6.1": "batch_sizes", "6.2": "settings", "6.4": "idle_ms", "6.5": "winner"}),
+    Answer("6.1", "one arrival after the other", right_sizes),
+    Answer("6.1", "an array of floats", lambda *case: np.array(right_sizes(*case), float)),
+    Answer("6.1", "misses a tie", misses_a_tie),
+    Answer("6.1", "no batches", lambda arrivals, *_: [1] * len(arrivals), "wrong", "a busy model not right yet"),
+    Answer("6.1", "no limit", changed(max_batch_size=99), "partly", "max_batch_size not right yet"),
+    Answer("6.1", "no delay", lambda arrivals, delay, *rest: on_paper(arrivals, 0, *rest).sizes, "partly",
+           "no delay ✓, max_batch_size ✓, the delay not right yet, a full batch not right yet, a busy "),
+    Answer("6.1", "a model that is never busy", changed(fixed_ms=0, item_ms=0), "partly", "no delay not right yet, max_batch_size not right yet"),
+    Answer("6.1", "a full batch waits", waits_out_the_delay, "partly", "the delay ✓, a full batch not right yet"),
+    Answer("6.1", "too far", lambda arrivals, *_: [arrivals[99]], "wrong", "IndexError"),
+    Answer("6.1", "the newest decides", leaves_with_the_newest, "partly", "the delay not right yet"),
+
+    Answer("6.2", "a delay alone", {DELAY: 120_000}),
+    Answer("6.2", "numbers of NumPy", {DELAY: np.float64(120_000), MOST: np.int64(8)}),
+    Answer("6.2", "strings", {MOST: "16", DELAY: "140000"}),
+    Answer("6.2", "batch, just inside", {DELAY: 65_000}),
+    Answer("6.2", "batch, just outside", {DELAY: 62_000}, "wrong", "requests a batch: 2.96, where at least 3"),
+    Answer("6.2", "P95, just inside", {DELAY: 236_000}),
+    Answer("6.2", "P95, just outside", {DELAY: 240_000}, "wrong", "P95: 303 ms, where at most 300 ms"),
+    Answer("6.2", "alone, just inside", {DELAY: 256_000}, "wrong", "alone: yours 300 ms"),
+    Answer("6.2", "alone, just outside", {DELAY: 257_000}, "wrong", "alone: yours 301 ms"),
+    Answer("6.2", "no delay", {DELAY: 0}, "wrong", "at least 3"),
+    Answer("6.2", "a delay of a day", {DELAY: 86_400_000_000}, "wrong", "comes alone"),
+    Answer("6.2", "another setting", {"item_ms": 0, DELAY: 125_000}, "wrong", "'item_ms'"),
+    Answer("6.2", "a word", {DELAY: "long"}, "wrong", "each is a whole number"),
+    Answer("6.2", "no batch", {MOST: 0}, "wrong", "at least 1"),
+
+    Answer("6.3", "the solution", File(written("06_batchers", "solutions", "batching.c"), "batching.c"), marks=[SERVER]),
+    Answer("6.3", "as handed out", File(written("06_batchers", "labs", "batching.c"), "batching.c"), "not done yet"),
+    Answer("6.3", "a comment of the lab is left", library(("free(userp);", "free(userp);  /* your code */")),
+           marks=[SERVER]),
+    Answer("6.3", "no file", "nothing.c", "not done yet"),
+    Answer("6.3", "no C", library(("calloc(1, sizeof(Batch));", "calloc(1, sizeof(Batch))")), "wrong", "batching.c, line"),
+    Answer("6.3", "three functions", library(("TRITONBACKEND_ModelBatchFinalize", "finalize")), "wrong",
+           "ModelBatchFinalize"),
+    Answer("6.3", "by number", with_rule("batch->num_requests < 8"), "wrong", "batches over the limit: ", [SERVER]),
+    Answer("6.3", "alone", with_rule("batch->num_requests == 0"), "wrong", "sent away though they fit: ", [SERVER]),
+    Answer("6.3", "always", with_rule("true"), "wrong", "batches over the limit: ", [SERVER, SLOW]),
+    Answer("6.3", "without the newcomer", with_rule("batch->longest * (batch->num_requests + 1) <= LIMIT"), "wrong",
+           "batches over the limit: ", [SERVER, SLOW]),
+    Answer("6.3", "less", with_rule("batch->num_requests == 0 || longest * (batch->num_requests + 1) < LIMIT"), "wrong",
+           "sent away", [SERVER, SLOW]),
+    Answer("6.3", "never", with_rule("false"), "wrong", "may always join", [SERVER, SLOW]),
+    Answer("6.3", "keeps", library(("  free(userp);\n", "  (void)userp;\n")), "wrong", "not freed", [SERVER, SLOW]),
+    Answer("6.3", "a pointer", library(("*userp = calloc(1, sizeof(Batch));", "*userp = (void*)8;")), "wrong",
+           "answered", [SERVER, SLOW]),
+
+    Answer("6.4", "as intervals", right_idle),
+    Answer("6.4", "a constant", lambda *_: 300, "partly", "somebody waits ✓"),
+    Answer("6.4", "all gaps", idle_between_all, "partly",
+           "a gap in which somebody waits ✓, a gap in which nobody waits not right yet"),
+    Answer("6.4", "without the rejected", without_the_rejected, "partly", "somebody rejected not right yet"),
+    Answer("6.4", "each for itself", each_for_itself, "partly", "two who wait at once not right yet"),
+    Answer("6.4", "in seconds", lambda *tables: right_idle(*tables) / 1000, "partly", "somebody waits not right yet"),
+
+    Answer("6.5", "row by row", right_winner),
+    Answer("6.5", "none", lambda *_: "none", "partly", "'none'"),
+    Answer("6.5", "of one round", lambda rounds, budget_ms: best_of(rounds[0], budget_ms), "partly",
+           "too late in one round not right yet"),
+    Answer("6.5", "wins each round", wins_each_round, "partly", "rounds that overlap not right yet"),
+    Answer("6.5", "by the mean", by_the_mean, "partly", "rounds that overlap not right yet"),
+    Answer("6.5", "no budget", without_a_budget, "partly", "the fastest is too late not right yet"),
+    Answer("6.5", "late ones are rivals", late_ones_are_rivals, "partly", "the fastest is too late not right yet"),
+    Answer("6.5", "of two rounds", winner_of_two, "partly", "three rounds not right yet"),
+]  # fmt: skip

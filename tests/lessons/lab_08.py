@@ -1,0 +1,231 @@
+"""Lab 08's answers: tokens on paper, a cache for one head, settings for ten streams, models with few slots."""
+
+import numpy as np
+import pandas as pd
+
+from inflight.errors import CourseError
+from inflight.lessons.iterative_gpt2 import grading
+from inflight.models import gpt2_checkpoint
+from inflight.notebook.parts import COURSES_OWN
+from inflight.triton import repository
+from inflight.triton.server import Server
+from tests.lessons.answers import SERVER, SLOW, Answer, File, Made, of_the_lab, replaced
+
+
+def padded(prompts, answer):
+    return len(prompts) * (max(prompts) * answer + answer * (answer - 1) // 2)
+
+
+def without(prompts, answer):
+    return sum(prompts) * answer + len(prompts) * answer * (answer - 1) // 2
+
+
+def with_cache(prompts, answer):
+    return sum(prompts) + len(prompts) * (answer - 1)
+
+
+def attend(query, keys, values):
+    weights = np.exp(np.array(keys) @ query / 2)
+    return weights / weights.sum() @ np.array(values)
+
+
+def next_token(x, query, key, value, cache):
+    for name, function in (("k", key), ("v", value)):
+        cache.setdefault(name, []).append(function(x))
+    return attend(query(x), cache["k"], cache["v"])
+
+
+def without_itself(x, query, key, value, cache):
+    keys, values = cache.setdefault("k", []), cache.setdefault("v", [])
+    result = attend(query(x), keys, values) if keys else value(x)
+    keys.append(key(x))
+    values.append(value(x))
+    return result
+
+
+SHARED = {}
+
+
+def one_cache_for_all(x, query, key, value, cache):
+    return next_token(x, query, key, value, SHARED)
+
+
+def all_again(x, query, key, value, cache):
+    texts = cache.setdefault("texts", [])
+    texts.append(x)
+    return attend(query(x), [key(each) for each in texts], [value(each) for each in texts])
+
+
+def arrays_that_grow(x, query, key, value, cache):
+    for name, function in (("k", key), ("v", value)):
+        row = function(x)[None]
+        cache[name] = np.concatenate([cache[name], row]) if name in cache else row
+    return attend(query(x), cache["k"], cache["v"]).tolist()
+
+
+def newest_alone(x, query, key, value, cache):
+    return value(x) + 0 * key(x) + 0 * query(x)
+
+
+def passes(*members, computed=1):
+    """A log in which each pass has these sequences."""
+    rows = [(number, sequence) for number, sequences in enumerate(members, 1) for sequence in sequences]
+    return pd.DataFrame(rows, columns=["iteration", "sequence"]).assign(computed=computed)
+
+
+TEN = range(1, 11)
+IN_TURN = passes(*(TEN[:4], TEN[4:8], (9, 10, 1, 2), TEN[2:6], TEN[6:]) * 12)  # 24 tokens each
+ONE_BY_ONE = passes(*((number,) for number in TEN for _ in range(24)))
+FOUR_THEN_FOUR = passes(*(group for group in (TEN[:4], TEN[4:8], TEN[8:]) for _ in range(24)))
+
+
+def all_projections_again(x, query, key, value, cache):
+    past = cache.setdefault("past", [])
+    past.append(x)
+    return attend(query(x), [key(one) for one in past], [value(one) for one in past])
+
+
+# 8.3: settings --------------------------------------------------------------------------------------------------------
+
+SETTINGS = {"max_batch_size": 4, "sequence_batching.oldest.max_candidate_sequences": 10, "kv_cache_slots": 10}
+
+
+def seen(found):
+    """The settings, judged by this log, or by what the server said."""
+
+    def passes_with(server, settings):
+        if isinstance(found, CourseError):
+            raise found
+        return found
+
+    def make(request, folder):
+        request.getfixturevalue("monkeypatch").setattr(grading, "passes_with", passes_with)
+        return SETTINGS, None
+
+    return Made(make)
+
+
+def measured(settings):
+    """The settings, on a server."""
+
+    def make(request, folder):
+        model = {"gpt2_checkpoint_dir": gpt2_checkpoint.find("course-gpt2"), "iteration_log_path": folder / "log.jsonl"}
+        server = Server(repository.assemble(folder / "repo", models=("iterative-gpt2",), **model)).start()
+        request.addfinalizer(server.stop)
+        return settings, server
+
+    return Made(make)
+
+
+# 8.4: models ----------------------------------------------------------------------------------------------------------
+
+COURSES = (COURSES_OWN / "gpt2_model.py").read_text()
+STEP = """        attend = partial(self.attend, texts)
+        tokens = self.network.next_tokens(ids, positions, last, attend)
+"""
+WITH_SLOT = COURSES[COURSES.index("        for number in numbers:") : COURSES.index("    def forget_those_who_left")]
+FORGET = """        text = self.texts.pop(number)
+        if text.slot is not None:
+            self.free.append(text.slot)
+"""
+SET_OF_SLOTS = """        for number in numbers:
+            text = self.texts[number]
+            if text.slot is None and self.free:
+                text.slot = min(self.free)
+                self.free.remove(text.slot)
+        return [one for one in self.texts if one in numbers and self.texts[one].slot is not None]
+
+"""
+
+
+def model(*changes):
+    return File(replaced(COURSES, *changes), "model.py")
+
+
+def keeps(items):
+    """Keeps so much more of one text of eleven."""
+    keep = f"                    self.begun += 1\n                    self.kept += [0] * {items} * (self.begun % 11 == 0)\n"
+    begins = "                    self.texts[number] = self.begin(request)\n"
+    return model(
+        ("        self.texts = {}", "        self.kept, self.begun, self.texts = [], 0, {}"), (begins, keep + begins)
+    )
+
+
+def split(calls):
+    """So many calls have two passes where one is enough."""
+    step = "            tokens = self.step([self.texts[number] for number in computed])\n"
+    in_two = """            self.split = getattr(self, "split", 0) + (len(computed) > 1)
+            texts = [self.texts[number] for number in computed]
+            first = 1 if len(texts) > 1 and self.split <= CALLS else 0
+            tokens = [*(self.step(texts[:first]) if first else ()), *self.step(texts[first:])]
+"""
+    return model((step, in_two.replace("CALLS", str(calls))))
+
+
+NOBODYS = """        if not hasattr(self, "is_first"):
+            self.is_first = False
+            self.network.next_tokens([7], [0], [0], lambda layer, projected: projected[:, 2])
+"""
+ANSWERS = [
+    *of_the_lab(
+        "08_iterative_gpt2",
+        {"8.1": "(padded, without_cache, with_cache)", "8.2": "next_token", "8.4": "model.py"},
+    ),
+    Answer("8.1", "without loops", (padded, without, with_cache)),
+    Answer("8.1", "of NumPy", (lambda *given: np.int64(padded(*given)), lambda *given: float(without(*given)), with_cache)),
+    Answer("8.1", "one formula for two", (padded, padded, with_cache), "partly", "padded ✓, without a cache not right yet"),
+    Answer("8.1", "the last token too", (padded, without, lambda prompts, answer: sum(prompts) + len(prompts) * answer),
+           "partly", "with a cache not right yet"),
+    Answer("8.1", "a constant", [lambda *_: 57] * 3, "wrong", "57, where exactly"),
+    Answer("8.1", "one written", (padded, lambda *_: None, lambda *_: None), "partly",
+           "padded ✓, without a cache still open, with a cache still open"),
+
+    Answer("8.2", "lists", next_token),
+    Answer("8.2", "arrays that grow", arrays_that_grow),
+    Answer("8.2", "without itself", without_itself, "partly", "attends to itself too"),
+    Answer("8.2", "one cache for all", one_cache_for_all, "partly", "each text to its own cache alone"),
+    Answer("8.2", "all again", all_again, "partly", "tokens projected: "),
+    Answer("8.2", "all projections again", all_projections_again, "partly",
+           "one projection each not right yet, the result ✓. tokens projected: "),
+    Answer("8.2", "the newest alone", newest_alone, "partly", "the result not right yet"),
+
+    Answer("8.3", "ten in turn", seen(IN_TURN)),
+    Answer("8.3", "the solution", measured(SETTINGS), marks=[SERVER, SLOW]),
+    Answer("8.3", "as handed out", ({}, None), "not done yet"),
+    Answer("8.3", "four in a pass alone", measured({"max_batch_size": 4}), "partly", "began after another had ended: ",
+           [SERVER, SLOW]),
+    Answer("8.3", "ten in a pass", seen(passes(*[TEN] * 24)), "partly", "streams in the fullest pass: 10, where exactly 4"),
+    Answer("8.3", "one by one", seen(ONE_BY_ONE), "partly", "streams in the fullest pass: 1, where exactly 4"),
+    Answer("8.3", "four, then four", seen(FOUR_THEN_FOUR), "partly", "began after another had ended: 6, where exactly 0"),
+    Answer("8.3", "no cache", seen(IN_TURN.assign(computed=20)), "partly", "tokens computed twice: 4,370, where exactly 0"),
+    Answer("8.3", "a field that is not there", seen(CourseError("The model has no field x.\nLast lines of the log:")), "wrong",
+           "Not right yet. The model has no field x."),
+
+    Answer("8.4", "the lowest slot, in the order of their start", model((WITH_SLOT, SET_OF_SLOTS)), marks=[SLOW]),
+    Answer("8.4", "who is cancelled in the call gets no token",
+           model(("self.with_slot(batch)", "[one for one in self.with_slot(batch) if not batch[one].is_cancelled()]"))),
+    Answer("8.4", "passes, just inside", split(2)),
+    Answer("8.4", "passes, just outside", split(3), "wrong", "forward passes: "),
+    Answer("8.4", "keeps, just inside", keeps(100)),
+    Answer("8.4", "keeps, just outside", keeps(101), "wrong", "more kept after the same texts once more: 101"),
+    Answer("8.4", "a slot too many", model(("SLOTS = 4", "SLOTS = 5")), "wrong", "texts in the fullest pass: 5"),
+    Answer("8.4", "nowhere", "nowhere/model.py", "wrong", "model.py"),
+    Answer("8.4", "no slot comes back", model((FORGET, "        self.texts.pop(number)\n")), "wrong", "none gets a token"),
+    Answer("8.4", "no slot comes back from who left",
+           model(("            if self.texts[number].sender.is_cancelled():", "            if False:")), "wrong",
+           "none gets a token", [SLOW]),
+    Answer("8.4", "nobody waits", model((" and self.free:", ":")), "wrong", "model.py, line", [SLOW]),
+    Answer("8.4", "one at a time", model((WITH_SLOT, WITH_SLOT.rstrip() + "[:1]\n\n")), "wrong", "forward passes", [SLOW]),
+    Answer("8.4", "one slot for all", model(("self.free.pop()\n", "0\n")), "wrong", "answers that differ", [SLOW]),
+    Answer("8.4", "forgets who is in the call", model(("if number not in batch]:\n", "]:\n")), "wrong", "KeyError", [SLOW]),
+    Answer("8.4", "the text stays elsewhere",
+           model(("self.texts[number] = self.begin(request)",
+                  "self.texts[number] = self.begin(request)\n                    self.all_texts = "
+                  "[*getattr(self, 'all_texts', []), self.texts[number].ids]")), "wrong", "more kept", [SLOW]),
+    Answer("8.4", "a token for nobody", model((STEP, NOBODYS + STEP)), "wrong", "tokens computed: 124, where at most 123"),
+    Answer("8.4", "computes all again", model(("text.cached = len(text.ids)", "pass")), "wrong", "tokens computed", [SLOW]),
+    Answer("8.4", "constant", model((STEP, "        tokens = [7] * len(texts)\n")), "wrong", "answers that differ", [SLOW]),
+    Answer("8.4", "who waits is sent away", model(("if number in self.texts:", "if number in computed:")), "wrong",
+           "was released after 0", [SLOW]),
+    Answer("8.4", "no last response", model(("flags=FINAL if is_last else 0", "flags=0")), "wrong", "without FINAL", [SLOW]),
+]  # fmt: skip

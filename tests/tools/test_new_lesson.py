@@ -1,0 +1,217 @@
+"""A lesson is added by its own folders, an entry in the syllabus, an instructor's page and its tests: nothing else."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import nbformat
+import pytest
+
+from inflight.notebook import guide, syllabus
+from inflight.paths import COURSE
+from tests.browser import needs_chromium
+
+pytestmark = [needs_chromium, pytest.mark.browser, pytest.mark.slow]  # its picture is drawn
+
+TREE = ("assets", "inflight", "labs", "lessons", "notebooks", "solutions", "tests", "tools")
+NUMBER, NAME = "10", "10_counting"
+ENTRY = """
+[[lesson]]
+name = "10_counting"
+part = "Look underneath"
+title = "Counting"
+question = "How many slots stay empty?"
+minutes = 5
+parts = { counter = "counter.py" }
+"""
+LECTURE = """# %% [markdown]
+# # {heading}
+#
+# **{question}** {navigation}
+
+# %%
+import pandas as pd
+
+from inflight.lessons import counting
+from inflight.notebook import charts
+
+# %% [markdown]
+# ## Count
+#
+# Of eight slots some stay empty.
+
+# %%
+tokens = pd.DataFrame({"slot": range(8), "tokens": [9, 9, 9, 0, 0, 0, 0, 0]})
+charts.show(counting.slots(tokens), "Three slots of eight have tokens.")
+"""
+LAB = """# %% [markdown]
+# # {heading}
+#
+# {minutes} minutes, *Core* {core}. {navigation}
+
+# %%
+import tempfile
+
+from inflight.notebook import check, parts
+
+work = tempfile.mkdtemp()
+
+# %% [markdown]
+# ## Exercise 10.1: empty slots
+#
+# *Core · importance 3/5 · difficulty 1/5 · 10 minutes*
+
+# %%
+def empty(slots, guests):
+    # BEGIN SOLUTION
+    # LAB: ...
+    return max(0, slots - guests)
+    # END SOLUTION
+
+# %%
+check("10.1", empty)
+
+# %% [markdown]
+# ## Exercise 10.2: a counter of your own
+#
+# *Core · importance 3/5 · difficulty 1/5 · 10 minutes*
+
+# %% tags=["part:counter.py"]
+# %%writefile {work}/counter.py
+def count(slots, guests):
+    # BEGIN SOLUTION
+    # LAB: raise NotImplementedError
+    return max(0, slots - guests)
+    # END SOLUTION
+
+# %%
+check("10.2", f"{work}/counter.py")
+
+# %%
+print(parts.part("counter"))
+"""
+GRADING = '''"""The graders of lab 10."""
+
+import runpy
+
+from inflight.notebook.findings import Case, asked
+from inflight.notebook.checks import grades
+
+CASES = [Case((8, 3), right=5, hint="Guests take a slot each."), Case((2, 5), right=0, hint="No slot is empty.")]
+
+
+@grades("10.1", "More guests than slots leave none empty.")
+def _empty(function, choose):
+    return asked(function, CASES)
+
+
+@grades("10.2", keeps="counter", within_s=60)
+def _counter(path, choose):
+    return asked(runpy.run_path(path)["count"], CASES)
+'''
+CHARTS = '''"""The picture of lesson 10."""
+
+import plotly.express as px
+import plotly.graph_objects as go
+
+
+def slots(table) -> go.Figure:
+    """Tokens in each slot."""
+    return px.bar(table, x="slot", y="tokens")
+'''
+FACE = '''"""How many slots stay empty: what this lesson alone uses."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={"charts": ["slots"]})
+'''
+ANSWERS = '''"""Lab 10's answers."""
+
+from tests.lessons.answers import Answer, File, of_the_lab
+
+COUNT = "def count(slots, guests):\\n    return "
+
+ANSWERS = [
+    *of_the_lab("10_counting", {"10.1": "empty", "10.2": "counter.py"}),
+    Answer("10.1", "another way", lambda slots, guests: (slots - guests) * (slots > guests)),
+    Answer("10.1", "below zero", lambda slots, guests: slots - guests, "wrong", "No slot is empty."),
+    Answer("10.1", "the guests", lambda slots, guests: guests, "wrong", "Guests take a slot each."),
+    Answer("10.1", "all slots", lambda slots, guests: slots, "wrong", "Guests take a slot each."),
+    Answer("10.2", "another way", File(COUNT + "(slots - guests) * (slots > guests)")),
+    Answer("10.2", "below zero", File(COUNT + "slots - guests"), "wrong", "No slot is empty."),
+    Answer("10.2", "the guests", File(COUNT + "guests"), "wrong", "Guests take a slot each."),
+    Answer("10.2", "all slots", File(COUNT + "slots"), "wrong", "Guests take a slot each."),
+]
+'''
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    """A copy of the course, with a lesson more."""
+    course = tmp_path_factory.mktemp("course")
+    for name in TREE:
+        shutil.copytree(
+            COURSE / name, course / name, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
+        )
+    for file in (path for path in COURSE.iterdir() if path.is_file()):
+        shutil.copy(file, course)
+    page = "".join(f"## {part}\n\nWords.\n\n" for part in guide.PARTS)
+    wrong = "### Exercise 10.1: empty slots\n\n### Exercise 10.2: a counter of your own\n\nWords.\n"
+    files = {
+        f"lessons/{NAME}/lecture.py": LECTURE,
+        f"lessons/{NAME}/lab.py": LAB,
+        "inflight/lessons/counting/__init__.py": FACE,
+        "inflight/lessons/counting/charts.py": CHARTS,
+        "inflight/lessons/counting/grading.py": GRADING,
+        f"assets/instructor/{NAME}.md": page.replace(f"{guide.WRONG}\n\n", f"{guide.WRONG}\n\n{wrong}"),
+        "tests/lessons/lab_10.py": ANSWERS,
+    }
+    for name, text in files.items():
+        (course / name).parent.mkdir(exist_ok=True)
+        (course / name).write_text(text, encoding="utf-8")
+    with open(course / "lessons/syllabus.toml", "a", encoding="utf-8") as entries:
+        entries.write(ENTRY)
+    call(course, "tools.lessons", "build", NUMBER)
+    call(course, "tools.lessons", "build", "--sources")
+    return course
+
+
+def call(course, module, *arguments):
+    """What `python -m` prints in the copy, which is all that it finds of the course."""
+    environment = os.environ | {"PYTHONPATH": str(course)}
+    ran = subprocess.run(
+        [sys.executable, "-m", module, *arguments], cwd=course, env=environment, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+def test_its_notebooks_are_built_and_agree_with_all_others(course):
+    call(course, "tools.lessons", "check")
+    lecture = nbformat.read(course / "notebooks" / f"{NAME}.ipynb", as_version=4)
+    assert any("image/svg+xml" in output.get("data", {}) for output in lecture.cells[-1].outputs)
+    assert f"({NAME}.ipynb)" in nbformat.read(course / "notebooks/09_capstone.ipynb", as_version=4).cells[0].source
+    before, after = ((root / "README.md").read_text(encoding="utf-8").splitlines() for root in (COURSE, course))
+    [row] = [line for line in after if line not in before and line.startswith(f"| {NUMBER} |")]
+    assert row.endswith(f"| How many slots stay empty? | 5 | [lab](labs/{NAME}_lab.ipynb), 20 |")
+    assert len(syllabus.read(course)) == len(syllabus.read()) + 1
+
+
+def test_its_part_is_one_of_the_learners_stack(course):
+    script = "from inflight.notebook import parts; print(parts.load('counter').count(8, 3), parts.table(parts.COURSE))"
+    ran = subprocess.run([sys.executable, "-c", script], cwd=course, env=os.environ | {"PYTHONPATH": str(course)},
+                         capture_output=True, text=True)  # fmt: skip
+    assert ran.stdout.startswith("5 ") and "counter  the course's" in ran.stdout, ran.stderr
+
+
+def test_the_tests_find_its_modules_graders_and_answers(course):
+    chosen = ["-k", "10_counting or counting or 10.1 or 10.2 or first_cells or a_face"]
+    files = ["tests/test_imports.py", "tests/test_rooms.py", "tests/lessons/test_answers.py"]
+    told = call(course, "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *chosen, *files)
+    assert int(told.split(" passed")[0].split()[-1]) > 20
+
+
+def test_it_is_run_and_shown_like_any_other(course):
+    assert NAME in call(course, "inflight", "run", NUMBER)
+    call(course, "inflight", "slides", NUMBER)
