@@ -321,22 +321,25 @@ steady = engine.build(
 check("1.5", (compare, steady))
 
 # %% [markdown]
-# How far does company move a first token's log-probability? The larger of four, for the default engine and for yours:
+# How far does company move a token's log-probability? Four answers of 16 tokens, alone and together, on the default engine and
+# on yours; compared as long as the words are the same.
 
 # %% tags=["nbval-ignore-output"]
 texts = [f"Tell me about {topic}." for topic in ("rivers", "chess", "bread", "bees")]
 for name, folder in {"the default": engine.cached(checkpoint), "yours": steady}.items():
     if folder is None:
         continue
-    tokenizer = load_tokenizer(folder)
-    asked = [
-        Request(tokenizer.encode(tokenizer.chat(text)), 1, return_log_probs=True)
-        for text in texts
-    ]
+    tokenizer, moved, changed = load_tokenizer(folder), [], 0
+    prompts = [tokenizer.encode(tokenizer.chat(text)) for text in texts]
+    asked = [Request(prompt, 16, return_log_probs=True) for prompt in prompts]
     with Executor.load(folder) as executor:
-        alone = [executor.generate(request).log_probs[0] for request in asked]
-        together = [answer.log_probs[0] for answer in executor.generate_all(asked)]
-    print(f"{name}: {np.abs(np.subtract(alone, together)).max():.7f}")
+        alone = [executor.generate(request) for request in asked]
+        together = executor.generate_all(asked)
+    for one, other in zip(alone, together):
+        same = np.cumprod(np.equal(one.token_ids, other.token_ids)).astype(bool)
+        moved.append(np.abs(np.subtract(one.log_probs, other.log_probs))[same].max())
+        changed += not same.all()
+    print(f"{name}: moved by up to {max(moved):.6f}; other words in {changed} of 4")
 
 # %% [markdown]
 # <details><summary>Where to look</summary>

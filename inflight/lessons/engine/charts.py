@@ -25,14 +25,14 @@ def roofline(points: pd.DataFrame, bytes_per_s: float, products_per_s: float) ->
     """
     ridge = products_per_s / bytes_per_s
     left, right = min(0.5, points["products_per_byte"].min() / 2), 3 * max(ridge, points["products_per_byte"].max())
-    lowest = min(points["products_per_s"].min(), left * bytes_per_s) / GIGA / 2
+    lowest = min(points["products_per_s"].min(), left * bytes_per_s) / GIGA / 4  # room for what is written at the foot
     fig = go.Figure()
-    for name, x, ending, side in (
+    for name, ends, ending, side in (
         ("memory", (left, ridge), f"{bytes_per_s / GIGA:.1f} GB a second", "top left"),
         ("arithmetic", (ridge, right), f"{products_per_s / GIGA:,.0f} billion products a second", "top center"),
     ):
         said = f"{name}: {ending}"
-        x = [x[0], math.sqrt(x[0] * x[1]), x[1]]  # the middle, on a log axis, for the words
+        x = [ends[0], math.sqrt(ends[0] * ends[1]), ends[1]]  # the middle, on a log axis, for the words
         fig.add_scatter(
             x=x,
             y=[min(products_per_s, at * bytes_per_s) / GIGA for at in x],
@@ -64,18 +64,18 @@ def roofline(points: pd.DataFrame, bytes_per_s: float, products_per_s: float) ->
                 for row in rows.itertuples()
             ),
         )
-    for text, x, side in (
-        ("<b>← bound by memory</b> ", math.log10(ridge), "right"),
-        (f" <b>bound by arithmetic →</b><br> (from {ridge:.1f} products a byte on)", math.log10(ridge), "left"),
+    for text, side in (
+        ("<b>← bound by memory</b> ", "right"),
+        (f" <b>bound by arithmetic →</b><br> (from {ridge:.1f} products a byte on)", "left"),
     ):
         fig.add_annotation(
-            x=x, y=0, yref="y domain", xanchor=side, yanchor="bottom", align=side, showarrow=False, text=text,
-            font={"color": INK, "size": 12},
+            x=math.log10(ridge), y=0, yref="y domain", xanchor=side, yanchor="bottom", align=side, showarrow=False,
+            text=text, font={"color": INK, "size": 12},
         )  # fmt: skip
     fig.add_vline(x=ridge, line={"color": WASTE, "width": 1, "dash": "dot"})
-    ends = [[math.log10(end) for end in pair] for pair in ((left, right), (lowest, 2 * products_per_s / GIGA))]
-    fig.update_xaxes(title="products for each byte that is read", type="log", dtick=1, range=ends[0])
-    fig.update_yaxes(title="billion products a second", type="log", dtick="D2", range=ends[1])
+    ranges = [[math.log10(end) for end in pair] for pair in ((left, right), (lowest, 2 * products_per_s / GIGA))]
+    fig.update_xaxes(title="products for each byte that is read", type="log", dtick=1, range=ranges[0])
+    fig.update_yaxes(title="billion products a second", type="log", dtick="D2", range=ranges[1])
     return fig.update_layout(title="The roofline of this machine", height=440, showlegend=False)
 
 
