@@ -8,7 +8,7 @@ from unittest.mock import MagicMock
 
 import inflight.triton
 
-TAKE_THEM = ("iterative", "python_model")  # of `inflight.triton`
+TAKE_THEM = ("engine_model", "iterative", "python_model")  # of `inflight.triton`
 BACKEND, IN_C = "triton_python_backend_utils", "c_python_backend_utils"
 
 

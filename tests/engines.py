@@ -24,7 +24,8 @@ from inflight.checkpoint import sources as checkpoints
 from inflight.engine import builder as engine
 from inflight.engine.config import BuildConfig
 from inflight.triton import telemetry
-from inflight.triton.client import Client, Connection, arrays_for, is_ok
+from inflight.triton.client import Client, Connection, is_ok
+from inflight.triton.request import arrays_for
 from inflight.triton.server import Server
 
 SMALL_LAYERS = 3

@@ -307,6 +307,8 @@ class Request:
         Give each token's log-probability.
     allotted_time_ms : float, optional
         Most time from the request's arrival to its end, its wait included.
+    request_id : str
+        What its client calls it, in the iteration log.
     """
 
     input_ids: list[int]
@@ -318,6 +320,7 @@ class Request:
     streaming: bool = False
     return_log_probs: bool = False
     allotted_time_ms: float | None = None
+    request_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -368,7 +371,8 @@ class IterationStats:
 
     `timestamp` is seconds since 1970 at the iteration's start; `iteration_ms` its length; `finished` the requests it
     completed; `kv_blocks_reused` the blocks found again since the start. `requests` lists [request id, context tokens,
-    generation tokens, KV cache blocks] of each scheduled request; `paused_ids` are the ids of the paused ones.
+    generation tokens, KV cache blocks] of each scheduled request, and `client_ids`, in the same order, what their
+    clients call them, blank where they do not; `paused_ids` are the ids of the paused ones.
     `longest_wait` is [request id, iterations] of the request that has been left out for longest, or None.
     """
 
@@ -389,5 +393,6 @@ class IterationStats:
     finished: int = 0
     empty_seats: int = 0
     requests: list[list[int]] = field(default_factory=list)
+    client_ids: list[str] = field(default_factory=list)
     paused_ids: list[int] = field(default_factory=list)
     longest_wait: list[int] | None = None

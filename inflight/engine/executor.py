@@ -32,7 +32,7 @@ from inflight.engine.kv_cache import BlockManager
 from inflight.engine.model import Model, free_bytes
 from inflight.engine.model import load as load_model
 from inflight.engine.own_scheduler import accepted
-from inflight.engine.plan_rules import SchedulerError, check
+from inflight.engine.plan_rules import SchedulerError, enforce
 from inflight.engine.sampling import log_probability
 from inflight.engine.scheduler import EMPTY_PLANS, Plan, Scheduler, built_in
 from inflight.engine.sequences import Sequence, Sequences
@@ -188,7 +188,7 @@ class Executor:
             return Plan()
         now = self._sequences.now()
         plan = self.scheduler.schedule(now)
-        check(plan, now, self.scheduler)
+        enforce(plan, now, self.scheduler)
         if plan.compute:
             self._num_empty_plans = 0
         else:
@@ -451,6 +451,7 @@ class Executor:
             finished=num_finished,
             empty_seats=self.build_config.max_batch_size - len(chunks),
             requests=rows,
+            client_ids=[sequence.request.request_id for sequence in chunks],
             paused_ids=list(lines.paused)[::-1],
             longest_wait=self._longest_wait(),
         )

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from inflight.engine.config import BuildConfig, ExecutorConfig
 from inflight.engine.plan_rules import SchedulerError
-from inflight.engine.play import Asked, Trial
+from inflight.engine.play import Trial, TrialRequest
 from inflight.engine.scheduler import Now, Plan, Scheduler
 
 LONGEST_S = 10  # of running the file, and of a call of `schedule`, where one that takes longer is ended
@@ -154,12 +154,12 @@ def accepted(config: ExecutorConfig, limits: BuildConfig, traceback_to: int | No
 def _first_trial(config: ExecutorConfig, limits: BuildConfig) -> Trial:
     """Twice as many requests as run at once, of many lengths; the second half comes while the first is served."""
     draw = random.Random(5)
-    requests: list[Asked] = []
+    requests: list[TrialRequest] = []
     number = 2 * limits.max_batch_size + 3
     for place in range(number):
         prompt = draw.randint(1, min(limits.max_input_len, 4 * limits.tokens_per_block))
         answer = min(draw.randint(1, 40), limits.max_seq_len - prompt)
-        requests.append(Asked(prompt, answer, answer, max(0, 2 * (place - number // 2) + 1)))
+        requests.append(TrialRequest(prompt, answer, answer, max(0, 2 * (place - number // 2) + 1)))
     return Trial(
         requests, config.num_blocks(limits), limits, config.enable_chunked_context, config.enable_kv_cache_reuse
     )

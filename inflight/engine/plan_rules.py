@@ -18,8 +18,8 @@ def place(scheduler: Scheduler) -> str:
     return getattr(scheduler, "place", type(scheduler).__name__)
 
 
-def check(plan: object, now: Now, scheduler: Scheduler) -> None:
-    """Raise SchedulerError if `plan`, which is what `scheduler` wants to do now, breaks a rule."""
+def enforce(plan: object, now: Now, scheduler: Scheduler) -> None:
+    """Raise SchedulerError if `plan`, which `scheduler` made of `now`, breaks a rule."""
     if rule := broken_rule(now, plan):
         raise SchedulerError(f"{place(scheduler)}: schedule() {rule}.")
 

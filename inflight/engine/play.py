@@ -1,6 +1,6 @@
 """An engine without a model, a thread or a clock: its own scheduler, blocks and bookkeeping, iteration by iteration.
 
-    requests = [Asked(prompt_tokens=45, max_answer_tokens=110, answer_tokens=20)] * 12
+    requests = [TrialRequest(prompt_tokens=45, max_answer_tokens=110, answer_tokens=20)] * 12
     trial = Trial(requests, num_blocks=32, limits=BuildConfig())
     for iteration in trial.play(GuaranteedNoEvict()):
         print(iteration.number, iteration.plan)
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from inflight.engine.config import BuildConfig, Chunk, Request
 from inflight.engine.kv_cache import BlockManager
-from inflight.engine.plan_rules import SchedulerError, check, place
+from inflight.engine.plan_rules import SchedulerError, enforce, place
 from inflight.engine.scheduler import EMPTY_PLANS, Plan, Scheduler
 from inflight.engine.sequences import Sequence, Sequences
 
@@ -101,7 +101,7 @@ def play(
             return
         now = sequences.now()
         plan = scheduler.schedule(now)
-        check(plan, now, scheduler)
+        enforce(plan, now, scheduler)
         before = tuple(sequences.waiting), tuple(sequences.running), tuple(sequences.paused)
         chunks = sequences.carry_out(plan)
         blocks_used, repeats = sequences.blocks.num_used, 1
@@ -152,7 +152,7 @@ def _give_tokens(
 
 
 @dataclass(frozen=True)
-class Asked:
+class TrialRequest:
     """A request of which the lengths are known.
 
     Attributes
@@ -175,7 +175,7 @@ class Asked:
 class Trial:
     """Requests, numbered from 1, and the engine that they come to."""
 
-    requests: list[Asked]
+    requests: list[TrialRequest]
     num_blocks: int
     limits: BuildConfig
     chunked_context: bool = False

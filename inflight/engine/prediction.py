@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from inflight.engine.config import BuildConfig, ExecutorConfig
-from inflight.engine.play import Asked, Trial
+from inflight.engine.play import Trial, TrialRequest
 from inflight.engine.scheduler import built_in
 from inflight.errors import CourseError
 
@@ -62,7 +62,7 @@ def schedule(lengths: list[int], slots: int, gpt_model_type: str, at_the_start: 
         iteration.
     """
     limits = BuildConfig(max_batch_size=slots, max_num_tokens=max(slots, BuildConfig.max_num_tokens))
-    asked = [Asked(1, int(tokens), int(tokens), number >= at_the_start) for number, tokens in enumerate(lengths)]
+    asked = [TrialRequest(1, int(tokens), int(tokens), number >= at_the_start) for number, tokens in enumerate(lengths)]
     enough = sum(-(-one.answer_tokens // limits.tokens_per_block) + 1 for one in asked)  # blocks
     scheduler = built_in(ExecutorConfig(gpt_model_type=gpt_model_type))
     free, stays = list(range(1, slots + 1)), {}

@@ -105,7 +105,7 @@ def said(finding: Finding) -> str | None:
 
 
 @dataclass(frozen=True)
-class Beside:
+class Compared:
     """What an answer came to on some cases, beside what the course's own and doing nothing come to on the same.
 
     Parameters

@@ -21,6 +21,7 @@ import queue
 import re
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -238,11 +239,14 @@ class Connection:
         self.triton.stop_stream()
         self._has_stream = False
 
+    def end_stream(self) -> None:
+        """End the stream, if one is open, with all that is under way on it."""
+        self.triton.stop_stream(cancel_requests=True)
+        self._has_stream = False
+
     def close(self) -> None:
-        """End the stream with all that is under way on it, and the connection."""
-        if self._has_stream:
-            self.triton.stop_stream(cancel_requests=True)
-            self._has_stream = False
+        """End the stream, and the connection."""
+        self.end_stream()
         self.triton.close()
 
     def __enter__(self) -> Connection:
@@ -315,10 +319,13 @@ class Answer:
         In the order of their arrival; one when not streamed.
     times_s : list of float
         Seconds from sending the request to the arrival of each piece.
+    request_id : str
+        What the request is called in the server's log, and in the engine's iteration log.
     """
 
     pieces: list[str] = field(default_factory=list)
     times_s: list[float] = field(default_factory=list)
+    request_id: str = ""
 
     @property
     def text(self) -> str:
@@ -346,6 +353,7 @@ class Stream:
     Parameters
     ----------
     pieces : generator
+    request_id : str
 
     Attributes
     ----------
@@ -353,9 +361,9 @@ class Stream:
         What has come so far.
     """
 
-    def __init__(self, pieces: Generator):
+    def __init__(self, pieces: Generator, request_id: str):
         self._pieces = pieces
-        self.answer = Answer()
+        self.answer = Answer(request_id=request_id)
 
     def __iter__(self):
         started = time.perf_counter()
@@ -405,8 +413,10 @@ class Client:
         self.timeout_s = timeout_s
         self._config: ModelConfig | None = None
         self._connection = None if address.is_http(self.url) else Connection(self.url)
+        self._idle = deque([self._connection] if self._connection else [])  # with no stream at the moment
         if self._connection is None:
             address.parsed(self.url)
+            self._http = http_client(self.url)
 
     def ask(self, text: str, max_tokens: int = 64, **options) -> Answer:
         """Ask for a whole answer.
@@ -425,20 +435,22 @@ class Client:
             The server refused the request, did not answer in time, or died; the model has no such input.
         """
         inputs = {"text_input": text, "max_tokens": max_tokens, **options}
+        name = _new_name()
         if self._connection is None:
-            return Stream(self._over_http(inputs)).read()
+            return Stream(self._over_http(inputs, name), name).read()
         allowed_us = int((self.timeout_s + GIVE_UP_S) * 1e6)  # then nobody waits any more, and the server gives it up
         if self.is_decoupled():  # such a model answers only on a stream
-            return Stream(self._over_grpc(inputs, timeout=allowed_us)).read()
-        config, how = self.config(), {"request_id": _new_name(), "timeout": allowed_us}
+            return Stream(self._over_grpc(inputs, name, timeout=allowed_us), name).read()
+        config, how = self.config(), {"request_id": name, "timeout": allowed_us}
         arrays, started = arrays_for(config, inputs), time.perf_counter()
         result = self._connection.infer(config.name, arrays, self.timeout_s, **how)
-        return Answer([_text(result)], [time.perf_counter() - started])
+        return Answer([_text(result)], [time.perf_counter() - started], name)
 
     def stream(self, text: str, max_tokens: int = 64, **options) -> Stream:
         """Ask for an answer in pieces, as they are made. The model must be decoupled. Parameters as `ask`."""
         inputs = {"text_input": text, "max_tokens": max_tokens, **options, "stream": True}
-        return Stream(self._new(self._over_http(inputs) if self._connection is None else self._over_grpc(inputs)))
+        name, send = _new_name(), self._over_http if self._connection is None else self._over_grpc
+        return Stream(self._new(send(inputs, name)), name)
 
     def is_live(self) -> bool:
         """Whether the server answers, whatever its models do."""
@@ -488,8 +500,11 @@ class Client:
         return self.config().model_transaction_policy.decoupled
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
+        if self._connection is None:
+            self._http.close()
+            return
+        for connection in {self._connection, *self._idle}:
+            connection.close()
 
     def __enter__(self) -> Client:
         return self
@@ -497,14 +512,19 @@ class Client:
     def __exit__(self, *_) -> None:
         self.close()
 
-    def _over_grpc(self, inputs: dict, **options) -> Generator[str, None, None]:
-        """Yield pieces until the server says that it has sent the last; closing the connection ends the request."""
+    def _over_grpc(self, inputs: dict, name: str, **options) -> Generator[str, None, None]:
+        """Yield pieces until the server says that it has sent the last; to end the stream ends the request."""
         config, is_over = self.config(), False
         arrays = arrays_for(config, inputs)
-        with Connection(self.url) as connection:
+        try:  # tritonclient has one stream a connection: whoever asks while others are answered gets another
+            connection = self._idle.pop()
+        except IndexError:
+            connection = Connection(self.url)
+        try:
+            connection.arrived = queue.SimpleQueue()
             connection.open_stream()
             how = {"enable_empty_final_response": True, **options}
-            connection.send_on_stream(config.name, arrays, _new_name(), **how)
+            connection.send_on_stream(config.name, arrays, name, **how)
             while not is_over:
                 reply = connection.next_reply(self.timeout_s)
                 if reply.error is not None:
@@ -512,19 +532,23 @@ class Client:
                 is_over = reply.is_final
                 if not reply.is_empty:
                     yield _text(reply.result)
+        finally:
+            connection.end_stream()
+            self._idle.append(connection)
 
-    def _over_http(self, inputs: dict) -> Generator[str, None, None]:
+    def _over_http(self, inputs: dict, name: str) -> Generator[str, None, None]:
         """Yield pieces until the response ends; closing it ends the request. Inputs are checked as for gRPC."""
         config = self.config()
         arrays_for(config, inputs)
         try:
-            body = json.dumps({**named(config, inputs), "id": _new_name()}, allow_nan=False)
+            body = json.dumps({**named(config, inputs), "id": name}, allow_nan=False)
         except ValueError as error:
             raise CourseError(f"The request cannot be written as JSON ({error}): give finite numbers.") from None
         with (
             errors(self.url, self.timeout_s),
-            http_client(self.url, self.timeout_s) as http,
-            http.stream("POST", f"/v2/models/{config.name}/generate_stream", content=body) as response,
+            self._http.stream(
+                "POST", f"/v2/models/{config.name}/generate_stream", content=body, timeout=self.timeout_s
+            ) as response,
         ):
             if response.is_error:  # the reason of a model is an event of the stream, Triton's own is none
                 _content(response, response.read().decode("utf-8", "replace").removeprefix("data:"))

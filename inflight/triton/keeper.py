@@ -26,9 +26,13 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 LOOK_S = 0.5
+# Looks after which a dead process counts as a death. One that ended in order was unloaded with its model, and on a
+# busy machine Triton takes a while to reap it.
+LOOKS, LOOKS_IN_ORDER = 2, 60
 GRACE_S = 4  # for the requests of a server whose starter is gone
 LOG, RECORD = "triton.log", "record.json"  # in the server's folder
 TRACEBACK_LINES = 500  # of all threads of a model
@@ -90,24 +94,23 @@ def _watch(server: subprocess.Popen) -> str:
     """Wait until the server is to end, which gives a blank, or has died: how, in a sentence."""
     ended = os.pidfd_open(server.pid)
     models: dict[int, str] = {}
-    dead: set[int] = set()  # at the last look
+    dead: Counter[int] = Counter()  # looks at each dead process
     while True:
         ready = select.select([ended, 0], [], [], LOOK_S)[0]
         if 0 in ready:
             return ""
         if ended in ready:
             return f"tritonserver {_ended(server.wait())}."
-        before, dead = dead, set()
         for pid in _children(server.pid):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 if not is_dead(pid):
-                    models[pid] = _model(pid) or models.get(pid, "")
-                elif pid in before:  # Triton reaps the process of a model that it unloads at once
+                    models[pid], dead[pid] = _model(pid) or models.get(pid, ""), 0
+                    continue
+                dead[pid] += 1
+                code = os.waitstatus_to_exitcode(int(_stat(pid)[-1]))
+                if dead[pid] >= (LOOKS if code else LOOKS_IN_ORDER):
                     name = f"the model {models[pid]!r}" if models.get(pid) else "a model"
-                    code = os.waitstatus_to_exitcode(int(_stat(pid)[-1]))
                     return f"The process of {name} {_ended(code)}, and Triton was ended with it."
-                else:
-                    dead.add(pid)
 
 
 def _ended(code: int) -> str:

@@ -15,7 +15,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -23,9 +23,6 @@ import triton_python_backend_utils as pb_utils
 from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.request import fields
-
-if TYPE_CHECKING:
-    from inflight.engine.executor import Executor
 
 log = logging.getLogger("inflight.triton.python_model")
 
@@ -305,71 +302,3 @@ def _never_destroyed(metric):
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(metric))
     return metric
-
-
-class EngineMetrics:
-    """The engine's state at Triton's /metrics, under the names and labels of the TensorRT-LLM backend.
-
-    `update` writes the latest iteration's figures; it is called every `stats_check_period_ms`, so what lasts less may
-    not be seen.
-    """
-
-    FAMILIES: ClassVar[dict[str, tuple[str, str]]] = {
-        "nv_trt_llm_request_metrics": ("TRT LLM request metrics", "request_type"),
-        "nv_trt_llm_kv_cache_block_metrics": ("TRT LLM KV cache block metrics", "kv_cache_block_type"),
-        "nv_trt_llm_inflight_batcher_metrics": (
-            "TRT LLM inflight_batcher-specific metrics",
-            "inflight_batcher_specific_metric",
-        ),
-        "nv_trt_llm_v1_metrics": ("TRT LLM v1-specific metrics", "v1_specific_metric"),
-        "nv_trt_llm_general_metrics": ("General TRT LLM metrics", "general_type"),
-    }
-
-    def __init__(self, args: dict, executor: Executor):
-        self._executor = executor
-        families = {name: family for name, family in self.FAMILIES.items() if name != self._other_batching}
-        self._gauges = Gauges(args, families)
-
-    @property
-    def _other_batching(self) -> str:
-        """The family that belongs to the batching type that is not in use."""
-        is_static = self._executor.config.gpt_model_type == "V1"
-        return "nv_trt_llm_inflight_batcher_metrics" if is_static else "nv_trt_llm_v1_metrics"
-
-    def update(self) -> None:
-        for family, values in self._figures().items():
-            self._gauges.show(family, values)
-
-    def _figures(self) -> dict:
-        now = self._executor.snapshot()
-        figures = {
-            "nv_trt_llm_request_metrics": {
-                "active": now.active,
-                "max": self._executor.build_config.max_batch_size,
-                "scheduled": now.scheduled,
-                "context": sum(row[1] > 0 for row in now.requests),
-                "waiting": now.waiting,
-            },
-            "nv_trt_llm_kv_cache_block_metrics": {
-                "max": now.kv_blocks_max,
-                "free": now.kv_blocks_free,
-                "used": now.kv_blocks_used,
-                "reused": now.kv_blocks_reused,
-                "tokens_per": now.tokens_per_block,
-                "fraction": now.kv_blocks_used / now.kv_blocks_max,
-            },
-            "nv_trt_llm_inflight_batcher_metrics": {
-                "total_context_tokens": now.context_tokens,
-                "paused_requests": now.paused,
-                "micro_batch_id": 0,
-                "generation_requests": sum(row[2] > 0 for row in now.requests),
-            },
-            "nv_trt_llm_v1_metrics": {
-                "total_context_tokens": now.context_tokens,
-                "total_generation_tokens": now.generation_tokens,
-                "empty_generation_slots": now.empty_seats,
-            },
-            "nv_trt_llm_general_metrics": {"timestamp": int(now.timestamp * 1e6), "iteration_counter": now.iteration},
-        }
-        del figures[self._other_batching]
-        return figures

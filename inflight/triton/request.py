@@ -92,12 +92,22 @@ class Field:
         return f"{called} must be {self.must_be}: {self.why}"
 
 
-def _row(name: str, form: str, asks: str = "", must_be: str = "", why: str = "", **places: str) -> Field:
-    """A row of the table. The ensemble has what the engine or preprocessing has, unless it says `ensemble=""`."""
+def _row(name: str, form: str, asks: str = "", must_be: str = "", why: str = "", /, **places: str) -> Field:
+    """A row of the table; a field whose places are not told is the engine's, under its own name.
+
+    The ensemble has what the engine or preprocessing has, unless it says `ensemble=""`.
+    """
+    if places.keys() <= {ENSEMBLE}:
+        places[ENGINE] = name
     places = {place.replace("llama_python", BASELINE): told for place, told in places.items()}
     if places.keys() & {PREPROCESSING, ENGINE}:
         places = {ENSEMBLE: name, **places}
     return Field(name, form, asks, places, must_be, why)
+
+
+def _foreign(name: str, form: str, must_be: str, why: str = "", /, **places: str) -> Field:
+    """The row of a field that is there for outside clients alone."""
+    return _row(name, form, "", must_be, why, **places)
 
 
 _ONE_ANSWER = "one request gets one answer. For others, ask again with another seed."
@@ -117,8 +127,8 @@ FIELDS: tuple[Field, ...] = (
     # a row; below them where each word ends, then -1.
     _row("text_input", "STRING [1] | STRING [-1]", preprocessing="QUERY", llama_python="text_input",
          llmapi="text_input STRING [-1]"),
-    _row("input_ids", "INT32 [-1]", "input_ids", ensemble="", tensorrt_llm="input_ids"),
-    _row("input_lengths", "INT32 [1]", "input_lengths", ensemble="", tensorrt_llm="input_lengths"),
+    _row("input_ids", "INT32 [-1]", "input_ids", ensemble=""),
+    _row("input_lengths", "INT32 [1]", "input_lengths", ensemble=""),
     _row("max_tokens", "INT32 [1] | UINT32 [-1]", "request_output_len", preprocessing="REQUEST_OUTPUT_LEN",
          tensorrt_llm="request_output_len INT32 [1] | UINT32 [1]", llama_python="max_tokens",
          llmapi="sampling_param_max_tokens INT32 [1]?", openai="max_tokens"),
@@ -147,92 +157,76 @@ FIELDS: tuple[Field, ...] = (
     _row("random_seed", "UINT64 [1]?", "sampling.random_seed", tensorrt_llm="random_seed",
          llmapi="sampling_param_seed", openai="seed"),
     # The same two, as later releases call them.
-    _row("min_tokens", "INT32 [1]?", "sampling.min_length", tensorrt_llm="min_tokens"),
-    _row("seed", "UINT64 [1]?", "sampling.random_seed", tensorrt_llm="seed"),
+    _row("min_tokens", "INT32 [1]?", "sampling.min_length"),
+    _row("seed", "UINT64 [1]?", "sampling.random_seed"),
     # How the answer comes, and whether another request is to end.
     _row("stream", "BOOL [1]?", "streaming", tensorrt_llm="streaming", llmapi="streaming", openai="stream"),
     _row("stop", "BOOL [1]?", "stop", ensemble="", tensorrt_llm="stop", llmapi="stop"),
     _row("exclude_input_in_output", "BOOL [1]?", "exclude_input_in_output", tensorrt_llm="exclude_input_in_output",
          llmapi="sampling_param_exclude_input_from_output"),
-    _row("return_log_probs", "BOOL [1]?", "return_log_probs", tensorrt_llm="return_log_probs"),
+    _row("return_log_probs", "BOOL [1]?", "return_log_probs"),
     _row("return_finish_reason", "BOOL [1]?", "finish_reason", llmapi="return_finish_reason"),
     _row("return_stop_reason", "BOOL [1]?", "stop_reason", llmapi="return_stop_reason"),
     _row("return_cumulative_logprob", "BOOL [1]?", "return_log_probs", llmapi="return_cumulative_logprob"),
     # What TensorRT-LLM or OpenAI's protocol has, and this engine has not.
-    _row("num_return_sequences", "INT32 [1]? |", "", "1", _ONE_ANSWER, tensorrt_llm="num_return_sequences",
+    _foreign("num_return_sequences", "INT32 [1]? |", "1", _ONE_ANSWER, tensorrt_llm="num_return_sequences",
          llama_python="num_return_sequences INT32 [1]?", openai="n"),
-    _row("best_of", "INT32 [1]?", "", "1", _ONE_ANSWER, llmapi="sampling_param_best_of", openai="best_of"),
-    _row("beam_width", "INT32 [1]? | UINT32 [1]?", "", "1", "this engine decodes one beam.", tensorrt_llm="beam_width"),
-    _row("length_penalty", "FP32 [1]?", "", "anything", tensorrt_llm="len_penalty"),
-    _row("early_stopping", "BOOL [1]? |", "", "anything", ensemble="", tensorrt_llm="early_stopping"),
-    _row("beam_search_diversity_rate", "FP32 [1]? |", "", "anything", ensemble="",
-         tensorrt_llm="beam_search_diversity_rate"),
-    _row("runtime_top_p_min", "FP32 [1]? |", "", "left out", _TOP_P_STAYS, ensemble="",
-         tensorrt_llm="runtime_top_p_min"),
-    _row("runtime_top_p_decay", "FP32 [1]? |", "", "1", _TOP_P_STAYS, ensemble="",
-         tensorrt_llm="runtime_top_p_decay"),
-    _row("runtime_top_p_reset_ids", "INT32 [1]? |", "", "anything", ensemble="",
-         tensorrt_llm="runtime_top_p_reset_ids"),
-    _row("min_p", "FP32 [1]?", "", "0", "this engine has top_k and top_p. Leave it out.", openai="min_p"),
-    _row("return_context_logits", "BOOL [1]? |", "", "false", _NO_LOGITS, tensorrt_llm="return_context_logits"),
-    _row("return_generation_logits", "BOOL [1]? |", "", "false", _NO_LOGITS,
-         tensorrt_llm="return_generation_logits"),
-    _row("logprobs", "INT32 [1]?", "", "0", "log-probabilities are not given here. tensorrt_llm has return_log_probs.",
-         openai="logprobs"),
-    _row("top_logprobs", "INT32 [1]?", "", "0",
+    _foreign("best_of", "INT32 [1]?", "1", _ONE_ANSWER, llmapi="sampling_param_best_of", openai="best_of"),
+    _foreign("beam_width", "INT32 [1]? | UINT32 [1]?", "1", "this engine decodes one beam."),
+    _foreign("length_penalty", "FP32 [1]?", "anything", tensorrt_llm="len_penalty"),
+    _foreign("early_stopping", "BOOL [1]? |", "anything", ensemble=""),
+    _foreign("beam_search_diversity_rate", "FP32 [1]? |", "anything", ensemble=""),
+    _foreign("runtime_top_p_min", "FP32 [1]? |", "left out", _TOP_P_STAYS, ensemble=""),
+    _foreign("runtime_top_p_decay", "FP32 [1]? |", "1", _TOP_P_STAYS, ensemble=""),
+    _foreign("runtime_top_p_reset_ids", "INT32 [1]? |", "anything", ensemble=""),
+    _foreign("min_p", "FP32 [1]?", "0", "this engine has top_k and top_p. Leave it out.", openai="min_p"),
+    _foreign("return_context_logits", "BOOL [1]? |", "false", _NO_LOGITS),
+    _foreign("return_generation_logits", "BOOL [1]? |", "false", _NO_LOGITS),
+    _foreign("logprobs", "INT32 [1]?", "0",
+         "log-probabilities are not given here. tensorrt_llm has return_log_probs.", openai="logprobs"),
+    _foreign("top_logprobs", "INT32 [1]?", "0",
          "log-probabilities are not given here. tensorrt_llm has return_log_probs.", openai="top_logprobs"),
-    _row("return_kv_cache_reuse_stats", "BOOL [1]? |", "", "false", _NO_FIGURES,
-         tensorrt_llm="return_kv_cache_reuse_stats"),
-    _row("return_perf_metrics", "BOOL [1]? |", "", "false", _NO_FIGURES, tensorrt_llm="return_perf_metrics",
+    _foreign("return_kv_cache_reuse_stats", "BOOL [1]? |", "false", _NO_FIGURES),
+    _foreign("return_perf_metrics", "BOOL [1]? |", "false", _NO_FIGURES, tensorrt_llm="return_perf_metrics",
          llmapi="sampling_param_return_perf_metrics"),
-    _row("embedding_bias", "FP32 [-1]? |", "", "left out", _AS_THEY_ARE, ensemble="", tensorrt_llm="embedding_bias"),
-    _row("embedding_bias_words", "STRING [-1]? |", "", "left out", _AS_THEY_ARE,
-         preprocessing="EMBEDDING_BIAS_WORDS"),
-    _row("embedding_bias_weights", "FP32 [-1]? |", "", "left out", _AS_THEY_ARE,
+    _foreign("embedding_bias", "FP32 [-1]? |", "left out", _AS_THEY_ARE, ensemble=""),
+    _foreign("embedding_bias_words", "STRING [-1]? |", "left out", _AS_THEY_ARE, preprocessing="EMBEDDING_BIAS_WORDS"),
+    _foreign("embedding_bias_weights", "FP32 [-1]? |", "left out", _AS_THEY_ARE,
          preprocessing="EMBEDDING_BIAS_WEIGHTS"),
-    _row("logit_bias", "", "", "left out", "logits are taken as they are. Leave it out.", openai="logit_bias"),
-    _row("prompt_embedding_table", "FP16 [-1, -1]? |", "", "left out", _NO_TUNING,
-         tensorrt_llm="prompt_embedding_table"),
-    _row("prompt_vocab_size", "INT32 [1]? |", "", "left out", _NO_TUNING, tensorrt_llm="prompt_vocab_size"),
-    _row("prompt_table_extra_ids", "UINT64 [-1]? |", "", "left out", _NO_TUNING, ensemble="",
-         tensorrt_llm="prompt_table_extra_ids"),
-    _row("prompt_table_extra_id", "UINT64 [1]? |", "", "left out", _NO_TUNING, preprocessing="PROMPT_TABLE_EXTRA_ID"),
-    _row("lora_task_id", "UINT64 [1]? |", "", "left out", _NO_LORA, tensorrt_llm="lora_task_id"),
-    _row("lora_weights", "FP16 [-1, -1]? |", "", "left out", _NO_LORA, tensorrt_llm="lora_weights"),
-    _row("lora_config", "INT32 [-1, 3]? |", "", "left out", _NO_LORA, tensorrt_llm="lora_config"),
-    _row("lora_id", "UINT64 [1]?", "", "left out", _NO_LORA, llmapi="lora_id"),
-    _row("lora_name", "STRING [1]?", "", "left out", _NO_LORA, llmapi="lora_name"),
-    _row("lora_path", "STRING [1]?", "", "left out", _NO_LORA, llmapi="lora_path"),
-    _row("lora_ckpt_source", "STRING [1]?", "", "left out", _NO_LORA, llmapi="lora_ckpt_source"),
-    _row("decoder_text_input", "STRING [1]? |", "", "left out", _NO_ENCODER, preprocessing="DECODER_QUERY"),
-    _row("decoder_input_ids", "INT32 [-1]? |", "", "of one token at most", _NO_ENCODER, ensemble="",
-         tensorrt_llm="decoder_input_ids"),
-    _row("decoder_input_lengths", "INT32 [1]? |", "", "at most 1", _NO_ENCODER, ensemble="",
-         tensorrt_llm="decoder_input_lengths"),
-    _row("image_url", "STRING [-1]?", "", "left out", "this engine's models read text alone. Leave the image out.",
+    _foreign("logit_bias", "", "left out", "logits are taken as they are. Leave it out.", openai="logit_bias"),
+    _foreign("prompt_embedding_table", "FP16 [-1, -1]? |", "left out", _NO_TUNING),
+    _foreign("prompt_vocab_size", "INT32 [1]? |", "left out", _NO_TUNING),
+    _foreign("prompt_table_extra_ids", "UINT64 [-1]? |", "left out", _NO_TUNING, ensemble=""),
+    _foreign("prompt_table_extra_id", "UINT64 [1]? |", "left out", _NO_TUNING, preprocessing="PROMPT_TABLE_EXTRA_ID"),
+    _foreign("lora_task_id", "UINT64 [1]? |", "left out", _NO_LORA),
+    _foreign("lora_weights", "FP16 [-1, -1]? |", "left out", _NO_LORA),
+    _foreign("lora_config", "INT32 [-1, 3]? |", "left out", _NO_LORA),
+    _foreign("lora_id", "UINT64 [1]?", "left out", _NO_LORA, llmapi="lora_id"),
+    _foreign("lora_name", "STRING [1]?", "left out", _NO_LORA, llmapi="lora_name"),
+    _foreign("lora_path", "STRING [1]?", "left out", _NO_LORA, llmapi="lora_path"),
+    _foreign("lora_ckpt_source", "STRING [1]?", "left out", _NO_LORA, llmapi="lora_ckpt_source"),
+    _foreign("decoder_text_input", "STRING [1]? |", "left out", _NO_ENCODER, preprocessing="DECODER_QUERY"),
+    _foreign("decoder_input_ids", "INT32 [-1]? |", "of one token at most", _NO_ENCODER, ensemble=""),
+    _foreign("decoder_input_lengths", "INT32 [1]? |", "at most 1", _NO_ENCODER, ensemble=""),
+    _foreign("image_url", "STRING [-1]?", "left out", "this engine's models read text alone. Leave the image out.",
          llmapi="image_url"),
-    _row("draft_input_ids", "INT32 [-1]? |", "", "empty", _NO_DRAFTS, ensemble="", tensorrt_llm="draft_input_ids"),
-    _row("draft_logits", "FP32 [-1, -1]? |", "", "empty", _NO_DRAFTS, ensemble="", tensorrt_llm="draft_logits"),
-    _row("draft_acceptance_threshold", "FP32 [1]? |", "", "anything", ensemble="",
-         tensorrt_llm="draft_acceptance_threshold"),
-    _row("lookahead_window_size", "INT32 [1]? |", "", "left out", _NO_DRAFTS, ensemble="",
-         tensorrt_llm="lookahead_window_size"),
-    _row("lookahead_ngram_size", "INT32 [1]? |", "", "left out", _NO_DRAFTS, ensemble="",
-         tensorrt_llm="lookahead_ngram_size"),
-    _row("lookahead_verification_set_size", "INT32 [1]? |", "", "left out", _NO_DRAFTS, ensemble="",
-         tensorrt_llm="lookahead_verification_set_size"),
-    _row("guided_decoding_guide_type", "STRING [1]? |", "", "left out", _NO_GUIDE,
-         tensorrt_llm="guided_decoding_guide_type"),
-    _row("guided_decoding_guide", "STRING [1]? |", "", "left out", _NO_GUIDE, tensorrt_llm="guided_decoding_guide"),
-    _row("response_format", "", "", '{"type": "text"}', _NO_GUIDE, openai="response_format"),
-    _row("structured_outputs", "", "", "left out", _NO_GUIDE, openai="structured_outputs"),
-    _row("tools", "", "", "left out", "this engine calls no tools. Leave them out.", openai="tools"),
-    _row("tool_choice", "", "", '"none" or "auto"', "this engine calls no tools. Leave it out.", openai="tool_choice"),
-    _row("echo", "BOOL [1]?", "", "false", "answers come without their prompt. Leave it out.", openai="echo"),
-    _row("suffix", "STRING [1]?", "", "left out", "an answer follows its prompt. Leave it out.", openai="suffix"),
-    _row("store", "BOOL [1]?", "", "false", "nothing is kept here. Leave it out.", openai="store"),
+    _foreign("draft_input_ids", "INT32 [-1]? |", "empty", _NO_DRAFTS, ensemble=""),
+    _foreign("draft_logits", "FP32 [-1, -1]? |", "empty", _NO_DRAFTS, ensemble=""),
+    _foreign("draft_acceptance_threshold", "FP32 [1]? |", "anything", ensemble=""),
+    _foreign("lookahead_window_size", "INT32 [1]? |", "left out", _NO_DRAFTS, ensemble=""),
+    _foreign("lookahead_ngram_size", "INT32 [1]? |", "left out", _NO_DRAFTS, ensemble=""),
+    _foreign("lookahead_verification_set_size", "INT32 [1]? |", "left out", _NO_DRAFTS, ensemble=""),
+    _foreign("guided_decoding_guide_type", "STRING [1]? |", "left out", _NO_GUIDE),
+    _foreign("guided_decoding_guide", "STRING [1]? |", "left out", _NO_GUIDE),
+    _foreign("response_format", "", '{"type": "text"}', _NO_GUIDE, openai="response_format"),
+    _foreign("structured_outputs", "", "left out", _NO_GUIDE, openai="structured_outputs"),
+    _foreign("tools", "", "left out", "this engine calls no tools. Leave them out.", openai="tools"),
+    _foreign("tool_choice", "", '"none" or "auto"', "this engine calls no tools. Leave it out.", openai="tool_choice"),
+    _foreign("echo", "BOOL [1]?", "false", "answers come without their prompt. Leave it out.", openai="echo"),
+    _foreign("suffix", "STRING [1]?", "left out", "an answer follows its prompt. Leave it out.", openai="suffix"),
+    _foreign("store", "BOOL [1]?", "false", "nothing is kept here. Leave it out.", openai="store"),
     *(
-        _row(name, "", "", "left out", why, openai=name)
+        _foreign(name, "", "left out", why, openai=name)
         for why, names in (
             ("this engine calls no tools. Leave it out.", ("functions",)),
             (_NO_GUIDE, ("guided_json", "guided_regex", "guided_choice", "guided_grammar")),
@@ -246,7 +240,7 @@ FIELDS: tuple[Field, ...] = (
     ),
     # The baseline, which computes one request after the other.
     *(
-        _row(name, form, "", must_be, _LIKELIEST, llama_python=name)
+        _foreign(name, form, must_be, _LIKELIEST, llama_python=name)
         for name, form, must_be in (
             ("beam_width", "INT32 [1]? | UINT32 [1]?", "1"),
             ("temperature", "FP32 [1]?", "0 or 1"),

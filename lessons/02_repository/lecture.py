@@ -461,11 +461,12 @@ Markdown(
 )
 
 # %% [markdown]
-# `tensorrt_llm` has a further output, which the maps pass to postprocessing: `cancellation_id`. Only a streamed answer
-# carries it. With it, postprocessing tells the engine that the client has gone.
+# `tensorrt_llm` has a further output, which the maps pass to postprocessing: `stop_id`. Only a streamed answer carries
+# it. With it, postprocessing tells the engine to stop when the client has gone.
 #
-# Three methods of a Python model are worth knowing. Here they are in postprocessing: `initialize` runs once, when the
-# model is loaded, and reads the `parameters`. `execute` is the one you wrote. `finalize` runs when the model is unloaded.
+# Three methods of a Python model are worth knowing. `initialize` runs once, when the model is loaded, and reads the
+# `parameters`. `execute` is the one you wrote. Here they are in postprocessing. `finalize` runs when a model is unloaded;
+# postprocessing has nothing to close.
 
 # %%
 code = (llm / "postprocessing" / "1" / "model.py").read_text()

@@ -6,7 +6,7 @@ import pytest
 
 from inflight.engine.config import BuildConfig
 from inflight.engine.plan_rules import SchedulerError
-from inflight.engine.play import Asked, Trial
+from inflight.engine.play import Trial, TrialRequest
 from inflight.engine.scheduler import GuaranteedNoEvict, MaxUtilization, Plan, StaticBatching
 from tests.engine.test_scheduler import Arrival, play
 
@@ -24,7 +24,7 @@ def any_trials(whole=False):
             longest = draw.randint(1, 150)
             ends = longest if whole else draw.randint(1, longest)
             arrives = draw.choice([0, 0, draw.randint(1, 40)])
-            requests.append(Asked(draw.randint(1, 150), longest, ends, 0 if whole else arrives))
+            requests.append(TrialRequest(draw.randint(1, 150), longest, ends, 0 if whole else arrives))
         yield Trial(requests, draw.choice([10, 14, 60]), LIMITS)
 
 
@@ -54,13 +54,13 @@ def test_leaps_come_to_the_same_with_fewer_plans(scheduler):
 
 
 def test_an_iteration_tells_who_finished_and_the_blocks_that_were_held():
-    trial = Trial([Asked(30, 40, 40)] * 2, 6, BuildConfig(max_batch_size=2))
+    trial = Trial([TrialRequest(30, 40, 40)] * 2, 6, BuildConfig(max_batch_size=2))
     rows = [(row.number, row.repeats, row.blocks_used, row.finished) for row in trial.play(GuaranteedNoEvict(), True)]
     assert rows == [(1, 1, 2, []), (2, 2, 2, []), (4, 32, 4, []), (36, 5, 6, [1, 2])]
 
 
 def test_who_comes_later_waits_from_then_on():
-    trial = Trial([Asked(10, 50, 5), Asked(10, 50, 3, arrives=90)], 60, LIMITS)
+    trial = Trial([TrialRequest(10, 50, 5), TrialRequest(10, 50, 3, arrives=90)], 60, LIMITS)
     assert counts(trial, GuaranteedNoEvict()).latencies == [5, 3]
     assert counts(trial, GuaranteedNoEvict(), leaps=True).latencies == [5, 3]
 
@@ -79,7 +79,7 @@ class Hoarder:
 
 
 def test_one_that_does_nothing_or_breaks_a_rule_is_told():
-    trial = Trial([Asked(100, 150, 150)] * 4, 12, LIMITS)
+    trial = Trial([TrialRequest(100, 150, 150)] * 4, 12, LIMITS)
     with pytest.raises(SchedulerError, match="Sleeper: schedule.. computed nothing 100 times in a row, and request 1"):
         counts(trial, Sleeper())
     with pytest.raises(SchedulerError, match="Hoarder: schedule.. needs 16 KV cache blocks, of which 12 are free"):
@@ -87,6 +87,6 @@ def test_one_that_does_nothing_or_breaks_a_rule_is_told():
 
 
 def test_what_fits_into_no_cache_waits_for_ever_and_is_told():
-    trial = Trial([Asked(20, 20, 20), Asked(100, 300, 300)], 10, LIMITS)
+    trial = Trial([TrialRequest(20, 20, 20), TrialRequest(100, 300, 300)], 10, LIMITS)
     with pytest.raises(SchedulerError, match="computed nothing 100 times in a row, and request 2 waits"):
         counts(trial, GuaranteedNoEvict())

@@ -8,7 +8,7 @@ import pytest
 from inflight.engine.config import BuildConfig, ExecutorConfig, Request
 from inflight.engine.fake_model import FakeModel, next_token
 from inflight.engine.kv_cache import BlockManager
-from inflight.engine.plan_rules import broken_rule, check
+from inflight.engine.plan_rules import broken_rule, enforce
 from inflight.engine.scheduler import (
     GuaranteedNoEvict,
     MaxUtilization,
@@ -76,7 +76,7 @@ def play(scheduler, trace: list[Arrival], num_blocks: int, limits=LIMITS, chunke
             return played
         now = sequences.now()
         plan = scheduler.schedule(now)
-        check(plan, now, scheduler)
+        enforce(plan, now, scheduler)
         played.plans.append((replace(now, waiting=list(now.waiting), paused=list(now.paused)), plan))
         chunks = sequences.carry_out(plan)
         rows = iter(model.forward(list(chunks.values())))

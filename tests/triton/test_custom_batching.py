@@ -111,12 +111,6 @@ def batches(server, log_path):
     return run
 
 
-def library_in_use(server):
-    """Path of the library that Triton loaded last."""
-    lines = [line for line in server.log_tail(100_000).splitlines() if "Loading custom batching strategy" in line]
-    return lines[-1].partition("library ")[2].partition(" for model")[0]
-
-
 def test_the_volume_and_not_the_number_fills_a_batch(volume, server, batches):
     set_library(server, volume)
     works = np.random.default_rng(0).integers(0, 11, 40).tolist()
@@ -127,15 +121,6 @@ def test_the_volume_and_not_the_number_fills_a_batch(volume, server, batches):
     assert small["size"].max() == MAX_BATCH_SIZE  # Triton's own limit stays
     large = batches([1, 30, 1, 30, 1, 1, 1, 1])
     assert large.loc[large["work"] >= 30, "size"].tolist() == [1, 1]  # more than the limit: a batch of its own
-
-
-def test_a_batch_that_may_grow_is_counted_anew(volume, server, batches):
-    """What volume.c warns of: requests that trickle in while the model is busy are each the first of a new count."""
-    repository.edit(server.repo, MODEL, "dynamic_batching { }", fixed_ms=1000)
-    set_library(server, volume)
-    assert batches([10] * 6, interval_s=0.03)["work"].max() > MAX_VOLUME
-    repository.edit(server.repo, MODEL, CLOSED_BATCHES)
-    assert batches([10] * 6, interval_s=0.03)["work"].max() <= MAX_VOLUME
 
 
 @pytest.mark.parametrize("text", [None, "int main(void);"], ids=["missing", "no library"])

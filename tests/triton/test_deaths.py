@@ -1,5 +1,8 @@
 """A model whose process is gone ends its server: who is told, what they are told, and how it is started again."""
 
+import json
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,7 +12,7 @@ import pytest
 from inflight.engine import executor
 from inflight.engine.folder import WEIGHTS_FILE, read
 from inflight.errors import CourseError
-from inflight.triton import repository
+from inflight.triton import keeper, repository
 from inflight.triton.client import Client, ServerGone
 from inflight.triton.server import Server
 from tests.engines import is_ready, model_process
@@ -25,6 +28,19 @@ def server(small_engine, tmp_path_factory):
     )
     with Server(repo) as server:
         yield server
+
+
+def test_a_model_that_was_unloaded_and_is_not_reaped_yet_has_not_died(tmp_path):
+    """In place of a busy Triton: a process whose child ends in order, and that takes no leave of it for two seconds."""
+    busy = "import os, time; os.fork() or os._exit(0); time.sleep(2); os._exit(3)"
+    folder, records = tmp_path / "server", tmp_path / "records"
+    folder.mkdir()
+    records.mkdir()
+    (folder / keeper.RECORD).write_text(json.dumps({"shm_prefix": f"no-such-prefix-{tmp_path.name}"}))
+    command = [sys.executable, "-S", keeper.__file__, folder, records, sys.executable, "-c", busy]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as keeping:
+        _pid, death = keeping.stdout.readline(), keeping.stdout.readline()
+    assert death == "tritonserver ended with exit status 3.\n"
 
 
 def test_who_waits_for_a_model_that_dies_is_told_and_the_server_starts_again(server, capsys):

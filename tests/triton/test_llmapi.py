@@ -128,6 +128,7 @@ def test_nvidias_client_gets_prompt_and_answer(whole, answer):
 
 @pytest.mark.server
 def test_nvidias_client_stops_and_both_requests_end_as_cancelled(whole):
+    wait_until(lambda: active_requests(whole) == 0, "the gauge knows that the requests before have ended")
     begun = lambda: wait_until(lambda: active_requests(whole) == 1, "the request is in the engine")
     errors = outside.llmapi_client(whole, PROMPT, LONG, begun)
     assert [error.status() for error in errors] == ["StatusCode.CANCELLED"] * 2

@@ -196,6 +196,14 @@ def grpc_request(length: int) -> service_pb2.ModelInferRequest:
     return request
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_engines_log_calls_a_request_what_its_client_calls_it(place, protocol):
+    with Client({"grpc": place.server.grpc_url, "http": place.server.http_url}[protocol]) as client:
+        answers = [client.ask("Hello", 3), client.stream("Hello", 4).read(), client.stream("Hello", 5).read()]
+    called = [name for iteration in place.iterations() for name in iteration["client_ids"]]
+    assert [called.count(answer.request_id) for answer in answers] == [3, 4, 5]
+
+
 # The engine asked directly --------------------------------------------------------------------------------------------
 
 
@@ -218,17 +226,37 @@ def test_a_killed_client_of_the_engine_itself_is_noticed_in_its_period(place, pr
     assert place.iterations_after(killed_s, range(mark, mark + 1)) < LONG / 5
 
 
-@pytest.mark.parametrize("number", [0, 1, 2**62, -1])
-def test_nobody_else_can_cancel_by_a_number(place, number):
+@pytest.mark.parametrize("guess", ["0", "1", "a" * 32])
+def test_nobody_else_can_stop_a_request_by_guessing(place, guess):
     with Client(place.server.grpc_url) as client, Connection(place.server.grpc_url) as stranger:
         pieces = iter(client.stream(STORY, 30, min_length=30))
         next(pieces)
         stranger.open_stream()
         zero = np.zeros((1, 1), np.int32)
         stop = {"input_ids": zero, "input_lengths": zero, "request_output_len": zero, "stop": np.array([[True]])}
-        stranger.send_on_stream("tensorrt_llm", {**stop, "cancellation_id": np.array([[number]])})
+        stranger.send_on_stream("tensorrt_llm", stop, guess)
         assert stranger.next_reply(60).error is None
         assert sum(1 for _ in pieces) == 29
+
+
+def test_who_goes_ends_his_own_request_and_none_that_is_called_the_same(place):
+    arrays = {"text_input": text(STORY), "stream": np.array([[True]])}
+    lengths = {
+        name: {field: np.array([[length]], np.int32) for field in ("max_tokens", "min_length")}
+        for name, length in (("going", LONG), ("staying", 200))
+    }
+    with Connection(place.server.grpc_url) as staying:
+        staying.open_stream()
+        with Connection(place.server.grpc_url) as going:
+            going.open_stream()
+            going.send_on_stream("ensemble", {**arrays, **lengths["going"]}, "1")
+            staying.send_on_stream("ensemble", {**arrays, **lengths["staying"]}, "1")
+            assert going.next_reply(60).error is None
+        replies = [staying.next_reply(60) for _ in range(200)]
+    assert not any(reply.error for reply in replies)
+    place.wait_until_idle()
+    called = [name for iteration in place.iterations() for name in iteration["client_ids"]]
+    assert called.count("1") < LONG, "the one that has gone was computed to its end"
 
 
 # Whole answers --------------------------------------------------------------------------------------------------------

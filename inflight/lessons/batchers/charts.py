@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from inflight import machine, tiers
 from inflight.notebook.charts.marks import counted, once_in_legend, saying, words
-from inflight.notebook.charts.panels import add_strip, on, panels
+from inflight.notebook.charts.panels import add_strip, axes_of, panels
 from inflight.notebook.palette import INK, REQUEST, SHADES, WASTE, pattern, patterns, text_on
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def batches(runs: dict[str, Outcome]) -> go.Figure:
     for number, (title, run) in enumerate(runs.items(), 1):
         count, instances = len(run.requests), lanes[title]
         strip = add_strip(fig, number, len(runs), share=LANE_PX * len(instances) / panel_px)
-        _draw_requests(fig, run, instances, on(number))
+        _draw_requests(fig, run, instances, axes_of(number))
         _draw_lanes(fig, run.executions, instances, strip)
         rows = {"title": "request", "range": [1.08 * count + 1, 0], "showgrid": False, "tickvals": [1, count]}
         names = [f"model {instance}" for instance in instances] if len(instances) > 1 else ["model"]

@@ -16,7 +16,7 @@ from inflight.lessons.batchers.batch_run import Arrival
 from inflight.lessons.batchers.batches_on_paper import Played, on_paper
 from inflight.notebook import progress
 from inflight.notebook.checks import grades
-from inflight.notebook.findings import NOT_YET, Beside, Case, Finding, Measured, asked
+from inflight.notebook.findings import NOT_YET, Case, Compared, Finding, Measured, asked
 from inflight.triton import custom_batching, repository
 from inflight.triton.server import Server
 
@@ -70,7 +70,7 @@ def _within_budget(settings: dict, choose: random.Random) -> Finding:
     if values.get(MOST, 8) < 1 or values.get(DELAY, 0) < 0:
         return f"The settings are {settings}: {MOST} is at least 1, and a delay at least 0."
     busy, alone = (
-        Beside(*(_played(arrivals_s, each) for each in (values, _COURSES_OWN, {})))
+        Compared(*(_played(arrivals_s, each) for each in (values, _COURSES_OWN, {})))
         for arrivals_s in (workload.poisson(2000, rate=RATE, seed=choose.randrange(10**6)), [0.0])
     )
     return [

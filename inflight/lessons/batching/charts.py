@@ -5,7 +5,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.notebook.charts.marks import counted, in_order, line_saying, once_in_legend, saying, words
-from inflight.notebook.charts.panels import on, panels
+from inflight.notebook.charts.panels import axes_of, panels
 from inflight.notebook.palette import EMPTY, REQUEST, SYMBOLS, WASTE, WASTE_TEXT, patterns
 
 CLASSES = {"short": REQUEST[0], "medium": REQUEST[2], "long": REQUEST[3]}
@@ -33,7 +33,7 @@ def slot_map(runs: dict[str, pd.DataFrame], slots: int) -> go.Figure:
     """
     fig = panels(list(runs), 150, [_waste(stays, slots) for stays in runs.values()])
     for number, stays in enumerate(runs.values(), 1):
-        _draw_stays(fig, stays, slots, on(number))
+        _draw_stays(fig, stays, slots, axes_of(number))
     end = max([stays["last"].max() for stays in runs.values() if len(stays)], default=1)
     fig.update_xaxes(range=[0, end * 1.02], showgrid=False)
     fig.update_xaxes(title="iteration", row=len(runs), col=1)
@@ -130,8 +130,8 @@ def who_pays(runs: dict[str, pd.DataFrame]) -> go.Figure:
     for number, (column, scale, unit) in enumerate((("latency_ms", 1000, "s"), ("itl_ms", 1, "ms")), 1):
         pairs = pd.DataFrame({"x": first[column] / scale, "y": second[column] / scale})
         most = 1.08 * float(pairs.max().max())
-        _draw_pairs(fig, pairs, kinds, (before, after), unit, on(number))
-        _draw_equal(fig, most, unit, on(number))
+        _draw_pairs(fig, pairs, kinds, (before, after), unit, axes_of(number))
+        _draw_equal(fig, most, unit, axes_of(number))
         fig.update_xaxes(range=[0, most], title=f"{before} ({unit})", row=number, col=1)
         fig.update_yaxes(range=[0, most], title=f"{after} ({unit})", row=number, col=1)
     once_in_legend(fig)

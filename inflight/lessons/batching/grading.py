@@ -13,12 +13,12 @@ import pandas as pd
 
 from inflight.engine.config import BuildConfig
 from inflight.engine.own_scheduler import OwnScheduler
-from inflight.engine.play import Asked, Trial
+from inflight.engine.play import Trial, TrialRequest
 from inflight.engine.prediction import schedule
 from inflight.engine.scheduler import GuaranteedNoEvict, Scheduler, StaticBatching
 from inflight.notebook.answers import is_untouched
 from inflight.notebook.checks import grades
-from inflight.notebook.findings import NOT_YET, Beside, Case, Finding, Measured, asked, told
+from inflight.notebook.findings import NOT_YET, Case, Compared, Finding, Measured, asked, told
 from inflight.notebook.scheduler_trial import OneAtATime, counted
 
 TRIAL_S = 30  # for all that a learner's scheduler plays; it takes one or two, or some on a busy machine
@@ -101,15 +101,15 @@ def _in_flight(path: str, choose: random.Random) -> dict[str, Callable[[], Findi
     return {case: partial(with_these, case, trial) for case, trial in trials.items()}
 
 
-def _beside(path: str, trial: Trial, built_in: Scheduler) -> Beside:
+def _beside(path: str, trial: Trial, built_in: Scheduler) -> Compared:
     """A learner's scheduler beside the built-in rule and one request at a time, which is the file as it was given."""
-    beside = Beside(*(counted(each, [trial]) for each in (OwnScheduler(path), built_in, OneAtATime())))
+    beside = Compared(*(counted(each, [trial]) for each in (OwnScheduler(path), built_in, OneAtATime())))
     if beside.own == beside.nothing:
         raise NotImplementedError
     return beside
 
 
-def _of_both_rules(beside: Beside, advice: str, slack: float = 1.0, case: str = "") -> list[Measured]:
+def _of_both_rules(beside: Compared, advice: str, slack: float = 1.0, case: str = "") -> list[Measured]:
     """`advice` is for who leaves slots empty."""
     return [
         beside.measured(
@@ -141,7 +141,7 @@ def _short_prompts(choose: random.Random) -> Trial:
     lengths = [64, 64, 16, 8, *choose.choices((4, 8, 16, 64), (6, 3, 2, 2), k=number - 4)]
     choose.shuffle(lengths)
     arrivals = [0] * (number // 2) + sorted(choose.randint(1, 80) for _ in range(number - number // 2))
-    requests = [Asked(choose.randint(5, 40), length, length, at) for length, at in zip(lengths, arrivals)]
+    requests = [TrialRequest(choose.randint(5, 40), length, length, at) for length, at in zip(lengths, arrivals)]
     return _trial(requests, BuildConfig(max_batch_size=slots))
 
 
@@ -152,10 +152,10 @@ def _long_prompts(choose: random.Random) -> Trial:
     prompts = [180, 190, 60, *(choose.choice((60, 90, 180, 200)) for _ in range(17))]
     prompts[8] = prompts[14] = 254  # fits beside two that run: here it shows who forgets that these compute, too
     lengths = [choose.randint(4, 40) for _ in prompts]
-    return _trial([Asked(prompt, length, length) for prompt, length in zip(prompts, lengths)], limits)
+    return _trial([TrialRequest(prompt, length, length) for prompt, length in zip(prompts, lengths)], limits)
 
 
-def _trial(requests: list[Asked], limits: BuildConfig) -> Trial:
+def _trial(requests: list[TrialRequest], limits: BuildConfig) -> Trial:
     """These requests, and blocks for as many of the longest as run at once: memory is no question here."""
     return Trial(requests, limits.max_batch_size * -(-limits.max_seq_len // limits.tokens_per_block), limits)
 

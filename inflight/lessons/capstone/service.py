@@ -277,7 +277,9 @@ def rehearse(settings: Settings, brief: Brief, seeds: Sequence[int], number: int
     tables = []
     for seed in seeds:
         texts, input_ids = requests(brief, seed, number), _token_ids(tokenizer(), seed, number)
-        asked = [rehearsal.Asked(ids, text.max_tokens, text.at_s) for ids, text in zip(input_ids, texts, strict=True)]
+        asked = [
+            rehearsal.TimedRequest(ids, text.max_tokens, text.at_s) for ids, text in zip(input_ids, texts, strict=True)
+        ]
         played = rehearsal.rehearse(asked, build, config, brief.prices, chosen.allotted_time_ms)
         tables.append(played.assign(seed=seed))
     return Served(chosen, pd.concat(tables, ignore_index=True), brief)

@@ -6,7 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.notebook.charts.marks import keep_panel, once_in_legend, saying, saying_alike
-from inflight.notebook.charts.panels import on, panels
+from inflight.notebook.charts.panels import axes_of, panels
 from inflight.notebook.palette import DASHES, INK, REQUEST
 
 COLOURS = [*REQUEST[:4], INK]
@@ -24,7 +24,7 @@ def race(runs: dict[str, pd.DataFrame], offsets_s: Sequence[float] | Mapping[str
     """
     fig = panels(list(runs), 160)
     for number, (title, tokens) in enumerate(runs.items(), 1):
-        axes = on(number)
+        axes = axes_of(number)
         if tokens.empty:
             keep_panel(fig, axes)
         offsets = offsets_s[title] if isinstance(offsets_s, Mapping) else offsets_s

@@ -17,7 +17,7 @@ from inflight.errors import CourseError
 from inflight.lessons.iterative_gpt2 import gpt2_trial
 from inflight.lessons.iterative_gpt2.log import executions, passes
 from inflight.notebook.checks import grades
-from inflight.notebook.findings import NOT_YET, Beside, Case, Finding, Measured, asked
+from inflight.notebook.findings import NOT_YET, Case, Compared, Finding, Measured, asked
 from inflight.notebook.iterative_trial import Stream
 from inflight.notebook.parts import COURSES_OWN, PARTS
 from inflight.triton import repository
@@ -167,7 +167,7 @@ def _few_slots_many_readers(path: str, choose: random.Random) -> Finding:
     own = gpt2_trial.with_model(path, streams, PLACES)
     course = gpt2_trial.with_model(COURSES_OWN / PARTS["iterative_gpt2"], streams, PLACES)
     plain = gpt2_trial.without_a_cache(streams)
-    beside = Beside(own, course, plain)
+    beside = Compared(own, course, plain)
     return [
         Measured(
             "answers that differ",

@@ -16,7 +16,7 @@ from inflight.notebook.charts.marks import (
     saying,
     words,
 )
-from inflight.notebook.charts.panels import add_strip, on, panels
+from inflight.notebook.charts.panels import add_strip, axes_of, panels
 from inflight.notebook.palette import INK, PREFILL, REQUEST, SHADES, WASTE
 from inflight.triton import telemetry
 
@@ -39,7 +39,7 @@ def kv_blocks(runs: dict[str, pd.DataFrame], idle: dict[str, pd.DataFrame] | Non
     fig = panels(list(runs), 214, [_in_short(log, idle.get(title)) for title, log in runs.items()])
     fig.update_yaxes(range=[0, most * 1.04], title="KV blocks")
     for number, (title, log) in enumerate(runs.items(), 1):
-        above, below = on(number), add_strip(fig, number, len(runs), share=0.3)
+        above, below = axes_of(number), add_strip(fig, number, len(runs), share=0.3)
         if len(log):
             _draw_holders(fig, log, above)
             if title in idle:

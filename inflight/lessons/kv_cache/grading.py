@@ -6,11 +6,11 @@ from math import ceil
 
 from inflight.engine.config import BuildConfig
 from inflight.engine.own_scheduler import OwnScheduler
-from inflight.engine.play import Asked, Trial
+from inflight.engine.play import Trial, TrialRequest
 from inflight.engine.scheduler import GuaranteedNoEvict, MaxUtilization
 from inflight.notebook.answers import load
 from inflight.notebook.checks import grades
-from inflight.notebook.findings import Beside, Case, Finding, Measured, asked
+from inflight.notebook.findings import Case, Compared, Finding, Measured, asked
 from inflight.notebook.parts import COURSES_OWN
 from inflight.notebook.scheduler_trial import Counts, OneAtATime, counted
 
@@ -83,7 +83,7 @@ def _smallest_cache(smallest_cache: Callable, choose: random.Random) -> Finding:
 )
 def _admission(path: str, choose: random.Random) -> Finding:
     trials = _trials(choose, SHORT_ITERATIONS)
-    beside = Beside(*(counted(each, trials) for each in (OwnScheduler(path), GuaranteedNoEvict(), OneAtATime())))
+    beside = Compared(*(counted(each, trials) for each in (OwnScheduler(path), GuaranteedNoEvict(), OneAtATime())))
     return [
         beside.measured(
             "pauses",
@@ -129,7 +129,7 @@ def _eviction(path: str, choose: random.Random) -> Finding:
     def points(counts: Counts) -> float:
         return counts.iterations / tight.iterations + counts.twice / tight.twice
 
-    beside_tight, beside_promises = Beside(mine, best, tight), Beside(mine, best, promises)
+    beside_tight, beside_promises = Compared(mine, best, tight), Compared(mine, best, promises)
     return [
         beside_promises.measured(
             "iterations",
@@ -172,14 +172,14 @@ def _trials(choose: random.Random, limits: BuildConfig) -> list[Trial]:
     """Answers as long as they may be, answers that end early, requests that come one after the other: each twice."""
     lengths, number = (45, 70, 130, 190), 20
 
-    def whole() -> Asked:
+    def whole() -> TrialRequest:
         answer = choose.choice((40, 70, 110, 170))
-        return Asked(choose.choice(lengths), answer, answer)
+        return TrialRequest(choose.choice(lengths), answer, answer)
 
-    def early() -> Asked:
-        return Asked(choose.choice((36, 45, 70)), 256, choose.choice((5, 8, 8, 12, 20, 40, 130)))
+    def early() -> TrialRequest:
+        return TrialRequest(choose.choice((36, 45, 70)), 256, choose.choice((5, 8, 8, 12, 20, 40, 130)))
 
-    def spread() -> Asked:
-        return Asked(choose.choice(lengths), 170, choose.choice((20, 40, 110, 170)), choose.randrange(300))
+    def spread() -> TrialRequest:
+        return TrialRequest(choose.choice(lengths), 170, choose.choice((20, 40, 110, 170)), choose.randrange(300))
 
     return [Trial([make() for _ in range(number)], NUM_BLOCKS, limits) for make in (whole, early, spread) * 2]

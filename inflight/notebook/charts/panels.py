@@ -35,7 +35,7 @@ def panels(titles: Sequence[str], panel_px: int, notes: Sequence[str] = (), shar
     return fig.update_layout(height=inner_px + sum(margin.values()) + LEGEND_PX, margin=margin)
 
 
-def on(number: int) -> dict:
+def axes_of(number: int) -> dict:
     """The axes of a panel, counted from 1, as a trace takes them."""
     return {"xaxis": f"x{number}", "yaxis": f"y{number}"}
 

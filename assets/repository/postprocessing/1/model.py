@@ -5,8 +5,7 @@ import triton_python_backend_utils as pb_utils
 
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
-from inflight.triton import python_model
-from inflight.triton.canceller import EngineCanceller
+from inflight.triton import engine_model, python_model
 from inflight.triton.text import Detokenizer
 
 
@@ -17,24 +16,20 @@ class TritonPythonModel:
     before, so that spaces are kept and a character is given when its last byte is there.
 
     This is also where it shows that the client of an ensemble has gone: Triton tells so to the steps that begin
-    afterwards, and the engine's began before. The engine is told by CANCELLATION_ID.
+    afterwards, and the engine's began before. It is told to stop, by STOP_ID.
     """
 
     def initialize(self, args):
         self.parameters = python_model.parameters(args)
         self.tokenizer = load_tokenizer(self.parameters["tokenizer_dir"])
-        self.canceller = EngineCanceller()
 
     def execute(self, requests):
         return [python_model.answer(self._text, request) for request in requests]
 
-    def finalize(self):
-        self.canceller.close()
-
     def _text(self, request):
-        cancellation_id = python_model.scalar(request, "CANCELLATION_ID")
-        if cancellation_id is not None and request.is_cancelled():
-            self.canceller.cancel(cancellation_id)
+        [stop_id] = python_model.texts(request, "STOP_ID", "STOP_ID") or [""]
+        if stop_id and request.is_cancelled():
+            engine_model.stop("tensorrt_llm", stop_id)
             return [pb_utils.Tensor("OUTPUT", np.array([b""], np.object_))]
         beams, lengths = self._answers(request)
         preceding = [
