@@ -335,7 +335,7 @@ charts.table(pd.DataFrame(rows, columns=columns))
 # %%
 free = 0.9 * psutil.virtual_memory().available
 slots, longest = info.build_config.max_batch_size, info.build_config.max_seq_len
-# your line: users with `longest` tokens each until `free` bytes are full
+# users with `longest` tokens each until `free` bytes are full
 users = (free - info.weight_bytes) // (longest * per_token)
 
 # %% tags=["nbval-ignore-output"]
