@@ -83,6 +83,7 @@ WIDGETS = CELLS.keys() - {"set_up", "score", "running", "stop"}
 CONTROLS = "button|checkbox|combobox|listbox|radio|slider|spinbutton|textbox"
 ACTIVE_CELL = "() => window.jupyterapp.shell.currentWidget.content.activeCellIndex"
 NUM_CELLS = "() => window.jupyterapp.shell.currentWidget.content.widgets.length"
+FILTERS = "selector => [...document.querySelectorAll(selector)].map(picture => getComputedStyle(picture).filter)"
 SAVE = "() => window.jupyterapp.commands.execute('docmanager:save')"
 
 
@@ -110,6 +111,21 @@ def test_a_lecture_is_shown_whole(lectures, name):
     page, outside = lectures
     open_lecture(page, name)
     assert_whole(page, outside)
+
+
+def assert_follows_the_theme(page, pictures):
+    """In a dark theme a picture's light and dark change places: it is drawn on white."""
+    for theme, filtered in (("JupyterLab Dark", True), ("JupyterLab Light", False)):
+        page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
+        page.wait_for_selector(f"[data-jp-theme-name='{theme}']", state="attached")
+        filters = page.evaluate(FILTERS, pictures)
+        assert filters and {filtered} == {filter.startswith("invert(") for filter in filters}
+
+
+def test_a_stored_picture_follows_a_dark_theme(lectures):
+    page, _ = lectures
+    open_lecture(page, "04_batching.ipynb")
+    assert_follows_the_theme(page, ".jp-RenderedPlotly")
 
 
 # Widgets --------------------------------------------------------------------------------------------------------------
@@ -194,6 +210,12 @@ def test_a_picture_follows_the_keys_and_the_notebook_stays_as_it_is(page, output
         page.keyboard.press(key)
     picture.get_by_text("On paper 104 iterations").wait_for(timeout=60_000)
     assert page.evaluate(ACTIVE_CELL) == cell and page.evaluate(NUM_CELLS) == count
+
+
+@pytest.mark.server
+def test_a_live_picture_follows_a_dark_theme(page, outputs):
+    expect(outputs["explorable"].locator(".inflight-figure")).to_be_visible(timeout=60_000)
+    assert_follows_the_theme(page, ".inflight-figure")
 
 
 @pytest.mark.server

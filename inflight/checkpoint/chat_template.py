@@ -33,15 +33,15 @@ class ChatTemplate:
         self._source, self._variables = source, variables or {}
         self._template: jinja2.Template | None = None  # compiled when it is first used
 
-    def render(self, messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """The messages as one text.
+    def render(self, messages: list[dict[str, str]]) -> str:
+        """The messages as one text, which ends where the model's answer begins.
 
         Raises
         ------
         CourseError
             The template has a fault, refuses the messages, or reaches into what is not its own.
         """
-        given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": add_generation_prompt}
+        given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
         try:
             if self._template is None:
                 self._template = _environment().from_string(self._source)

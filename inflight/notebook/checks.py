@@ -1,4 +1,4 @@
-"""Checks a learner's answer, and says which way to go when it is not right yet: `check("1.2", "quantizer.py")`.
+"""Checks a learner's answer, and says which way to go when it is not right yet: `check("1.4", "quantizer.py")`.
 
 A check never stops a lab. With COURSE_STRICT=1 in the environment (how the solutions are built and tested) it raises.
 

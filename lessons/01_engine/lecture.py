@@ -3,393 +3,503 @@
 #
 # About {minutes} minutes (an estimate). Afterwards you will be able to
 #
-# - **decode** a block of 4-bit weights as it stands in a checkpoint;
-# - **calculate** the KV cache of a token, and how many users fit into a machine;
-# - **compare** builds by quality, size and speed, and claim no more than the measurement shows.
+# - **predict** the tokens per second of a model from its bytes and two numbers of a machine;
+# - **calculate** the KV cache of a token, and how many users fit;
+# - **compare** builds by bytes, speed and quality, and claim no more than the measurement shows.
 #
-# You need some Python and NumPy; lesson 00 has the words. A line under `# your line:` is for you: delete it, write it
-# yourself, and compare it with what is folded below.
+# **What you will use elsewhere:** the roofline, the formula of the KV cache, and the comparison of builds are the same for
+# vLLM, TensorRT-LLM and every other server, on any processor. Only the numbers differ.
+#
+# You need some Python and NumPy; lesson 00 has the words.
 #
 # {navigation}
 
 # %% [markdown]
 # ## {question}
 #
-# Your team has picked a model. Its file is smaller than 100 MB. "The machine has gigabytes free, so it will serve
-# hundreds of users, won't it?" Before you say yes, find out what a server keeps in memory besides this file, and what
-# limits it.
-#
-# The file is a [checkpoint](00_start_here.ipynb#Checkpoint). A server runs an
-# [engine](00_start_here.ipynb#Engine): the same weights, a program that computes with them, and limits.
+# One user reads an answer as it is written. A colleague looks at the machine: all cores are busy. "So it is full," she
+# says. "If eight users come, each will get an eighth." Should you buy more machines?
 
 # %%
+import collections
+import os
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import gguf
 import numpy as np
 import pandas as pd
-import plotly.express as px
 import psutil
 
-from inflight import CourseError, engine
+from inflight import CourseError, engine, processor
 from inflight.bench import quality
 from inflight.checkpoint import GgufFile, fetch, load_tokenizer
 from inflight.engine import BuildConfig, Chunk, Executor, Request, Sizing
 from inflight.lessons import engine as lesson
-from inflight.notebook import charts, progress, widgets
+from inflight.notebook import charts, progress, session, told_apart, widgets
 
 folder = tempfile.TemporaryDirectory()  # it goes when the notebook's kernel ends
 checkpoint = fetch()
 source = GgufFile(checkpoint.path)
-print(f"a file of {checkpoint.path.stat().st_size / 1e6:.1f} MB")
+session.others()
 
 # %% [markdown]
 # ## Predict
 #
-# A model is a stack of *layers*. Each layer turns every token into a *key*, by which later tokens find it, and a *value*,
-# which they read. The engine keeps keys and values while a request runs, so that it does not compute them again for each
-# new token. That is the [KV cache](00_start_here.ipynb#KV-cache). Keys and values belong to *KV heads*; several *query
-# heads* may share one KV head.
-#
-# This model has 30 layers, 9 query heads and 3 KV heads. A key has 64 numbers, and so has a value. The default engine
-# keeps each number in 4 bytes.
+# Eight users ask at the same time, and the same engine answers all of them.
 
-# %% tags=["parameters"]
-prediction = None  # papermill may answer
-
-# %%
+# %% tags=["nbval-ignore-output"]
 guess = widgets.predict(
-    "How many bytes of KV cache does one token take?", given=prediction
+    "How many tokens a second do the eight get in all, beside one user alone?",
+    {
+        "as many: the machine is busy already": 1,
+        "about twice as many": 2,
+        "about five times as many": 5,
+        "more than eight times as many": 12,
+    },
 )
 guess
 
 # %% [markdown]
-# ## What the file holds
+# ## What a token has to read
 #
-# The model's shape, its vocabulary, and its weights as *tensors*, each in one of these formats:
+# A [checkpoint](00_start_here.ipynb#Checkpoint) holds the model's shape, its vocabulary and its weights, as *tensors*, each
+# in one of these formats:
 
 # %%
 tensors = pd.DataFrame(source.tensor_table())
-formats = tensors.groupby("format")[["parameters", "bytes"]].sum()
+formats = tensors.groupby("format")[["parameters", "bytes"]].sum().reset_index()
 formats["bits each"] = 8 * formats["bytes"] / formats["parameters"]
-formats.round(1)
+charts.table(formats)
 
 # %% [markdown]
-# Most weights are in the format `Q4_1`, a [quantization](00_start_here.ipynb#Quantization). 32 neighbours form a block. 16
-# levels, each d above the one before, reach from the smallest weight m to the largest. A weight is stored in 4 bits, as the
-# number q of its nearest level, from 0 to 15. A block has 20 bytes: d and m in 16 bits each, then 16 bytes with two q each.
-# Here is the first block of the file:
+# Most weights are in the format `Q4_1`, a [quantization](00_start_here.ipynb#Quantization). 32 neighbours form a block of 20
+# bytes: d and m in 16 bits each, then 16 bytes with two numbers q of 4 bits each. A weight is one of 16 levels, of which m
+# is the lowest and d the distance; q says which. Here is the first block of the file:
 
 # %%
 packed = source.tensors["blk.0.attn_q.weight"].data  # bytes, as they stand in the file
 block = packed[0, :20]
 d, m = block[:4].view(np.float16).astype(float)
 q = np.concatenate([block[4:] & 15, block[4:] >> 4])  # low halves first, then high
+print(f"d = {d:.5f}, m = {m:.5f}, q =", *q)
 # your line: the 32 weights, from d, m and q
 weights = d * q + m
-print(f"d = {d:.5f}, m = {m:.5f}, q =", *q)
+
+# %%
+library = gguf.dequantize(block, gguf.GGMLQuantizationType.Q4_1)
 print("weights:", *(f"{weight:.3f}" for weight in weights[:6]), "…")
-assert np.allclose(weights, gguf.dequantize(block, gguf.GGMLQuantizationType.Q4_1))
+print("as the gguf library reads them:", np.allclose(weights, library))
 
 # %% [markdown]
-# <details><summary>The line</summary>
-# <code>weights = d * q + m</code>
-# </details>
-#
-# The gguf library reads the same. 20 bytes for 32 weights are 5 bits per weight. The file does *not* say which operation
-# follows which, how many users may come, or how long a prompt may be. And it has no KV cache.
-#
-# ## Build
-#
-# `engine.build(checkpoint, BuildConfig(), folder)` makes an engine. `engine.cached` does the same in the course's own
-# folder, unless the engine is there already.
+# The file does not say which operation follows which, nor how many users may come. An
+# [engine](00_start_here.ipynb#Engine) does: it is the same weights, a program that computes with them, and limits. Here
+# [OpenVINO](https://docs.openvino.ai/) compiles the program for the CPU when the engine is loaded, from a graph of
+# operations. OpenVINO's own `read_model` shows what the graph is made of:
 
 # %% tags=["nbval-ignore-output"]
 with progress.wait("The default engine, which is built the first time"):
     default = engine.cached(checkpoint, tier="cpu")
 info = engine.read(default)
-for file in sorted(default.iterdir()):
-    print(f"{file.stat().st_size / 1e6:6.1f} MB  {file.name}")
-for name in ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens"):
-    print(f"{name:14} {getattr(info.build_config, name):6,}")
+graph = processor.core().read_model(default / "openvino_model.xml")
+kinds = collections.Counter(node.get_type_name() for node in graph.get_ordered_ops())
+constants = kinds.pop("Constant")
+print(f"{constants:,} constants and {kinds.total():,} operations, among them")
+for name in ("MatMul", "ScaledDotProductAttention", "Convert", "Multiply", "Concat"):
+    print(f"{kinds[name]:6}  {name}")
+print(f"{info.weight_bytes / 1e6:.1f} MB of weights, computed as {info.precision}")
 
 # %% [markdown]
-# The `.xml` file is the model as a graph of operations, and the `.bin` file its weights, with the checkpoint's own d, m and
-# q. [OpenVINO](https://docs.openvino.ai/) compiles the graph for the CPU when the engine is loaded; here it stands where
-# TensorRT stood on a GPU. The limits have TensorRT-LLM's names. They are defaults of `BuildConfig`, kept in `config.json`.
-# The [appendix](../assets/engine/README.md) goes from the file to the compiled program, step by step.
+# The conversions turn packed weights back into numbers, and nearly all weights belong to the matrix products (`MatMul`).
+# Every token passes through all of them, so **an iteration reads all weights once**, however many tokens it computes. W4 means weights of 4
+# bits. A8 and A16 say how the *activations*, the numbers that flow from layer to layer, are multiplied: rounded to 8 bits
+# where the processor has such products (VNNI, AMX), or as floating-point numbers. TensorRT-LLM's name for the latter is
+# W4A16; here they have 32 bits, so W4A32 would be exact.
 #
-# The folder is the same on every processor. How its 4-bit weights (W4) meet the activations (A), the numbers that flow from
-# layer to layer, is chosen at the load:
-#
-# - **W4A16**: weights become floating-point numbers again, and activations stay as they are, here in 32 bits.
-# - **W4A8**: activations are rounded to 8 bits, where the processor multiplies 8-bit whole numbers quickly (VNNI, AMX).
+# A token reads something else besides. Each layer turns it into a *key*, by which later tokens find it, and a *value*,
+# which they read. They are kept: that is the [KV cache](00_start_here.ipynb#KV-cache). Keys and values belong to *KV
+# heads*, of which this model has 3 in each layer (its 9 *query heads* share them), and each has 64 numbers. The engine
+# keeps a number in 4 bytes.
 
-# %% tags=["nbval-ignore-output"]
-print(info.precision)
-tokenizer = load_tokenizer(default)
-prompt = tokenizer.encode(tokenizer.chat("Name the capital of France."))
-executors = {"default": Executor.load(default)}
-answer = executors["default"].generate(Request(prompt, 32, end_id=tokenizer.end_id))
-print(f"{len(prompt)} tokens in, {len(answer.token_ids)} out:", end=" ")
-print(tokenizer.decode(answer.token_ids))
-assert "Paris" in tokenizer.decode(answer.token_ids)
 
-# %% [markdown]
-# An engine needs no server: this one runs in the notebook's own process.
-#
-# ## What a token costs
-#
-# The engine hands out its cache in blocks of 32 tokens, and says how many bytes a block has. Work it out first:
+# %%
+def kv_bytes(layers, kv_heads, head_size, bytes_each):
+    """Bytes of KV cache that one token takes in all layers."""
+    # your line: what these four and a key and a value give
+    return 2 * layers * kv_heads * head_size * bytes_each
+
 
 # %%
 names = ("num_hidden_layers", "num_key_value_heads", "head_size")
 layers, kv_heads, head_size = (info.pretrained_config[name] for name in names)
-# your line: bytes of KV cache per token, with 4 bytes for each number
-per_token = 2 * layers * kv_heads * head_size * 4
-measured = executors["default"].model.block_bytes // 32
-print(f"{per_token:,} bytes per token by the formula, {measured:,} in the engine")
-assert per_token == measured
-print(guess.score(measured))
+per_token = kv_bytes(layers, kv_heads, head_size, 4)
+executor = Executor.load(default)
+print(f"{per_token:,} bytes per token by the formula,", end=" ")
+print(f"{executor.model.block_bytes // 32:,} in the engine")
 
 # %% [markdown]
-# <details><summary>The line</summary>
-# <code>per_token = 2 * layers * kv_heads * head_size * 4</code>: the 2 is for a key and a value.
-# </details>
+# The query heads are *not* in the formula: because they share KV heads, the cache is a third of what it would otherwise be.
 #
-# The query heads are *not* in the formula. Because 9 of them share 3 KV heads, the cache is a third of what it would
-# otherwise be.
+# ## What this machine can do
+#
+# Two numbers say how fast a machine can be. The first is its [memory bandwidth](00_start_here.ipynb#Memory-bandwidth), here
+# measured with NumPy: all cores add up 256 MB, more than the caches of most processors hold. The second is how many products
+# of a weight and an activation it computes in a second. Its best case is a long prompt, with the engine's own matrices in
+# the engine's own precision, and nothing else: OpenVINO's matrix products of 256 tokens.
+
+# %%
+cores = os.cpu_count()
+pool = ThreadPoolExecutor(cores)
+numbers = np.array_split(np.ones(64_000_000, np.float32), 8 * cores)
+multiply = lesson.OnlyProducts(default)  # the graph's matrix products alone
+
+
+def bytes_per_s():
+    """Bytes that all cores together read from memory in a second."""
+    started = time.perf_counter()
+    list(pool.map(np.sum, numbers))
+    return 256e6 / (time.perf_counter() - started)
+
+
+def products(tokens, users):
+    """Weights times activations: every token meets the layers', each user's last one the vocabulary's too."""
+    return tokens * multiply.of_layers + users * multiply.of_vocabulary
+
+
+# %% tags=["nbval-ignore-output"]
+read, computed = [], []
+for _ in range(5):
+    read.append(bytes_per_s())
+    computed.append(products(256, 1) / multiply.seconds(256))
+for name, found in (("bytes", read), ("products", computed)):
+    low, middle, high = np.percentile(found, [25, 50, 75]) / 1e9
+    print(f"{middle:5.1f} billion {name} a second, half of 5: {low:.1f} to {high:.1f}")
+
+# %% [markdown]
+# The first figure is the median of five rounds; half of the rounds lie between the other two. On a machine with other work
+# they lie far apart, which is why the measurements below take turns with these two.
+#
+# ## One user, by arithmetic
+#
+# If reading is all that one user's token costs, these bytes and the bandwidth give a rate. A conversation of 100 tokens has
+# been computed already:
+
+# %%
+past = 100
+bytes_of_token = info.weight_bytes + past * per_token
+bandwidth = np.median(read)
+# your line: tokens a second of one user
+predicted = bandwidth / bytes_of_token
+
+# %% tags=["nbval-ignore-output"]
+print(f"{bytes_of_token / 1e6:.0f} MB a token: {predicted:.0f} tokens a second at most")
+
+# %% [markdown]
+# Now the engine. `forward` is one [iteration](00_start_here.ipynb#Iteration). A `Chunk` has the tokens of one user to
+# compute, how many came before, and this user's blocks of the cache, of 32 tokens each. Four kinds of iterations take
+# turns with the machine's own two numbers: decode for 1, 8 and 32 users, and the prefill of a prompt with 256 tokens.
+
+
+# %%
+def iteration_s(model, users, tokens=1, past=past):
+    """Seconds of an iteration that computes `tokens` tokens for each of `users`."""
+    blocks = -(-(past + tokens) // 32)
+    chunks = [
+        Chunk([1] * tokens, past, list(range(user * blocks, (user + 1) * blocks)))
+        for user in range(users)
+    ]
+    started = time.perf_counter()
+    model.forward(chunks)
+    return time.perf_counter() - started
+
+
+# %%
+work = {  # users, tokens of each, tokens before them
+    "decode, 1 user": (1, 1, past),
+    "decode, 8 users": (8, 1, past),
+    "decode, 32 users": (32, 1, past),
+    "prefill, 256 tokens": (1, 256, 0),
+}
+rounds = []
+for _ in range(6):
+    rounds.append({"bytes/s": bytes_per_s()})
+    for name, (users, tokens, before) in work.items():
+        for _ in range(3 if tokens == 1 else 1):  # the last counts: the program is warm
+            took = iteration_s(executor.model, users, tokens, before)
+            alone = multiply.seconds(users * tokens, users)
+        rounds[-1] |= {name: took, f"{name}, only products": alone}
+rounds = pd.DataFrame(rounds[1:])  # the first warms up
+
+# %% tags=["nbval-ignore-output"]
+typical = rounds.median()
+bandwidth = typical["bytes/s"]
+arithmetic = max(
+    products(users * tokens, users) / typical[f"{name}, only products"]
+    for name, (users, tokens, _) in work.items()
+)
+rows = []
+for name, (users, tokens, before) in work.items():
+    made = users * tokens
+    to_read = info.weight_bytes + users * max(before, tokens) * per_token
+    read_s, compute_s = to_read / bandwidth, products(made, users) / arithmetic
+    bound = "memory" if read_s > compute_s else "arithmetic"
+    limit, rate = made / max(read_s, compute_s), made / typical[name]
+    ratio = f"{rate / limit:.2f}"
+    rows.append((name, to_read / 1e6, bound, limit, rate, ratio, rate / users))
+columns = ["", "MB read", "bound by", "predicted", "measured", "ratio", "per user"]
+table = pd.DataFrame(rows, columns=columns)
+charts.table(table)
+
+# %% [markdown]
+# *Predicted* and *measured* are tokens a second over all users, from medians of five rounds; the ratio is the second over
+# the first. Predicted is the longer of two times: reading the bytes, or computing the products as quickly as they are
+# computed alone in the best of the four.
+
+# %% tags=["nbval-ignore-output"]
+gain = 8 * rounds["decode, 1 user"] / rounds["decode, 8 users"]
+print(guess.score(gain.median(), f"the median of {len(gain)} rounds"))
+one, eight, many = table["per user"][:3]
+print(
+    f"Each of 8 users gets {eight / one:.0%} of what one gets alone, of 32 {many / one:.0%}."
+)
+print(
+    f"One user's tokens come at {table['measured'][0] / table['predicted'][0]:.0%} of the predicted rate."
+)
+
+# %% tags=["remove-cell"]
+assert kinds["MatMul"] > 100 and per_token == executor.model.block_bytes // 32 == 46_080
+assert multiply.of_layers + multiply.of_vocabulary > 0.99 * tensors["parameters"].sum()
+assert gain.median() > 1.3  # weights are read once for all
+
+# %% [markdown]
+# So the cores were busy, and the machine was not full. An iteration reads the weights once for everybody in it: eight users
+# share the reading, and each gets far more than an eighth. With more users the gain shrinks. Products grow with every
+# token, and each user's KV cache is read for that user alone.
+#
+# ## See
+#
+# The [roofline](00_start_here.ipynb#Roofline) puts both limits into one picture. Across: how many products an iteration
+# computes for each byte that it reads, its [arithmetic intensity](00_start_here.ipynb#Arithmetic-intensity). Up: the
+# products per second. Left of the ridge, memory is the limit; right of it, arithmetic.
+
+# %% tags=["nbval-ignore-output"]
+points = []
+for name, (users, tokens, before) in work.items():
+    to_read = info.weight_bytes + users * max(before, tokens) * per_token
+    count = products(users * tokens, users)
+    points.append((name, name.split(",")[0], count / to_read, count / typical[name]))
+columns = ["what", "phase", "products_per_byte", "products_per_s"]
+points = pd.DataFrame(points, columns=columns)
+summary = lesson.roofline_summary(points, bandwidth, arithmetic)
+charts.show(lesson.roofline(points, bandwidth, arithmetic), summary)
+print(summary)
+
+# %% [markdown]
+# One user's decode is far to the left: about one product for each byte. A prompt's tokens share the reading as users do, so
+# prefill is far to the right, where only faster arithmetic would help. That is why one user gets so little of the
+# machine, and why a long prompt does not.
+#
+# ## Explain
+#
+# No point touches the roof. What lies between? The same products were also timed with nothing between them, in the same
+# rounds:
+
+# %% tags=["nbval-ignore-output"]
+rows = []
+for name, (users, tokens, before) in work.items():
+    to_read = info.weight_bytes + users * max(before, tokens) * per_token
+    count = products(users * tokens, users)
+    least = max(to_read / bandwidth, count / arithmetic)
+    alone, whole = typical[f"{name}, only products"], typical[name]
+    rows.append([name, *(1e3 * s for s in (least, alone, whole - alone, whole))])
+columns = ["", "the roof's time", "products alone", "the rest", "an iteration"]
+charts.table(pd.DataFrame(rows, columns=columns))
+
+# %% [markdown]
+# All columns are in milliseconds. With few users, products alone take longer than the roof allows. Two causes are likely: four
+# bits have to be unpacked before they are multiplied, which costs time for each weight, not for each byte; and a product
+# with few tokens is too small to keep all cores busy from its beginning to its end. The rest is what stands between the
+# products: attention (which reads the cache), norms, rotations, and the start of hundreds of small operations one after
+# the other.
+#
+# How could this mislead? Both roofs are what we reached with NumPy and OpenVINO, not what the maker promises. The products
+# of attention are not counted. And the conversations are short: with 2,000 tokens each, the caches of 32 users are 30 times
+# as many bytes as the weights, and no two users share one.
 #
 # ## Who fits
 #
 # Weights are in memory once. The cache grows with every user and with every token of a conversation:
 
-# %% tags=["nbval-ignore-output"]
+# %%
 free = 0.9 * psutil.virtual_memory().available
 slots, longest = info.build_config.max_batch_size, info.build_config.max_seq_len
-# your line: users with `longest` tokens each until `free` bytes are full
+# users with `longest` tokens each until `free` bytes are full
 users = (free - info.weight_bytes) // (longest * per_token)
+
+# %% tags=["nbval-ignore-output"]
 print(f"{users:,.0f} users with {longest:,} tokens each fit into {free / 1e9:.1f} GB")
 print("The first limit is", "memory" if users < slots else f"max_batch_size: {slots}")
-
-# %% [markdown]
-# <details><summary>The line</summary>
-# <code>users = (free - info.weight_bytes) // (longest * per_token)</code>
-# </details>
 
 # %%
 sizing = Sizing(source, info.pretrained_config)
 by_kind = sizing.weights_by_kind(info.build_config)
-bars = [("weights", row.kind, row.bytes / 1e6) for row in by_kind.itertuples()]
-for number in (1, 4, slots):
-    cache = number * longest * per_token / 1e6
-    bars.append((f"cache of {number}", "KV cache", cache))
-frame = pd.DataFrame(bars, columns=["of", "part", "MB"])
-colours = ["#333333", "#5A5A5A", "#7A7A7A", "#949494", "#0072B2"]
-figure = px.bar(frame, x="MB", y="of", color="part", color_discrete_sequence=colours)
-figure.update_layout(yaxis={"title": "", "autorange": "reversed"}, meta={"device": ""})
+cache = {number: number * 512 * per_token for number in (1, 8, 32)}
 summary = (
-    f"The weights take {info.weight_bytes / 1e6:.0f} MB. With {longest:,} tokens each, "
-    f"one user takes {longest * per_token / 1e6:.0f} MB, all {slots} slots {cache:.0f} MB."
+    f"The weights take {info.weight_bytes / 1e6:.0f} MB, for however many users. With 512 "
+    f"tokens each, the cache takes {cache[1] / 1e6:.0f} MB for one user, "
+    f"{cache[8] / 1e6:.0f} MB for 8 and {cache[32] / 1e6:.0f} MB for 32."
 )
-charts.show(figure, summary)
+charts.show(lesson.bytes_held(by_kind, cache), summary)
 print(summary)
-assert sizing.users(info.build_config, longest, free) == users
 
 # %% [markdown]
-# One long conversation takes about as much memory as the model. `max_batch_size` is the number of *slots*: so many
-# requests run at the same time, and the others wait.
-#
-# The arithmetic leaves out the compiled program and its activations. Activations grow with `max_num_tokens`, not with
-# `max_batch_size`: all tokens of an iteration lie in one row, without padding.
-#
+# One conversation of 2,048 tokens weighs about as much as this model. That is true of 135 million parameters only. Llama 3 8B has 32
+# layers and 8 KV heads of 128 numbers:
+
+# %%
+of_llama = kv_bytes(32, 8, 128, 2)
+print(
+    f"{of_llama:,} bytes per token with 16 bits, {2048 * of_llama / 1e9:.2f} GB for 2,048"
+)
+print(
+    f"8 billion weights of 16 bits: 16 GB, as {16e9 / (2048 * of_llama):.0f} such users"
+)
+
+# %% [markdown]
 # ## Turn the knob
 #
-# Raise the slots until memory is what stops you. Then give each user fewer tokens, or store the cache in 8 bits (INT8).
-# Nothing is built. To the right of the bend users wait, and take no memory.
+# `max_batch_size` is the number of [slots](00_start_here.ipynb#Slot): so many requests run at the same time, and the others
+# wait. Raise the slots until memory is what stops you. Then give each user fewer tokens, or store the cache in 8 bits
+# (INT8): a quarter, and a little more for its scales. Nothing is built.
 
 # %% tags=["nbval-ignore-output"]
-picture = lesson.memory(sizing, info.build_config, free)
-assert picture.controls["slots"].value == slots
-picture
+lesson.memory(sizing, info.build_config, free)
 
 # %% [markdown]
-# ## Eight bits for the cache
-#
-# With one byte for each number the formula gives a quarter. Build that engine, and ask it:
-
-# %%
-int8 = Path(folder.name) / "int8"
-with progress.wait("An engine with an 8-bit cache is built"):
-    engine.build(checkpoint, BuildConfig(kv_cache_quant_algo="INT8"), int8, "cpu")
-executors["INT8 cache"] = Executor.load(int8)
-allocated = executors["INT8 cache"].model.block_bytes // 32
-print(f"{per_token // 4:,} bytes per token by the formula, {allocated:,} in the engine")
-scales = layers * kv_heads * (head_size * 8 // 32 + 8)
-assert allocated == per_token // 4 + scales
-
-# %% [markdown]
-# Where do the other bytes come from? An 8-bit number means nothing without a scale and a zero point, 4 bytes each. Keys
-# have such a pair for each of their 64 numbers in a block of 32 tokens: 64 × 8 / 32 = 16 bytes per token. Values have a
-# pair per token: 8 bytes. `scales` multiplies the sum by layers and KV heads.
-#
 # ## Compare builds
 #
-# Do fewer bits make an engine worse, or faster? A third engine has the same weights in 16 bits, and rounds neither
-# activations nor cache.
+# Fewer bits are fewer bytes. Are they quicker, and are they worse? Three engines: the default; one whose weights are
+# written out in 16 bits; and, as a **positive control**, one that must be worse. In its file the lowest bit of each q is
+# set to zero, which leaves 3 bits, and m goes up by half of d, so that the mean of the weights stays. If the measurement
+# cannot see *that*, it would see nothing.
 
 # %%
-wide = Path(folder.name) / "wide"
-with progress.wait("An engine with weights of 16 bits is built"):
-    engine.build(checkpoint, BuildConfig(quant_algo=None), wide, "cpu")
-executors["16 bits"] = Executor.load(wide)
+file = np.fromfile(checkpoint.path, np.uint8)
+for tensor in source.tensors.values():
+    if tensor.tensor_type.name == "Q4_1":
+        blocks = file[tensor.data_offset :][: tensor.n_bytes].reshape(-1, 20)
+        blocks[:, 4:] &= 0b1110_1110  # two q in a byte
+        scales = blocks[:, :4].copy().view(np.float16)
+        scales[:, 1] += scales[:, 0] / 2  # m, by half of d
+        blocks[:, :4] = scales.view(np.uint8)
+coarse = Path(folder.name) / "coarse.gguf"
+file.tofile(coarse)
+
+# %%
+narrow = {"max_input_len": 128, "max_seq_len": 160}  # for "What breaks"
+executors = {"default": executor}
+with progress.wait("Two engines are built"):
+    for name, origin, config in (
+        ("16 bits", checkpoint, BuildConfig(quant_algo=None)),
+        ("3 bits", fetch(coarse), BuildConfig(**narrow)),
+    ):
+        built = engine.build(origin, config, Path(folder.name) / name, "cpu")
+        executors[name] = Executor.load(built)
 
 # %% [markdown]
-# **Quality.** One answer says nothing about a build. Let each engine read the same text instead. After every token, which
-# probability p does it give to the one that comes next? *Perplexity* is e to the mean of −log p: at 20 the engine is as
-# unsure as in a choice among 20 equally likely tokens. Most of that is due to the text, so take the ratio of two builds on
-# the same text.
-#
-# Here it is the beginning of lesson 00, in eight windows of 64 tokens, read side by side. `forward` is one iteration. A
-# `Chunk` has the tokens of one request to compute, how many came before them, and the request's blocks of the cache.
+# `engine.build` is the line that makes an engine. **Quality:** each engine reads the beginning of lesson 00, in 16 windows
+# of 128 tokens. After every token, which probability p does it give to the one that comes next?
+# [Perplexity](00_start_here.ipynb#Perplexity) is e to the mean of −log p. Most of it is due to the text, so builds are
+# compared window by window.
+
 
 # %%
-text = tokenizer.encode(quality.prose())[: 8 * 64]
-windows = np.array(text).reshape(8, 64).tolist()
+def perplexity(log_p):
+    """Of one text, from the logarithms of the probabilities of its tokens."""
+    # your line: e to the mean of −log p
+    return np.exp(-np.mean(log_p))
 
 
-def chunks(place, users=8):
-    """The token at `place` of each window, as an iteration takes them."""
-    return [
-        Chunk([windows[user][place]], place, [2 * user, 2 * user + 1])
-        for user in range(users)
-    ]
+# %%
+tokenizer = load_tokenizer(default)
+windows = np.array(tokenizer.encode(quality.prose())[: 16 * 128]).reshape(16, 128)
 
 
-def surprise(model):
-    """-log p of each token that came next, [63, 8]."""
+def of_windows(model):
+    """Perplexity of each window, read in one iteration with logits after every token."""
     found = []
-    for place in range(63):
-        logits = np.array(model.forward(chunks(place)), float)
+    for window in windows:
+        chunk = Chunk(window.tolist(), 0, list(range(4)), num_logits=128)
+        logits = np.array(model.forward([chunk]))[:-1]
         log_p = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
-        comes = [window[place + 1] for window in windows]
-        found.append(-log_p[range(8), comes])
-    return np.array(found)
+        found.append(perplexity(log_p[range(127), window[1:]]))
+    return found
 
 
-# %% tags=["nbval-ignore-output"]
 with progress.wait("Each engine reads the text"):
-    surprises = {name: surprise(one.model) for name, one in executors.items()}
+    judged = {name: of_windows(one.model) for name, one in executors.items()}
+
+# %% [markdown]
+# **Speed:** decode for one user and for eight, in five rounds in which the builds take turns.
+
+# %% tags=["nbval-ignore-output"]
+took = collections.defaultdict(list)
+for _ in range(6):
+    for name, one in executors.items():
+        for users in (1, 8):
+            iteration_s(one.model, users)
+            took[name, users].append(iteration_s(one.model, users))
+speed = {key: [key[1] / s for s in found[1:]] for key, found in took.items()}
 rows = []
-for name, found in surprises.items():
-    # your line: the perplexity of the text, from `found`
-    perplexity = np.exp(found.mean())
-    more = found - surprises["16 bits"]
-    reach = 2 * more.std() / np.sqrt(more.size)
-    ratios = np.exp([more.mean(), more.mean() - reach, more.mean() + reach])
-    rows.append(
-        (name, executors[name].model.info.weight_bytes / 1e6, perplexity, *ratios)
-    )
-columns = ["build", "MB of weights", "perplexity", "over 16 bits", "from", "to"]
-pd.DataFrame(rows, columns=columns).set_index("build").round(3)
-
-# %% [markdown]
-# <details><summary>The line</summary>
-# <code>perplexity = np.exp(found.mean())</code>
-# </details>
-#
-# "From" and "to" are two standard errors below and above the ratio, over 504 tokens. (This is a little too narrow:
-# neighbouring tokens are not independent.) Where 1 lies between them, this text shows no difference:
+for name, one in executors.items():
+    size = one.model.info.weight_bytes / 1e6
+    rates = [np.median(speed[name, users]) for users in (1, 8)]
+    rows.append((name, size, np.exp(np.mean(np.log(judged[name]))), *rates))
+columns = ["build", "MB of weights", "perplexity", "tokens/s, 1 user", "of 8 users"]
+charts.table(pd.DataFrame(rows, columns=columns))
 
 # %% tags=["nbval-ignore-output"]
-for name, _, _, ratio, low, high in rows[:2]:
-    verdict = "no difference shown" if low <= 1 <= high else "a difference"
-    print(f"{name} over 16 bits: {ratio:.4f} ({low:.4f} to {high:.4f}), {verdict}")
-    assert abs(ratio - 1) < 0.1
+for name in ("16 bits", "3 bits"):
+    worse = told_apart(judged[name], judged["default"], more="worse", less="better")
+    print(f"{name} against the default, perplexity of 16 windows: {worse}")
+    for users in (1, 8):
+        quicker = told_apart(
+            speed[name, users], speed["default", users], "faster", "slower"
+        )
+        print(f"    speed with {users}: {quicker}")
+
+# %% tags=["remove-cell"]
+assert told_apart(judged["3 bits"], judged["default"], more="worse").word == "worse"
+assert 0.9 < told_apart(judged["16 bits"], judged["default"]).ratio < 1.1
 
 # %% [markdown]
-# 16 bits cannot bring back what the file never had. What can differ is the rounding of activations (W4A8) and of keys and
-# values (INT8).
-#
-# **Speed.** Other programs use the machine too, so the builds take turns: five rounds, in each the median time of eight
-# iterations, with one user and with eight.
-
-
-# %% tags=["nbval-ignore-output"]
-def tokens_per_s(model, users):
-    """Tokens per second, from the median time of eight iterations."""
-    took_s = []
-    for place in range(40, 48):
-        started = time.perf_counter()
-        model.forward(chunks(place, users))
-        took_s.append(time.perf_counter() - started)
-    return users / np.median(took_s)
-
-
-rows = [
-    (number, name, users, tokens_per_s(one.model, users))
-    for number in progress.over(range(1, 6), "Rounds")
-    for users in (1, 8)
-    for name, one in executors.items()
-]
-speed = pd.DataFrame(rows, columns=["round", "build", "users", "tokens/s"])
-
-# %% tags=["nbval-ignore-output"]
-said = []
-for users, found in speed.groupby("users"):
-    rounds = found.pivot(index="round", columns="build", values="tokens/s")
-    for other in ("16 bits", "INT8 cache"):
-        ratio = rounds["default"] / rounds[other]
-        low, high = ratio.min(), ratio.max()
-        verdict = "faster" if low > 1 else "slower" if high < 1 else "not told apart"
-        of = f"default over {other}, {users} at a time"
-        said.append(f"{of}: {ratio.median():.2f} ({low:.2f} to {high:.2f}), {verdict}")
-figure = px.strip(speed.astype({"users": str}), x="tokens/s", y="build", color="users")
-figure.update_xaxes(rangemode="tozero")
-figure.update_yaxes(title="")
-charts.show(figure, "Tokens per second, five rounds a build. " + "; ".join(said) + ".")
-print(*said, sep="\n")
-
-# %% [markdown]
-# "Faster" stands only where all five rounds agree. The default reads 97 MB of weights in each iteration, the engine with 16
-# bits 269 MB; but 4 bits have to be turned back into numbers first. Which of the two decides depends on the processor and
-# its memory. Now look at one user against eight: an iteration reads the weights once for all. That is why servers batch.
-#
-# How could this mislead? The speed is that of this machine, in this minute, with short contexts. And 504 tokens of one text
-# may hide a small loss; `inflight bench quality` reads ten times as many.
+# The control is told apart, so the method sees what three bits lose. Sixteen bits cannot bring back what the file never
+# had; what can differ is the rounding of activations. And the engine with 3 bits reads as many bytes as the default: its
+# q still lie in 4 bits each. Fewer levels alone make nothing faster.
 #
 # ## What breaks
 #
-# The limits of a small engine are easy to hit. What happens to a prompt that is too long, to an answer that would be too
-# long, and to a third user?
+# Limits are decided when an engine is built, and that with 3 bits has narrow ones. What happens to a prompt that is too
+# long, to an answer that would be too long, and to a ninth user of eight slots?
 
-# %% tags=["nbval-ignore-output"]
-limits = {"max_batch_size": 2, "max_input_len": 32, "max_seq_len": 64}
-small = Path(folder.name) / "small"
-with progress.wait("A small engine is built"):
-    engine.build(checkpoint, BuildConfig(**limits, max_num_tokens=64), small, "cpu")
-with Executor.load(small) as tiny:
-    try:
-        tiny.generate(Request([1] * 40, 8))
-    except CourseError as error:
-        print("Prompt too long →", str(error).replace(": ", ":\n    "))
-    cut = tiny.generate(Request([1] * 30, 500))
-    tiny.generate_all([Request([1] * 30, 8)] * 6)
-    log = pd.DataFrame(tiny.iteration_stats)
+# %%
+limited = executors["3 bits"]
+try:
+    limited.generate(Request([1] * 140, 8))
+except CourseError as error:
+    print("Prompt too long →", str(error).replace(": ", ":\n    "))
+cut = limited.generate(Request([1] * 120, 500))
+limited.generate_all([Request([1] * 30, 8)] * 12)
+most = max(row.scheduled for row in limited.iteration_stats)
 print(f"Answer too long → {len(cut.token_ids)} tokens of 500")
-print(f"Six users → {log['scheduled'].max()} at once, {log['waiting'].max()} waiting")
-assert len(cut.token_ids) == 64 - 30 and log["scheduled"].max() == 2
+print(f"Twelve users → at most {most} at once")
 
 # %% [markdown]
-# The first is refused, the second is cut, the third waits.
+# The first is refused, the second is cut, and four of the twelve wait.
 #
 # ## Elsewhere
-#
-# In July 2026 TensorRT-LLM removed its engines, with `convert_checkpoint.py` and `trtllm-build`; containers up to 26.07
-# still have them. Since then its PyTorch backend loads a Hugging Face folder without a build, as vLLM does. The questions of
-# this lesson stay: which precision, how much cache per token, which limits? The server answers them when it starts.
 #
 # | | Here, and TensorRT-LLM with engines | TensorRT-LLM today | vLLM |
 # |---|---|---|---|
@@ -400,36 +510,45 @@ assert len(cut.token_ids) == 64 - 30 and log["scheduled"].max() == 2
 # | precision of weights | `quant_algo` | the checkpoint's | `--quantization` |
 # | smaller cache | `kv_cache_quant_algo` | `kv_cache_config`: `dtype` | `--kv-cache-dtype` |
 #
-# On a GPU the cache is a share of the memory that weights and activations leave, so a larger `max_num_tokens` makes it
-# smaller. [The page for a lab GPU](../assets/lab-gpu/README.md) has the commands.
+# TensorRT-LLM removed its engines, with `convert_checkpoint.py` and `trtllm-build`, from its main branch in July 2026, and
+# from the release candidates of 1.3 on. [The page for a lab GPU](../assets/lab-gpu/README.md) has today's commands.
+#
+# On GPUs the same two roofs are moved by three things:
+#
+# - **FP8** (Hopper, Ada and later) has floating-point numbers of 8 bits: half the bytes of 16 bits, and GPUs multiply two of
+#   them directly, so it raises both roofs.
+# - **NVFP4** (Blackwell) has floating-point numbers of 4 bits in blocks of 16, each with a scale in FP8: 4.5 bits a weight.
+# - **Tensor parallelism** cuts each matrix into parts, one for each GPU. A GPU reads and multiplies its part only, and in
+#   each layer the GPUs add up their results twice. It is what makes *one* user's tokens come faster.
 
 # %% [markdown]
 # ## Recap
 #
-# - A checkpoint holds weights, shape and vocabulary. An engine adds a graph, a KV cache and limits.
-# - 4-bit weights are blocks: a width d, a smallest value m, and for each weight one of 16 levels.
-# - KV cache per token = 2 × layers × KV heads × head size × bytes of a number; an 8-bit cache adds its scales.
-# - Users that fit = (memory − weights) / (tokens × bytes per token), and never more than `max_batch_size` at once.
-# - Judge a build by a ratio of perplexities with its interval, and by speed in turns.
+# - An iteration reads all weights once, for all tokens in it: bytes over bandwidth bounds one user's rate.
+# - Few products a byte: bound by memory (decode of one user). Many: bound by arithmetic (prefill, many users).
+# - Eight users share one reading; the total grows, while each gets less. Each user's cache is read for that user alone.
+# - KV cache per token = 2 × layers × KV heads × head size × bytes of a number.
+# - Judge a build by ratios with intervals, beside a control that must be worse.
 #
 # Three questions to answer without running anything:
 #
-# <details><summary>1. A model has 32 layers, 32 KV heads of 128 numbers, and a cache in float16. How many bytes per
+# <details><summary>1. The same model, weights in 16 bits. What happens to the rate of one user, and what to the ridge in
+# tokens per iteration?</summary>
+#
+# If memory is the limit, the rate falls to about a third: 16 bits instead of 5 to 6. With fewer products for each byte the
+# points move to the left, so it takes more users until arithmetic is the limit.
+#
+# </details>
+# <details><summary>2. A model has 32 layers, 32 KV heads of 128 numbers, and a cache in float16. How many bytes per
 # token?</summary>
 #
 # 2 × 32 × 32 × 128 × 2 = 524,288: half a megabyte. A user with 2,048 tokens takes 1.07 GB.
 #
 # </details>
-# <details><summary>2. You double <code>max_batch_size</code>. What changes on disk, and what in memory?</summary>
+# <details><summary>3. An iteration computes one token for each of 7 users, and 512 tokens of a new prompt. Which limit
+# holds?</summary>
 #
-# Here: one number in <code>config.json</code>; in memory, the KV cache may become twice as large. An engine of TensorRT-LLM
-# has to be built again for more slots; fewer can be set when it is loaded. Its activations stay as they are, because
-# <code>max_num_tokens</code> bounds them, and so does its KV cache: twice as many users share it.
-#
-# </details>
-# <details><summary>3. Why does an engine for eight users not need eight times the weights?</summary>
-#
-# All users share them: an iteration reads the weights once and computes a token for each user.
+# Arithmetic: 519 tokens share one reading. The 7 users wait for the prompt's products; lesson 05 cuts such prompts.
 #
 # </details>
 #

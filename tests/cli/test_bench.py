@@ -41,7 +41,9 @@ def test_a_sweep_prints_one_object_and_keeps_its_requests(stand_in, roomy_engine
     assert set(table["round"]) == {1, 2} and len(table) == 32 * len(printed["rows"])
 
 
-@pytest.mark.parametrize(("lecture", "name"), [("06_batchers", "dynamic_over_none")])
+@pytest.mark.parametrize(
+    ("lecture", "name"), [("06_batchers", "dynamic_over_none"), ("08_iterative_gpt2", "kv_cache_over_recompute")]
+)
 def test_what_a_lecture_measures_in_place_of_a_command_is_a_line_of_json(lecture, name):
     cells = nbformat.read(COURSE / "notebooks" / f"{lecture}.ipynb", as_version=4).cells
     lines = "".join(output.get("text", "") for cell in cells for output in cell.get("outputs", [])).splitlines()

@@ -19,62 +19,7 @@ from tests.lessons.answers import SLOW, Answer, File, Made, of_the_lab, replaced
 FAR_FROM_BUDGET = {"1.5": ("requests in one iteration",)}
 
 
-# 1.1: a block is read -------------------------------------------------------------------------------------------------
-
-
-def halves(block):
-    return [byte & 15 for byte in block[4:]], [byte >> 4 for byte in block[4:]]
-
-
-def scales(block):
-    return struct.unpack("<2e", bytes(block[:4]))
-
-
-def decode(block):
-    d, m = scales(block)
-    low, high = halves(block)
-    return [d * q + m for q in low + high]
-
-
-def neighbours(block):
-    d, m = scales(block)
-    return [d * q + m for pair in zip(*halves(block)) for q in pair]
-
-
-def without_m(block):
-    return [weight - scales(block)[1] for weight in decode(block)]
-
-
-# 1.2: blocks are written ----------------------------------------------------------------------------------------------
-
-COURSES = (COURSES_OWN / "quantizer.py").read_text()
-WITH_LOOPS = """
-import struct
-
-import numpy as np
-
-
-def quantize(blocks):
-    made = []
-    for block in blocks.tolist():
-        least = min(block)
-        d = (max(block) - least) / 15
-        q = [round((weight - least) / d) if d else 0 for weight in block]
-        made.append(struct.pack("<2e", d, least) + bytes(q[i] | q[i + 16] << 4 for i in range(16)))
-    return np.frombuffer(b"".join(made), np.uint8).reshape(-1, 20)
-"""
-SEARCHED = "from inflight.checkpoint.q4_1 import quantize\n"
-GIVES = "import numpy as np\n\n\ndef quantize(blocks):\n    return {}\n"
-
-
-def quantizer(*changes):
-    return File(replaced(COURSES, *changes), "quantizer.py")
-
-
-PACKED = "q[:, :16] | q[:, 16:] << 4"
-
-
-# 1.3: the KV cache of any model ---------------------------------------------------------------------------------------
+# 1.1: the KV cache of any model ---------------------------------------------------------------------------------------
 
 
 def kv_bytes(config):
@@ -104,7 +49,7 @@ def without_head_dim(config):
     return kv_bytes({**config, "head_dim": config["hidden_size"] // heads(config)})
 
 
-# 1.4: an engine for a service -----------------------------------------------------------------------------------------
+# 1.2: an engine for a service -----------------------------------------------------------------------------------------
 
 FITS = {"max_batch_size": 16, "max_input_len": 200, "max_seq_len": 256, "max_num_tokens": 2048}
 INT8 = {"kv_cache_quant_algo": "INT8"}
@@ -133,6 +78,61 @@ def service(**options):
         return variant(small, folder / "service", **FITS | INT8 | options)
 
     return Made(make)
+
+
+# 1.3: a block is read -------------------------------------------------------------------------------------------------
+
+
+def halves(block):
+    return [byte & 15 for byte in block[4:]], [byte >> 4 for byte in block[4:]]
+
+
+def scales(block):
+    return struct.unpack("<2e", bytes(block[:4]))
+
+
+def decode(block):
+    d, m = scales(block)
+    low, high = halves(block)
+    return [d * q + m for q in low + high]
+
+
+def neighbours(block):
+    d, m = scales(block)
+    return [d * q + m for pair in zip(*halves(block)) for q in pair]
+
+
+def without_m(block):
+    return [weight - scales(block)[1] for weight in decode(block)]
+
+
+# 1.4: blocks are written ----------------------------------------------------------------------------------------------
+
+COURSES = (COURSES_OWN / "quantizer.py").read_text()
+WITH_LOOPS = """
+import struct
+
+import numpy as np
+
+
+def quantize(blocks):
+    made = []
+    for block in blocks.tolist():
+        least = min(block)
+        d = (max(block) - least) / 15
+        q = [round((weight - least) / d) if d else 0 for weight in block]
+        made.append(struct.pack("<2e", d, least) + bytes(q[i] | q[i + 16] << 4 for i in range(16)))
+    return np.frombuffer(b"".join(made), np.uint8).reshape(-1, 20)
+"""
+SEARCHED = "from inflight.checkpoint.q4_1 import quantize\n"
+GIVES = "import numpy as np\n\n\ndef quantize(blocks):\n    return {}\n"
+
+
+def quantizer(*changes):
+    return File(replaced(COURSES, *changes), "quantizer.py")
+
+
+PACKED = "q[:, :16] | q[:, 16:] << 4"
 
 
 # 1.5: what company changes --------------------------------------------------------------------------------------------
@@ -202,58 +202,58 @@ def of_the_course(quant_algo):
 
 SWAYED = [SLOW, pytest.mark.skipif(os.cpu_count() == 1, reason="on a single core company sways no engine")]
 ANSWERS = [
-    *of_the_lab("01_engine", {"1.1": "decode", "1.2": "quantizer.py", "1.3": "(kv_bytes, users_that_fit)"}),
-    Answer("1.1", "bit by bit", decode),
-    Answer("1.1", "the library's", lambda block: q4_1.dequantize(np.frombuffer(block, np.uint8)[None])[0]),
-    Answer("1.1", "zeros", lambda block: [0.0] * 32, "wrong", "0, where exactly 24"),
-    Answer("1.1", "bytes", lambda block: list(block), "wrong", "A block has 32 weights"),
-    Answer("1.1", "of one block", lambda block: decode(bytes(range(20))), "wrong", "0, where exactly 24"),
-    Answer("1.1", "neighbours", neighbours, "wrong", "are not neighbours"),
-    Answer("1.1", "high halves first", lambda block: decode(block)[16:] + decode(block)[:16], "wrong", "low halves"),
-    Answer("1.1", "m before d", lambda block: decode(block[2:4] + block[:2] + block[4:]), "wrong", "first two bytes are d"),
-    Answer("1.1", "without m", without_m, "wrong", "leave out m"),
-    Answer("1.1", "no numbers", lambda block: [np.nan] * 32, "wrong", "0, where exactly 24"),
+    *of_the_lab("01_engine", {"1.3": "decode", "1.4": "quantizer.py", "1.1": "(kv_bytes, users_that_fit)"}),
+    Answer("1.3", "bit by bit", decode),
+    Answer("1.3", "the library's", lambda block: q4_1.dequantize(np.frombuffer(block, np.uint8)[None])[0]),
+    Answer("1.3", "zeros", lambda block: [0.0] * 32, "wrong", "0, where exactly 24"),
+    Answer("1.3", "bytes", lambda block: list(block), "wrong", "A block has 32 weights"),
+    Answer("1.3", "of one block", lambda block: decode(bytes(range(20))), "wrong", "0, where exactly 24"),
+    Answer("1.3", "neighbours", neighbours, "wrong", "are not neighbours"),
+    Answer("1.3", "high halves first", lambda block: decode(block)[16:] + decode(block)[:16], "wrong", "low halves"),
+    Answer("1.3", "m before d", lambda block: decode(block[2:4] + block[:2] + block[4:]), "wrong", "first two bytes are d"),
+    Answer("1.3", "without m", without_m, "wrong", "leave out m"),
+    Answer("1.3", "no numbers", lambda block: [np.nan] * 32, "wrong", "0, where exactly 24"),
 
-    Answer("1.2", "with loops", File(WITH_LOOPS)),
-    Answer("1.2", "the course's search", File("from inflight.checkpoint.q4_1 import quantize\n")),
-    Answer("1.2", "steps too wide, just inside", quantizer(("/ 15", "/ 15 * 1.01"))),
-    Answer("1.2", "steps too wide, just outside", quantizer(("/ 15", "/ 15 * 1.015")), "partly", "bell curve not right yet, outliers not"),
-    Answer("1.2", "zeros", File(GIVES.format("np.zeros((len(blocks), 20), np.uint8)")), "wrong", "at most"),
-    Answer("1.2", "the weights", File(GIVES.format("blocks")), "wrong", "yours is float32 [256, 32]"),
-    Answer("1.2", "cut", quantizer(("np.rint(", "np.floor(")), "partly", "0.5 steps too low"),
-    Answer("1.2", "sixteen steps", quantizer(("/ 15", "/ 16")), "partly", "15 steps from the smallest"),
-    Answer("1.2", "neighbours", quantizer((PACKED, "q[:, ::2] | q[:, 1::2] << 4")), "partly", "not neighbours"),
-    Answer("1.2", "m before d", quantizer(("np.stack([d, m]", "np.stack([m, d]")), "wrong", "first two bytes are d"),
-    Answer("1.2", "high halves first", quantizer((PACKED, "q[:, 16:] | q[:, :16] << 4")), "partly", "low halves come first"),
-    Answer("1.2", "no range", File(WITH_LOOPS.replace(" if d else 0", "")), "partly",
+    Answer("1.4", "with loops", File(WITH_LOOPS)),
+    Answer("1.4", "the course's search", File("from inflight.checkpoint.q4_1 import quantize\n")),
+    Answer("1.4", "steps too wide, just inside", quantizer(("/ 15", "/ 15 * 1.01"))),
+    Answer("1.4", "steps too wide, just outside", quantizer(("/ 15", "/ 15 * 1.015")), "partly", "bell curve not right yet, outliers not"),
+    Answer("1.4", "zeros", File(GIVES.format("np.zeros((len(blocks), 20), np.uint8)")), "wrong", "at most"),
+    Answer("1.4", "the weights", File(GIVES.format("blocks")), "wrong", "yours is float32 [256, 32]"),
+    Answer("1.4", "cut", quantizer(("np.rint(", "np.floor(")), "partly", "0.5 steps too low"),
+    Answer("1.4", "sixteen steps", quantizer(("/ 15", "/ 16")), "partly", "15 steps from the smallest"),
+    Answer("1.4", "neighbours", quantizer((PACKED, "q[:, ::2] | q[:, 1::2] << 4")), "partly", "not neighbours"),
+    Answer("1.4", "m before d", quantizer(("np.stack([d, m]", "np.stack([m, d]")), "wrong", "first two bytes are d"),
+    Answer("1.4", "high halves first", quantizer((PACKED, "q[:, 16:] | q[:, :16] << 4")), "partly", "low halves come first"),
+    Answer("1.4", "no range", File(WITH_LOOPS.replace(" if d else 0", "")), "partly",
            "all alike not right yet. answer.py, line 12: ZeroDivisionError"),
-    Answer("1.2", "an empty file", File(""), "wrong", "it defines no quantize"),
-    Answer("1.2", "no Python", File("def quantize(blocks)"), "wrong", "answer.py, line 1: SyntaxError"),
-    Answer("1.2", "no file", "nowhere.py", "wrong", "There is no file"),
+    Answer("1.4", "an empty file", File(""), "wrong", "it defines no quantize"),
+    Answer("1.4", "no Python", File("def quantize(blocks)"), "wrong", "answer.py, line 1: SyntaxError"),
+    Answer("1.4", "no file", "nowhere.py", "wrong", "There is no file"),
 
-    Answer("1.3", "one formula", (kv_bytes, users)),
-    Answer("1.3", "numbers of NumPy", (lambda config: np.float64(kv_bytes(config)), lambda *asked: np.int64(users(*asked)))),
-    Answer("1.3", "one function", (kv_bytes, not_written), "partly", "latent ✓, whole blocks still open"),
-    Answer("1.3", "a guess", (kv_bytes, lambda *rest: 57), "partly", "whole blocks not right yet"),
-    Answer("1.3", "no blocks", (kv_bytes, lambda config, memory, tokens: memory // (tokens * kv_bytes(config))), "partly",
+    Answer("1.1", "one formula", (kv_bytes, users)),
+    Answer("1.1", "numbers of NumPy", (lambda config: np.float64(kv_bytes(config)), lambda *asked: np.int64(users(*asked)))),
+    Answer("1.1", "one function", (kv_bytes, not_written), "partly", "latent ✓, whole blocks still open"),
+    Answer("1.1", "a guess", (kv_bytes, lambda *rest: 57), "partly", "whole blocks not right yet"),
+    Answer("1.1", "no blocks", (kv_bytes, lambda config, memory, tokens: memory // (tokens * kv_bytes(config))), "partly",
            "A block belongs to one user"),
-    Answer("1.3", "rounded down", (kv_bytes, lambda config, memory, tokens: memory // (tokens // 32 * 32 * kv_bytes(config))),
+    Answer("1.1", "rounded down", (kv_bytes, lambda config, memory, tokens: memory // (tokens // 32 * 32 * kv_bytes(config))),
            "partly", "A block belongs to one user"),
-    Answer("1.3", "keys alone", (lambda config: kv_bytes(config) // 2, users), "partly", "KV heads not right yet"),
-    Answer("1.3", "Llama's", (llama_only, users), "partly", "latent not right yet"),
-    Answer("1.3", "no KV heads", (without_kv_heads, users), "partly", "KV heads not right yet"),
-    Answer("1.3", "no head_dim", (without_head_dim, users), "partly", "head_dim not right yet"),
+    Answer("1.1", "keys alone", (lambda config: kv_bytes(config) // 2, users), "partly", "KV heads not right yet"),
+    Answer("1.1", "Llama's", (llama_only, users), "partly", "latent not right yet"),
+    Answer("1.1", "no KV heads", (without_kv_heads, users), "partly", "KV heads not right yet"),
+    Answer("1.1", "no head_dim", (without_head_dim, users), "partly", "head_dim not right yet"),
 
-    Answer("1.4", "as handed out", None, "not done yet"),
-    Answer("1.4", "the solution", service(), says="users in one iteration: yours 16"),
-    Answer("1.4", "with more tokens an iteration", service(max_num_tokens=4096)),
-    Answer("1.4", "fifteen users", service(max_batch_size=15), "partly", "users in one iteration: 15, where at least 16"),
-    Answer("1.4", "a slot too many", service(max_batch_size=17), "partly", "users ✓, answers ✓, memory not right yet"),
-    Answer("1.4", "sixteen tokens", service(max_num_tokens=16), "wrong", "max_input_len (200)"),
-    Answer("1.4", "a cache of 16 bits", service(kv_cache_quant_algo=None), "partly", "memory not right yet"),
-    Answer("1.4", "too short a sequence", service(max_seq_len=240), "partly", "answers not right yet"),
-    Answer("1.4", "settings", {"max_batch_size": 16}, "wrong"),
-    Answer("1.4", "no folder", "/nowhere", "wrong"),
+    Answer("1.2", "as handed out", None, "not done yet"),
+    Answer("1.2", "the solution", service(), says="users in one iteration: yours 16"),
+    Answer("1.2", "with more tokens an iteration", service(max_num_tokens=4096)),
+    Answer("1.2", "fifteen users", service(max_batch_size=15), "partly", "users in one iteration: 15, where at least 16"),
+    Answer("1.2", "a slot too many", service(max_batch_size=17), "partly", "users ✓, answers ✓, memory not right yet"),
+    Answer("1.2", "sixteen tokens", service(max_num_tokens=16), "wrong", "max_input_len (200)"),
+    Answer("1.2", "a cache of 16 bits", service(kv_cache_quant_algo=None), "partly", "memory not right yet"),
+    Answer("1.2", "too short a sequence", service(max_seq_len=240), "partly", "answers not right yet"),
+    Answer("1.2", "settings", {"max_batch_size": 16}, "wrong"),
+    Answer("1.2", "no folder", "/nowhere", "wrong"),
 
     Answer("1.5", "as handed out", (not_written, None), "not done yet"),
     Answer("1.5", "the solution", comparing(compare)),

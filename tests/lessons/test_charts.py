@@ -6,6 +6,7 @@ those of a lesson are found in `inflight/lessons/*/charts.py`. How a picture loo
 
 import importlib
 import inspect
+import math
 import re
 
 import numpy as np
@@ -158,6 +159,44 @@ def test_request_map():
 
 
 # Lesson 01 ------------------------------------------------------------------------------------------------------------
+
+
+ITERATIONS = pd.DataFrame(
+    [
+        ("decode, 1 user", "decode", 1.0, 4e9),
+        ("decode, 8 users", "decode", 5.0, 20e9),
+        ("prefill, 256 tokens", "prefill", 200.0, 75e9),
+    ],
+    columns=["what", "phase", "products_per_byte", "products_per_s"],
+)
+
+
+def test_roofline():
+    fig = engine.roofline(ITERATIONS, 10e9, 100e9)
+    assert points(one(fig, "memory")) == [(0.5, 5), (math.sqrt(5), 10 * math.sqrt(5)), (10, 100)]
+    assert [y for _, y in points(one(fig, "arithmetic"))] == [100, 100, 100]
+    assert points(one(fig, "decode")) == [(1, 4), (5, 20)] and points(one(fig, "prefill")) == [(200, 75)]
+    assert one(fig, "decode").marker.color == DECODE and one(fig, "prefill").marker.color == PREFILL
+    assert titles(fig, "xaxis", "yaxis") == ["products for each byte that is read", "billion products a second"]
+    assert {fig.layout.xaxis.type, fig.layout.yaxis.type} == {"log"}
+    notes = {note.text for note in fig.layout.annotations}
+    assert any("bound by memory" in note for note in notes) and any(
+        "from 10.0 products a byte on" in note for note in notes
+    )
+    said = engine.roofline_summary(ITERATIONS, 10e9, 100e9)
+    assert "10.0 GB a second" in said and "at 100 billion products a second" in said
+    assert "decode, 1 user with 1.0 products a byte reaches 40% of what memory allows" in said
+    assert "prefill, 256 tokens with 200.0 products a byte reaches 75% of what arithmetic allows" in said
+
+
+def test_bytes_held():
+    weights = pd.DataFrame({"kind": ["feed-forward", "norms"], "bytes": [50e6, 1e6]})
+    fig = engine.bytes_held(weights, {1: 20e6, 8: 160e6})
+    assert points(one(fig, "feed-forward")) == [(50, "weights")] and points(one(fig, "norms")) == [(1, "weights")]
+    assert points(one(fig, "KV cache")) == [(20, "cache of 1 user"), (160, "cache of 8 users")]
+    assert one(fig, "KV cache").marker.color == DECODE and fig.layout.barmode == "stack"
+    assert titles(fig, "xaxis") == ["megabytes"] and list(one(fig, "KV cache").text) == ["20 MB", "160 MB"]
+    assert list(one(fig, "norms").text) == ["feed-forward 50, norms 1 MB"]
 
 
 class Bytes:

@@ -9,6 +9,8 @@ import tritonclient.grpc as grpc
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from inflight.checkpoint.tokenizer import load_tokenizer
+from inflight.engine.config import Request, SamplingConfig
+from inflight.engine.executor import Executor
 from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.client import Client
@@ -172,6 +174,18 @@ def test_every_option_of_the_text_client_that_asks_for_nothing_new(streaming, an
         "seed": outside.one(0, np.uint64),
     }
     assert outside.text_client(streaming, "0.19", PROMPT, LENGTH, streaming=True, **more) == answer
+
+
+def test_each_penalty_of_the_token_client_is_the_engines_of_that_name(whole, engine_dir, ids):
+    own = {}
+    with Executor.load(engine_dir) as executor:
+        for name in ("repetition_penalty", "presence_penalty", "frequency_penalty"):
+            request = Request(ids, LENGTH, 2, sampling=SamplingConfig(**{name: 1.5}))
+            own[name] = executor.generate(request).token_ids
+    assert len(set(map(tuple, own.values()))) == len(own), "two penalties do the same: the test shows nothing"
+    for name, tokens in own.items():
+        arrays = outside.core_request("0.19", ids, LENGTH, streaming=False) | {name: outside.one(1.5, np.float32)}
+        assert outside.read_core("0.19", outside.infer(whole, "grpc", "tensorrt_llm", arrays)) == tokens, name
 
 
 def test_the_later_names_do_what_the_earlier_ones_do(whole):

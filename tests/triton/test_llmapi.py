@@ -270,9 +270,11 @@ def test_the_courses_client_asks_it_by_its_own_names(whole, streaming, engine, a
 
 
 @pytest.mark.server
-def test_the_command_that_asks_knows_it_too(whole, answer):
-    done = CliRunner().invoke(app, ["ask", PROMPT, "--max-tokens", str(LENGTH), "--url", whole.grpc_url])
-    assert done.exit_code == 0 and done.stdout.strip() == answer.strip()
+def test_the_command_that_asks_knows_it_too(whole, streaming, answer):
+    for server, options in ((whole, []), (streaming, ["--stream"])):
+        command = ["ask", PROMPT, "--max-tokens", str(LENGTH), "--url", server.grpc_url, *options]
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0 and done.stdout.strip() == answer.strip()
 
 
 @pytest.mark.server

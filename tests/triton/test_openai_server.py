@@ -112,6 +112,16 @@ def test_the_same_seed_gives_the_same_answer_and_no_seed_or_minus_one_another(ht
     assert len({say() for _ in range(3)}) > 1 and len({say(seed=-1) for _ in range(3)}) > 1
 
 
+def test_each_penalty_is_the_engines_of_that_name(http, streaming_server, course_engine):
+    tokenizer, prompt, told = load_tokenizer(course_engine), "One, one, one, one,", set()
+    for name in ("repetition_penalty", "presence_penalty", "frequency_penalty"):
+        tokens = ask_tokens(streaming_server, tokenizer.encode(prompt), 24, end_id=tokenizer.end_id, **{name: 1.5})
+        [choice] = post(http, TEXT, prompt=prompt, max_tokens=24, **{name: 1.5})["choices"]
+        assert choice["text"] == tokenizer.decode(tokens), name
+        told.add(choice["text"])
+    assert len(told) == 3, "two penalties do the same: the test shows nothing"
+
+
 @pytest.mark.parametrize("top_k", [0, -1])
 def test_top_k_of_nothing_is_no_limit(http, top_k):
     drawn = {"prompt": "Once upon a time", "max_tokens": 24, "temperature": 1.5, "seed": 3}

@@ -1,5 +1,12 @@
-"""What an engine has that a checkpoint has not: what this lesson alone uses."""
+"""Why one user gets so little of the machine: what this lesson alone uses."""
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={"explorables": ["memory"]})
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "charts": ["bytes_held", "roofline", "roofline_summary"],
+        "explorables": ["memory"],
+        "products": ["OnlyProducts"],
+    },
+)

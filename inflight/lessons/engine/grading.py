@@ -20,108 +20,7 @@ from inflight.notebook.answers import load
 from inflight.notebook.checks import grades
 from inflight.notebook.findings import NOT_YET, Case, Finding, Measured, asked
 
-# 1.1: a block is decoded ----------------------------------------------------------------------------------------------
-
-NUM_BLOCKS = 24
-ELSEWISE = "Take one block apart on paper: float16 d, float16 m, then 16 bytes with two q each; w = d·q + m."
-
-
-@grades("1.1", "A weight of 4 bits is one of 16 levels, and its block says where these lie: w = d·q + m.")
-def _decoded(decode: Callable, choose: random.Random) -> Finding:
-    blocks = np.array([_random_block(choose) for _ in range(NUM_BLOCKS)])
-    answers = [decode(bytes(block)) for block in blocks]
-    if all(answer is None for answer in answers):
-        return NOT_YET
-    made = [np.asarray(answer, float).reshape(-1) for answer in answers]
-    if any(len(weights) != q4_1.BLOCK for weights in made):
-        return f"A block has {q4_1.BLOCK} weights: return a list or an array of 32 numbers for a block."
-    right = np.isclose(made, q4_1.dequantize(blocks), rtol=1e-3, atol=1e-5).all(axis=1)
-    return Measured(
-        "blocks decoded as the file means them", int(right.sum()), exactly=NUM_BLOCKS, course=NUM_BLOCKS, nothing=0,
-        advice=_misreading(blocks, np.array(made)) or ELSEWISE,
-    )  # fmt: skip
-
-
-def _random_block(choose: random.Random) -> np.ndarray:
-    d, m = choose.uniform(0.002, 0.05), choose.uniform(-0.4, 0.4)
-    scales = np.array([d, m], np.float16).view(np.uint8)
-    return np.concatenate([scales, np.array([choose.randrange(256) for _ in range(q4_1.BLOCK // 2)], np.uint8)])
-
-
-# What blocks say to somebody who takes them for something else, and what to tell them.
-MISREADINGS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
-    "The two halves of a byte are not neighbours: the low ones are weights 0 to 15, the high ones 16 to 31.": (
-        lambda d, m, low, high: d * np.stack([low, high], axis=2).reshape(len(low), -1) + m
-    ),
-    "The low halves come first, then the high ones.": (
-        lambda d, m, low, high: d * np.concatenate([high, low], axis=1) + m
-    ),
-    "The first two bytes are d, the width of a step; the next two are m, the smallest weight.": (
-        lambda d, m, low, high: m * np.concatenate([low, high], axis=1) + d
-    ),
-    "Your weights leave out m: where q is 0, the weight is m, not 0.": (
-        lambda d, m, low, high: d * np.concatenate([low, high], axis=1)
-    ),
-}
-
-
-def _misreading(blocks: np.ndarray, weights: np.ndarray) -> str:
-    """What to tell somebody for whom blocks, uint8 [.., 20], hold these weights, [.., 32]; blank if nothing fits."""
-    d, m, q = q4_1.unpacked(blocks)
-    halves = np.split(q, 2, axis=1)
-    with np.errstate(all="ignore"):  # nonsense may be infinite
-        most = 0.1 * ((q4_1.dequantize(blocks) - weights) ** 2).sum()
-        for advice, misread in MISREADINGS.items():
-            if ((misread(d[:, None], m[:, None], *halves) - weights) ** 2).sum() < most:
-                return advice
-    return ""
-
-
-# 1.2: blocks are made -------------------------------------------------------------------------------------------------
-
-CHECK_S = 30  # a quantizer that has not answered by then, also beside other work, never will
-ROOM = 1.03  # over the error of steps laid from the smallest weight to the largest
-ENCODE = "Lay 15 steps from the smallest weight to the largest, and give each weight the nearest: round, do not cut."
-
-
-@grades("1.2", "The steps of a block are as wide as its range asks: one weight far out costs all 32 of them precision.",
-        keeps="quantizer", within_s=CHECK_S)  # fmt: skip
-def _encoded(path: str, choose: random.Random) -> dict[str, Callable[[], Finding]]:
-    quantize, courses = (load(file, "quantize").quantize for file in (path, parts.COURSES_OWN / "quantizer.py"))
-    return {kind: partial(_loss, kind, blocks, quantize, courses(blocks)) for kind, blocks in _weights(choose).items()}
-
-
-def _weights(choose: random.Random) -> dict[str, np.ndarray]:
-    """Hidden blocks, float32 [.., 32]: of a bell curve, with outliers, and all alike."""
-    draw, scale = np.random.default_rng(choose.getrandbits(32)), np.float32(choose.uniform(0.02, 0.2))
-    return {
-        "bell curve": scale * draw.normal(choose.uniform(-1, 1), 1, (256, q4_1.BLOCK)).astype(np.float32),
-        "outliers": scale * draw.standard_t(3, (256, q4_1.BLOCK)).astype(np.float32),
-        "all alike": np.repeat(np.float32([0, -0.25, 0.125, 3]), q4_1.BLOCK).reshape(4, q4_1.BLOCK),
-    }
-
-
-def _loss(kind: str, blocks: np.ndarray, quantize: Callable, courses: np.ndarray) -> Finding:
-    made = quantize(blocks.copy())
-    if made is None:
-        return NOT_YET
-    made = np.asarray(made)
-    if made.dtype != np.uint8 or made.shape != courses.shape:
-        return f"For {len(blocks)} blocks give uint8 [{len(blocks)}, 20]; yours is {made.dtype} {list(made.shape)}."
-    lost, course = q4_1.share_lost(blocks, made), q4_1.share_lost(blocks, courses)
-    if kind == "all alike":
-        wrong = "Where all 32 weights are alike there is no range to divide by: d is 0, and m says it all."
-        return None if lost < 1e-6 else wrong
-    off = (q4_1.dequantize(made) - blocks).mean() / (np.ptp(blocks, axis=1).mean() / q4_1.STEPS)
-    bias = f"On average your weights lie {abs(off):.1f} steps too {'high' if off > 0 else 'low'}. "
-    return Measured(
-        f"{kind}: squared error, of the weights' own spread", 100 * lost, at_most=100 * ROOM * course,
-        course=100 * course, nothing=100, unit="%",
-        advice=_misreading(made, blocks) or (bias if abs(off) > 0.25 else "") + ENCODE,
-    )  # fmt: skip
-
-
-# 1.3: the KV cache of any model ---------------------------------------------------------------------------------------
+# 1.1: the KV cache of any model ---------------------------------------------------------------------------------------
 
 CASES = 6
 FLOAT16 = 2
@@ -134,7 +33,7 @@ BYTES_ADVICE = {
 }
 
 
-@grades("1.3", "What a layer keeps of a token stands in the config: work out the memory before you buy it.")
+@grades("1.1", "What a layer keeps of a token stands in the config: work out the memory before you buy it.")
 def _kv_of_any_model(answer: tuple[Callable, Callable], choose: random.Random) -> dict[str, Callable[[], Finding]]:
     kv_bytes, users_that_fit = answer
     configs = {kind: [_architecture(kind, choose) for _ in range(CASES)] for kind in BYTES_ADVICE}
@@ -190,12 +89,12 @@ def _where_blocks_matter(config: dict[str, int], choose: random.Random) -> Case:
     )  # fmt: skip
 
 
-# 1.4: an engine for a service -----------------------------------------------------------------------------------------
+# 1.2: an engine for a service -----------------------------------------------------------------------------------------
 
 USERS, PROMPT, ANSWER, MEMORY = 16, 200, 56, 170e6
 
 
-@grades("1.4", "A service's limits decide its engine: shorter limits and smaller numbers make room for users.")
+@grades("1.2", "A service's limits decide its engine: shorter limits and smaller numbers make room for users.")
 def _engine_for_a_service(folder: Path, choose: random.Random) -> dict[str, Finding]:
     info = engine.read(folder)
     # The longest last: where an iteration has no room for it beside the others, it must wait until they are gone.
@@ -221,6 +120,107 @@ def _engine_for_a_service(folder: Path, choose: random.Random) -> dict[str, Find
     }  # fmt: skip
 
 
+# 1.3: a block is decoded ----------------------------------------------------------------------------------------------
+
+NUM_BLOCKS = 24
+ELSEWISE = "Take one block apart on paper: float16 d, float16 m, then 16 bytes with two q each; w = d·q + m."
+
+
+@grades("1.3", "A weight of 4 bits is one of 16 levels, and its block says where these lie: w = d·q + m.")
+def _decoded(decode: Callable, choose: random.Random) -> Finding:
+    blocks = np.array([_random_block(choose) for _ in range(NUM_BLOCKS)])
+    answers = [decode(bytes(block)) for block in blocks]
+    if all(answer is None for answer in answers):
+        return NOT_YET
+    made = [np.asarray(answer, float).reshape(-1) for answer in answers]
+    if any(len(weights) != q4_1.BLOCK for weights in made):
+        return f"A block has {q4_1.BLOCK} weights: return a list or an array of 32 numbers for a block."
+    right = np.isclose(made, q4_1.dequantize(blocks), rtol=1e-3, atol=1e-5).all(axis=1)
+    return Measured(
+        "blocks decoded as the file means them", int(right.sum()), exactly=NUM_BLOCKS, course=NUM_BLOCKS, nothing=0,
+        advice=_misreading(blocks, np.array(made)) or ELSEWISE,
+    )  # fmt: skip
+
+
+def _random_block(choose: random.Random) -> np.ndarray:
+    d, m = choose.uniform(0.002, 0.05), choose.uniform(-0.4, 0.4)
+    scales = np.array([d, m], np.float16).view(np.uint8)
+    return np.concatenate([scales, np.array([choose.randrange(256) for _ in range(q4_1.BLOCK // 2)], np.uint8)])
+
+
+# What blocks say to somebody who takes them for something else, and what to tell them.
+MISREADINGS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
+    "The two halves of a byte are not neighbours: the low ones are weights 0 to 15, the high ones 16 to 31.": (
+        lambda d, m, low, high: d * np.stack([low, high], axis=2).reshape(len(low), -1) + m
+    ),
+    "The low halves come first, then the high ones.": (
+        lambda d, m, low, high: d * np.concatenate([high, low], axis=1) + m
+    ),
+    "The first two bytes are d, the width of a step; the next two are m, the smallest weight.": (
+        lambda d, m, low, high: m * np.concatenate([low, high], axis=1) + d
+    ),
+    "Your weights leave out m: where q is 0, the weight is m, not 0.": (
+        lambda d, m, low, high: d * np.concatenate([low, high], axis=1)
+    ),
+}
+
+
+def _misreading(blocks: np.ndarray, weights: np.ndarray) -> str:
+    """What to tell somebody for whom blocks, uint8 [.., 20], hold these weights, [.., 32]; blank if nothing fits."""
+    d, m, q = q4_1.unpacked(blocks)
+    halves = np.split(q, 2, axis=1)
+    with np.errstate(all="ignore"):  # nonsense may be infinite
+        most = 0.1 * ((q4_1.dequantize(blocks) - weights) ** 2).sum()
+        for advice, misread in MISREADINGS.items():
+            if ((misread(d[:, None], m[:, None], *halves) - weights) ** 2).sum() < most:
+                return advice
+    return ""
+
+
+# 1.4: blocks are made -------------------------------------------------------------------------------------------------
+
+CHECK_S = 30  # a quantizer that has not answered by then, also beside other work, never will
+ROOM = 1.03  # over the error of steps laid from the smallest weight to the largest
+ENCODE = "Lay 15 steps from the smallest weight to the largest, and give each weight the nearest: round, do not cut."
+
+
+@grades("1.4", "The steps of a block are as wide as its range asks: one weight far out costs all 32 of them precision.",
+        keeps="quantizer", within_s=CHECK_S)  # fmt: skip
+def _encoded(path: str, choose: random.Random) -> dict[str, Callable[[], Finding]]:
+    quantize, courses = (load(file, "quantize").quantize for file in (path, parts.COURSES_OWN / "quantizer.py"))
+    return {kind: partial(_loss, kind, blocks, quantize, courses(blocks)) for kind, blocks in _weights(choose).items()}
+
+
+def _weights(choose: random.Random) -> dict[str, np.ndarray]:
+    """Hidden blocks, float32 [.., 32]: of a bell curve, with outliers, and all alike."""
+    draw, scale = np.random.default_rng(choose.getrandbits(32)), np.float32(choose.uniform(0.02, 0.2))
+    return {
+        "bell curve": scale * draw.normal(choose.uniform(-1, 1), 1, (256, q4_1.BLOCK)).astype(np.float32),
+        "outliers": scale * draw.standard_t(3, (256, q4_1.BLOCK)).astype(np.float32),
+        "all alike": np.repeat(np.float32([0, -0.25, 0.125, 3]), q4_1.BLOCK).reshape(4, q4_1.BLOCK),
+    }
+
+
+def _loss(kind: str, blocks: np.ndarray, quantize: Callable, courses: np.ndarray) -> Finding:
+    made = quantize(blocks.copy())
+    if made is None:
+        return NOT_YET
+    made = np.asarray(made)
+    if made.dtype != np.uint8 or made.shape != courses.shape:
+        return f"For {len(blocks)} blocks give uint8 [{len(blocks)}, 20]; yours is {made.dtype} {list(made.shape)}."
+    lost, course = q4_1.share_lost(blocks, made), q4_1.share_lost(blocks, courses)
+    if kind == "all alike":
+        wrong = "Where all 32 weights are alike there is no range to divide by: d is 0, and m says it all."
+        return None if lost < 1e-6 else wrong
+    off = (q4_1.dequantize(made) - blocks).mean() / (np.ptp(blocks, axis=1).mean() / q4_1.STEPS)
+    bias = f"On average your weights lie {abs(off):.1f} steps too {'high' if off > 0 else 'low'}. "
+    return Measured(
+        f"{kind}: squared error, of the weights' own spread", 100 * lost, at_most=100 * ROOM * course,
+        course=100 * course, nothing=100, unit="%",
+        advice=_misreading(made, blocks) or (bias if abs(off) > 0.25 else "") + ENCODE,
+    )  # fmt: skip
+
+
 # 1.5: what company changes --------------------------------------------------------------------------------------------
 
 LENGTH, FRIENDS = 32, 4  # tokens of an answer, and others in its company, of a learner's own comparison
@@ -229,7 +229,7 @@ MOVED = 1e-3  # of a log-probability: sums in another order move it by some 1e-5
 TOPICS = ("rivers", "chess", "bread", "bees", "maps", "salt", "tides", "paper", "bridges", "owls", "clocks", "glass")
 
 
-@grades("1.5", "With activations as they are, company changes nothing: each answer is computed as if it were alone.")
+@grades("1.5", "Batch invariance, within rounding: with activations as they are, company moves sums, and here no word.")
 def _company(answer: tuple[Callable, Path | None], choose: random.Random) -> dict[str, Callable[[], Finding]]:
     compare, folder = answer
     return {

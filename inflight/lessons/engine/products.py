@@ -1,0 +1,73 @@
+"""What an engine's matrix products take by themselves: the same weights, settings and kernels, and nothing between."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+from openvino import opset13 as ops
+
+from inflight.engine import read
+from inflight.engine.openvino import steps
+
+
+class OnlyProducts:
+    """The matrix products of an engine's graph, compiled as the engine is, each with an input of its own numbers.
+
+    In the graph of the engine the products wait for each other, for attention, norms and rotations. Here they are all
+    that there is, so that their time is the machine's time for multiplying in the engine's precision.
+
+    Parameters
+    ----------
+    folder : path
+        The engine, of the tier cpu.
+
+    Attributes
+    ----------
+    of_layers, of_vocabulary : int
+        Weights that are multiplied with each token, and with each row of logits.
+    """
+
+    def __init__(self, folder: str | Path):
+        info, graph = read(folder), steps.read(folder)
+        words = info.pretrained_config["vocab_size"]
+        self.of_layers = self.of_vocabulary = 0
+        inputs: dict[str, ov.Node] = {}
+        results = []
+        for node in graph.get_ordered_ops():
+            if node.get_type_name() != "MatMul" or not _has_weights(node):
+                continue
+            rows, columns = node.input_value(1).get_shape()
+            name = "vocabulary" if rows == words else f"layers, {columns}"
+            if rows == words:
+                self.of_vocabulary += rows * columns
+            else:
+                self.of_layers += rows * columns
+            if name not in inputs:
+                inputs[name] = ops.parameter([-1, 1, columns], np.float32, name=name)
+                inputs[name].output(0).set_names({name})
+            node.input(0).replace_source_output(inputs[name].output(0))
+            results.append(node.output(0))
+        alone = ov.Model(results, list(inputs.values()))
+        self._request = steps.compiled(alone, info.build_config, info.quant_algo).create_infer_request()
+        self._columns = {name: int(node.get_output_partial_shape(0)[2].get_length()) for name, node in inputs.items()}
+
+    def seconds(self, tokens: int, users: int = 1) -> float:
+        """Time of the products of one iteration: `tokens` in all, and logits for the last token of each of `users`."""
+        for name, columns in self._columns.items():
+            rows = users if name == "vocabulary" else tokens
+            values = np.random.default_rng(0).normal(size=(rows, 1, columns)).astype(np.float32)
+            self._request.set_tensor(name, ov.Tensor(values))
+        started = time.perf_counter()
+        self._request.infer()
+        return time.perf_counter() - started
+
+
+def _has_weights(product: ov.Node) -> bool:
+    """Whether a product's second factor comes from constants alone, and not from another token's keys or values."""
+    node = product.input_value(1).get_node()
+    while node.get_input_size():
+        node = node.input_value(0).get_node()
+    return node.get_type_name() == "Constant" and len(product.input_value(1).get_partial_shape()) == 2
