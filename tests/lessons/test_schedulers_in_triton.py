@@ -27,7 +27,7 @@ def test_the_server_decides_by_the_learners_file(small_engine, tmp_path):
     requests = [TimedRequest("Tell me a story.", length, 0.0, 5) for length in LENGTHS]
     with Server(repo) as server, Client(server.grpc_url) as client:
         in_flight = trace_run.run(client, requests, log_path).log
-        path.write_text(lab_04.scheduler(lab_04.STATIC).text)
+        path.write_text(lab_04.scheduler(lab_04.IN_FLIGHT, ("while waiting", "while not now.running and waiting")).text)
         server.load("tensorrt_llm", scheduler_path=path)
         static = trace_run.run(client, requests, log_path).log
     assert joins_beside_others(in_flight) > 0 and joins_beside_others(static) == 0
