@@ -33,7 +33,7 @@ import numpy as np
 import pandas as pd
 import psutil
 
-from inflight import CourseError, engine, processor
+from inflight import CourseError, engine
 from inflight.bench import quality
 from inflight.checkpoint import GgufFile, fetch, load_tokenizer
 from inflight.engine import BuildConfig, Chunk, Executor, Request, Sizing
@@ -103,7 +103,7 @@ print("as the gguf library reads them:", np.allclose(weights, library))
 with progress.wait("The default engine, which is built the first time"):
     default = engine.cached(checkpoint, tier="cpu")
 info = engine.read(default)
-graph = processor.core().read_model(default / "openvino_model.xml")
+graph = lesson.read_graph(default)
 kinds = collections.Counter(node.get_type_name() for node in graph.get_ordered_ops())
 constants = kinds.pop("Constant")
 print(f"{constants:,} constants and {kinds.total():,} operations, among them")

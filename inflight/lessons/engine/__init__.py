@@ -7,6 +7,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "charts": ["bytes_held", "roofline", "roofline_summary"],
         "explorables": ["memory"],
-        "products": ["OnlyProducts"],
+        "products": ["OnlyProducts", "read_graph"],
     },
 )

@@ -13,6 +13,11 @@ from inflight.engine import read
 from inflight.engine.openvino import steps
 
 
+def read_graph(folder: str | Path) -> ov.Model:
+    """The graph of an engine of the tier cpu, by OpenVINO's `read_model`."""
+    return steps.read(folder)
+
+
 class OnlyProducts:
     """The matrix products of an engine's graph, compiled as the engine is, each with an input of its own numbers.
 
