@@ -48,6 +48,8 @@ from inflight.triton.text import Detokenizer
 HOST = "127.0.0.1"
 COMPLETION_TOKENS = 16  # of /v1/completions where max_tokens is left out; a chat may go on to the model's end
 BYTES_A_CHARACTER, BYTES_BESIDE_TEXT = 2, 512 * 1024  # of a body, at most: some of its characters are escaped
+# Of a larger body, so many bytes are read and thrown away: a client that is still sending would not see the answer.
+READ_PAST_LIMIT = 64 * 1024 * 1024
 MOST_STOPS, LONGEST_STOP = 64, 256  # each is looked for with every token
 HEALTH_TIMEOUT_S = 5
 KEEP_ALIVE_S = 600  # longer than clients keep a connection that they may use again
@@ -479,11 +481,15 @@ async def _body(request: Request, most_bytes: int) -> bytes:
     media_type = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":  # which a page in a browser must ask for leave to send, and does not get
         raise OpenAIError(f"The body's type is {media_type or 'not given'}: send Content-Type: application/json.")
-    data, length = bytearray(), int(request.headers.get("Content-Length", 0))
+    data, length = bytearray(), 0
     async for some in request.stream():
-        data += some
-        if max(length, len(data)) > most_bytes:
-            raise OpenAIError(f"The body has more than {most_bytes:,} bytes: shorten it.", None, 413)
+        length += len(some)
+        if length <= most_bytes:
+            data += some
+        elif length > most_bytes + READ_PAST_LIMIT:
+            break
+    if length > most_bytes:
+        raise OpenAIError(f"The body has more than {most_bytes:,} bytes: shorten it.", None, 413)
     return bytes(data)
 
 
