@@ -60,8 +60,8 @@ def at(url: str, engine_dir: str | Path, stream: bool = False, model: str = "ens
         return
     with Sender(Client(url, model), stream) as send:
         if send.client.is_decoupled() != stream:
-            what = "gives whole answers" if stream else "gives answers in pieces"
-            raise CourseError(f"{model} at {url} {what}: {'leave out' if stream else 'add'} --stream.")
+            pieces = "gives answers in pieces, which `inflight bench load --stream` measures"
+            raise CourseError(f"{model} at {url} {'gives whole answers: leave out --stream' if stream else pieces}.")
         yield send
 
 

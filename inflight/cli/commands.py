@@ -185,7 +185,7 @@ def serve(
     ] = False,
     openai_port: Annotated[
         int | None,
-        typer.Option(help="OpenAI's protocol, too; sets decoupled_mode."),
+        typer.Option(help="OpenAI's protocol, too; sets decoupled_mode.", min=0, max=65535),
     ] = None,
 ) -> None:
     """Run a model repository on 127.0.0.1 until Ctrl-C; a second Ctrl-C does not wait for running requests.
