@@ -25,7 +25,7 @@ from inflight.triton.client import Refused, errors, get_json, http_client
 STAY = ["request", "slot", "first", "last", "prompt_until"]
 COLUMNS = ["name", "model", "label", "value", "type"]
 METRICS_LAG_S = 20  # the longest that figures come after what they tell of, where a machine has much else to do
-SETTLED_S, SETTLED_LOOKS = 0.3, 5
+SETTLED_S, SETTLED_LOOKS = 0.5, 10
 LOOK_EVERY_S = 0.02
 
 Figures = TypeVar("Figures")

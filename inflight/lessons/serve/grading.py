@@ -362,10 +362,10 @@ def _calls(answer: tuple[Callable, Server], choose: random.Random) -> dict[str, 
             client.stream("Explain how rain forms.", number, end_id=-1).read()
 
     def left() -> None:
-        """Come back when some pieces have come, and read the others in a thread."""
+        """Come back before the last pieces have come, and read them in a thread."""
         client = Client(server.grpc_url)
         pieces = iter(client.stream("Explain how rain forms.", many, end_id=-1))
-        for _ in range(few):
+        for _ in range(many - 3):
             next(pieces)
 
         def read() -> None:
