@@ -13,7 +13,7 @@ from inflight.bench import workload
 from inflight.errors import CourseError
 from inflight.lessons.batchers import batch_run
 from inflight.lessons.batchers.batch_run import Arrival
-from inflight.lessons.batchers.batches_on_paper import Played, on_paper
+from inflight.lessons.batchers.batches_on_paper import OnPaper, on_paper
 from inflight.notebook import progress
 from inflight.notebook.checks import grades
 from inflight.notebook.findings import NOT_YET, Case, Compared, Finding, Measured, asked
@@ -97,7 +97,7 @@ def _within_budget(settings: dict, choose: random.Random) -> Finding:
     ]
 
 
-def _played(arrivals_s: list[float], settings: dict) -> Played:
+def _played(arrivals_s: list[float], settings: dict) -> OnPaper:
     arrivals_ms = [1000 * at_s for at_s in arrivals_s]
     return on_paper(arrivals_ms, settings.get(DELAY, 0) / 1000, settings.get(MOST, 8), fixed_ms=40, item_ms=4)
 
