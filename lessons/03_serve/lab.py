@@ -17,7 +17,8 @@
 # ## Set up
 #
 # Run this cell first. It starts a server like the lecture's: decoupled, so that it can stream, and with an iteration
-# log. The repository is the one that you wrote in lab 02, with your `mask`, or the course's if yours has not passed its check yet.
+# log. The repository is the one that you wrote in lab 02, or the course's if yours has not passed its check yet. That is why
+# the model `mask`, which hides e-mail addresses, is in it.
 
 # %%
 import tempfile

@@ -364,8 +364,10 @@ assert price_ms[8] > price_ms[1] and log["generation_tokens"].sum() == 8 * 31
 
 # %% [markdown]
 # So the factor is neither 1 nor 8 but a mixture. Each prompt has to be computed, and prefill is bound by arithmetic (lesson
-# 01), so prompts gain little from company. The iterations after them gain much, because their users share most. The rest is what is no iteration: on its way a token passes Triton, the detokenizer, HTTP and your thread, and they use the
-# cores on which the engine computes. Therefore an ITL is an iteration *and* what lies between two.
+# 01), so prompts gain less from company. The iterations after them gain more, because their users share most. The rest is
+# what is no iteration: on its way a token passes Triton, the detokenizer, HTTP and your thread, and they use the cores on
+# which the engine computes. Therefore an ITL is an iteration *and* what lies between two. A rest below zero says that the
+# machine was busier while the prices were measured.
 #
 # Why do some of the eight begin later? Requests arrive one by one, and an idle engine waits for nobody. It starts with the
 # prompts that are there; those that come meanwhile are all in the next iteration, which is long. Who came first waits for
@@ -444,12 +446,6 @@ print(*over_grpc("Name the capital of France.", 64), sep="|")
 
 
 # %%
-def saved(computed, asked):
-    """The percentage of the tokens asked for that was not computed."""
-    # your line: return it
-    return 100 * (1 - computed / asked)
-
-
 ASKED, STORY = 96, "Tell me a long story about a river."
 NO_END = ("end_id", "INT32", -1)
 ways = {
@@ -458,6 +454,13 @@ ways = {
     "gRPC, left after 20": (lambda: over_grpc(STORY, ASKED, NO_END), 20),
     "gRPC, cancelled": (lambda: over_grpc(STORY, ASKED, NO_END, cancels=True), 20),
 }
+
+
+def saved(computed, asked):
+    """The percentage of the tokens asked for that was not computed."""
+    # your line: return it
+    return 100 * (1 - computed / asked)
+
 
 # %% tags=["nbval-ignore-output"]
 rows = []
