@@ -144,18 +144,6 @@ def test_short_prompts_do_not_overtake_a_long_one_for_ever():
     assert first < 10 + 9  # the others' answers
 
 
-def test_static_batching_forms_a_batch_when_nobody_runs():
-    played = play(StaticBatching(), requests((2, 3), (2, 1), (2, 5), (2, 2), (2, 1)), 12)
-    assert [plan.admit for _, plan in played.plans if plan.admit] == [[1, 2, 3, 4], [5]]
-    assert len(played.plans) == 5 + 1
-
-
-def test_in_flight_a_slot_is_taken_as_it_gets_free():
-    played = play(GuaranteedNoEvict(), requests((2, 3), (2, 1), (2, 5), (2, 2), (2, 1)), 12)
-    assert [plan.admit for _, plan in played.plans if plan.admit] == [[1, 2, 3, 4], [5]]
-    assert len(played.plans) == 5
-
-
 @pytest.mark.parametrize(
     ("config", "kind"),
     [

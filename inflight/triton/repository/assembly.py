@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -12,7 +11,7 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight import files, tiers
-from inflight.errors import CourseError
+from inflight.errors import CourseError, did_you_mean
 from inflight.triton.repository.checks import check
 from inflight.triton.repository.contracts import apply_contract, contract_values
 from inflight.triton.repository.layout import (
@@ -73,11 +72,7 @@ def assemble(
         known = VARIABLE.findall((templates / LLMAPI / "1" / SETTINGS).read_text(encoding="utf-8"))
     unknown = sorted(set(values) - set(known))
     if unknown:
-        near = difflib.get_close_matches(unknown[0], known, 1)
-        raise CourseError(
-            f"The templates have no variable {unknown[0]!r}. "
-            + (f"Did you mean {near[0]!r}?" if near else f"They have: {', '.join(known)}.")
-        )
+        raise CourseError(f"The templates have no variable {unknown[0]!r}. {did_you_mean(unknown[0], known)}")
     if engine_dir is not None:
         engine_dir = Path(engine_dir).absolute()
         values = {"tokenizer_dir": engine_dir, **values, "engine_dir": engine_dir}
