@@ -35,8 +35,9 @@ from pathlib import Path
 from typing import Any
 
 from inflight.errors import CourseError
-from inflight.notebook import apart, parts, progress, record, syllabus
+from inflight.notebook import parts, progress, record, syllabus
 from inflight.notebook.answers import is_untouched, plain, what_failed
+from inflight.notebook.apart import run_apart
 from inflight.notebook.findings import NOT_YET, Finding, Measured, figures
 from inflight.notebook.verdict import SEED, Result
 
@@ -164,7 +165,7 @@ def _apart(exercise: str, grader: Grader, answer: object, seed: int) -> dict[str
     path = str(Path(path).absolute())
     given = [path, *answer[1:]] if isinstance(answer, list | tuple) else path
     asked = {"exercise": exercise, "answer": given, "seed": seed, "path": path}
-    told, problem = apart.run(_steps, asked, path, grader.within_s)
+    told, problem = run_apart(_steps, asked, path, grader.within_s)
     names = told[0] if told else [""]
     found = {part: [Measured(**figure) for figure in one] if isinstance(one, list) else one for part, one in told[1:]}
     if len(found) < len(names):
@@ -173,7 +174,7 @@ def _apart(exercise: str, grader: Grader, answer: object, seed: int) -> dict[str
 
 
 def _steps(asked: dict) -> Iterator[list]:
-    """For `apart`: the names of the parts, then each with its finding."""
+    """For `run_apart`: the names of the parts, then each with its finding."""
     _import_graders(asked["exercise"].partition(".")[0])
     found_by = _parts(graders[asked["exercise"]], asked["answer"], asked["seed"], asked["path"])
     yield list(found_by)

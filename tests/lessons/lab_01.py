@@ -270,9 +270,9 @@ ANSWERS = [
             ("one after the other", one_after_the_other, "requests in one iteration: 1, where at least 5"),
             ("three others", with_three_others, "requests in one iteration: 4, where at least 5"),
             ("both in company", both_in_company, "with nobody beside it"),
-            ("the same run", the_same_run, "return the second run's"),
-            ("somebody else's", somebody_elses, "is the second to `prompt`?"),
-            ("too short", too_short, "must have 32 tokens"),
+            ("the same run", the_same_run, "are the same: return the second run's"),
+            ("somebody else's", somebody_elses, "are different: return the second run's answer to `prompt`"),
+            ("too short", too_short, "in 32 tokens with nobody"),
             ("a number", lambda *_: 57, "two lists"),
         )
     ),

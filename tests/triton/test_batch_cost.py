@@ -141,3 +141,10 @@ def test_tritons_reason_is_told_and_the_model_goes_on(server, trial, fragment):
 def test_a_request_that_is_neither_answered_nor_rejected_ends_the_trial(plain_server, log_path):
     with pytest.raises(CourseError, match="work is -1"):
         batch_run.run(plain_server, MODEL, [Arrival(0), Arrival(0.1, work=-1)], log_path)
+
+
+def test_a_trial_needs_a_model_and_its_log(plain_server, log_path, tmp_path):
+    with pytest.raises(CourseError, match="nobody"):
+        batch_run.run(plain_server, "nobody", at([0]), log_path)
+    with pytest.raises(CourseError, match=str(tmp_path / "other")):
+        batch_run.run(plain_server, MODEL, at([0]), tmp_path / "other")
