@@ -272,36 +272,41 @@ class EngineMetrics:
     not be seen.
     """
 
-    FAMILIES: ClassVar[dict[str, tuple[str, str]]] = {  # name -> description, and the label that tells its gauges apart
-        "request": ("TRT LLM request metrics", "request_type"),
-        "kv_cache_block": ("TRT LLM KV cache block metrics", "kv_cache_block_type"),
-        "inflight_batcher": ("TRT LLM inflight_batcher-specific metrics", "inflight_batcher_specific_metric"),
-        "v1": ("TRT LLM v1-specific metrics", "v1_specific_metric"),
-        "general": ("General TRT LLM metrics", "general_type"),
+    FAMILIES: ClassVar[dict[str, tuple[str, str]]] = {
+        "nv_trt_llm_request_metrics": ("TRT LLM request metrics", "request_type"),
+        "nv_trt_llm_kv_cache_block_metrics": ("TRT LLM KV cache block metrics", "kv_cache_block_type"),
+        "nv_trt_llm_inflight_batcher_metrics": (
+            "TRT LLM inflight_batcher-specific metrics",
+            "inflight_batcher_specific_metric",
+        ),
+        "nv_trt_llm_v1_metrics": ("TRT LLM v1-specific metrics", "v1_specific_metric"),
+        "nv_trt_llm_general_metrics": ("General TRT LLM metrics", "general_type"),
     }
 
     def __init__(self, args: dict, executor: Executor):
         self._executor = executor
         is_static = executor.config.gpt_model_type == "V1"
-        self._other_batching = "inflight_batcher" if is_static else "v1"  # whose family is not there
-        self._gauges = python_model.Gauges(args, {_family(name): told for name, told in self.FAMILIES.items()})
+        self._other_batching = (
+            "nv_trt_llm_inflight_batcher_metrics" if is_static else "nv_trt_llm_v1_metrics"
+        )  # whose family is not there
+        self._gauges = python_model.Gauges(args, self.FAMILIES)
 
     def update(self) -> None:
         for name, values in self._figures().items():
             if name != self._other_batching:
-                self._gauges.show(_family(name), values)
+                self._gauges.show(name, values)
 
     def _figures(self) -> dict[str, dict[str, float]]:
         now = self._executor.snapshot()
         return {
-            "request": {
+            "nv_trt_llm_request_metrics": {
                 "active": now.active,
                 "max": self._executor.build_config.max_batch_size,
                 "scheduled": now.scheduled,
                 "context": sum(row[1] > 0 for row in now.requests),
                 "waiting": now.waiting,
             },
-            "kv_cache_block": {
+            "nv_trt_llm_kv_cache_block_metrics": {
                 "max": now.kv_blocks_max,
                 "free": now.kv_blocks_free,
                 "used": now.kv_blocks_used,
@@ -309,20 +314,16 @@ class EngineMetrics:
                 "tokens_per": now.tokens_per_block,
                 "fraction": now.kv_blocks_used / now.kv_blocks_max,
             },
-            "inflight_batcher": {
+            "nv_trt_llm_inflight_batcher_metrics": {
                 "total_context_tokens": now.context_tokens,
                 "paused_requests": now.paused,
                 "micro_batch_id": 0,
                 "generation_requests": sum(row[2] > 0 for row in now.requests),
             },
-            "v1": {
+            "nv_trt_llm_v1_metrics": {
                 "total_context_tokens": now.context_tokens,
                 "total_generation_tokens": now.generation_tokens,
                 "empty_generation_slots": now.empty_seats,
             },
-            "general": {"timestamp": int(now.timestamp * 1e6), "iteration_counter": now.iteration},
+            "nv_trt_llm_general_metrics": {"timestamp": int(now.timestamp * 1e6), "iteration_counter": now.iteration},
         }
-
-
-def _family(name: str) -> str:
-    return f"nv_trt_llm_{name}_metrics"

@@ -22,10 +22,10 @@ from inflight.engine.config import (
     SamplingConfig,
 )
 from inflight.engine.executor import Executor
-from inflight.engine.fake_model import FakeModel, next_token
+from inflight.engine.fake_model import FakeModel
 from inflight.engine.sampling import Sampler
 from inflight.errors import CourseError
-from tests.engines import SMALL_BUILD, SMALL_VOCAB, build_small, build_tiny, wait_until
+from tests.engines import SMALL_BUILD, SMALL_VOCAB, build_small, build_tiny, fake_answer, wait_until
 
 MAX_OUTPUT = 32
 # Prompts of 1 to 48 tokens: within a cache block, at its edge, over it.
@@ -40,14 +40,7 @@ def load(config=None, **options) -> Executor:
     return Executor(FakeModel(replace(SMALL_BUILD, **options), SMALL_VOCAB), config)
 
 
-def answer_alone(prompt: list[int]) -> list[int]:
-    tokens = list(prompt)
-    while len(tokens) < len(prompt) + MAX_OUTPUT:
-        tokens.append(next_token(tokens, SMALL_VOCAB))
-    return tokens[len(prompt) :]
-
-
-ALONE = [answer_alone(prompt) for prompt in PROMPTS]
+ALONE = [fake_answer(prompt, MAX_OUTPUT, SMALL_VOCAB) for prompt in PROMPTS]
 
 
 @pytest.fixture(scope="session", params=["openvino", "torch"])  # session: one after the other
