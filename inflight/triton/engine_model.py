@@ -285,15 +285,13 @@ class EngineMetrics:
 
     def __init__(self, args: dict, executor: Executor):
         self._executor = executor
-        is_static = executor.config.gpt_model_type == "V1"
-        self._other_batching = (
-            "nv_trt_llm_inflight_batcher_metrics" if is_static else "nv_trt_llm_v1_metrics"
-        )  # whose family is not there
+        other_batching = "inflight_batcher" if executor.config.gpt_model_type == "V1" else "v1"
+        self._not_shown = f"nv_trt_llm_{other_batching}_metrics"
         self._gauges = python_model.Gauges(args, self.FAMILIES)
 
     def update(self) -> None:
         for name, values in self._figures().items():
-            if name != self._other_batching:
+            if name != self._not_shown:
                 self._gauges.show(name, values)
 
     def _figures(self) -> dict[str, dict[str, float]]:
