@@ -148,23 +148,15 @@ def test_where_it_is(tmp_path, monkeypatch):
     assert workspace.home(tmp_path / "clone") == tmp_path / "class"
 
 
-@pytest.mark.parametrize(
-    "given, opened, jupyters",
-    [
-        ([], "00_start_here", []),
-        (["03"], "03_serve", []),
-        (["--no-browser"], "00_start_here", ["--no-browser"]),
-        (["--port=9000", "--no-browser"], "00_start_here", ["--port=9000", "--no-browser"]),
-        (["03", "--port=9000"], "03_serve", ["--port=9000"]),
-    ],
-)
-def test_options_of_jupyterlab_need_no_lesson_before_them(given, opened, jupyters, tmp_path, monkeypatch):
+@pytest.mark.parametrize("options", [[], ["--port=9000", "--no-browser"]])
+@pytest.mark.parametrize("lesson, opened", [([], "00_start_here"), (["03"], "03_serve")])
+def test_options_of_jupyterlab_need_no_lesson_before_them(lesson, opened, options, tmp_path, monkeypatch):
     asked = []
     monkeypatch.setenv("INFLIGHT_WORK", str(tmp_path / "work"))
     monkeypatch.setattr(workspace, "open_lab", lambda folder, first, arguments: asked.append((first.stem, arguments)))
-    result = CliRunner().invoke(commands.app, ["lab", *given])
+    result = CliRunner().invoke(commands.app, ["lab", *lesson, *options])
     assert result.exit_code == 0, result.output
-    assert asked == [(opened, jupyters)]
+    assert asked == [(opened, options)]
 
 
 @pytest.mark.parametrize(
