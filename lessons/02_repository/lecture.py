@@ -370,7 +370,7 @@ print(f"{drawn} are drawn below.")
 #
 # The repository as a tree, with each model's files beside it, and the ensemble's maps as arrows. At an arrow stand, **in
 # bold**, the name that the steps share, the type, and the shape without the batch; below it the sender's own name → the
-# receiver's.
+# receiver's. The dashed line, and the entries with ╌, are tensors that go past a model.
 
 # %%
 paths = [path for path in sorted(llm.rglob("*")) if path.suffix in (".pbtxt", ".py")]

@@ -309,26 +309,24 @@ def _misfits(misfits: Callable, choose: random.Random) -> Finding:
 def _ensemble(repo: Path, faults: tuple[str, ...], choose: random.Random) -> Case:
     """Make a repository whose ensemble has these faults, and ask for the inputs that do not fit."""
     config, wrong = ModelConfig(name="ensemble", platform="ensemble"), []
-    config.input.add(name="text_input", data_type=DataType.TYPE_STRING, dims=[1])
-    types, given = [DataType.TYPE_INT32, DataType.TYPE_FP32], {"text_input": DataType.TYPE_STRING}
+    given = {"text_input": DataType.TYPE_STRING}
+    config.input.add(name="text_input", data_type=given["text_input"], dims=[1])
     letters, faulty = choose.sample("abcdefghijkl", 5), dict(zip(choose.sample(range(1, 4), len(faults)), faults))
     for number, letter in enumerate(letters):
-        own, shared = f"IN_{choose.randint(0, 999)}", choose.choice(list(given))
-        kind, fault = given[shared], faulty.get(number)
+        own, shared, fault = f"IN_{choose.randint(0, 999)}", choose.choice(list(given)), faulty.get(number)
+        kind = DataType.TYPE_FP32 if fault == _KINDS[2] else given[shared]
         if fault == _KINDS[0]:
-            shared = f"{shared}_{choose.randint(0, 9)}"
-        elif fault == _KINDS[1]:
-            shared, kind = f"tensor_{letters[number + 1]}", types[0]
-        elif fault:
-            kind = next(other for other in types if other != kind)
+            shared += "_"
+        if fault == _KINDS[1]:
+            shared, kind = f"tensor_{letters[number + 1]}", DataType.TYPE_INT32
         wrong += [[f"step_{letter}", own]] if fault else []
+        given[f"tensor_{letter}"] = DataType.TYPE_INT32
         model = ModelConfig(name=f"step_{letter}", backend="python")
         model.input.add(name=own, data_type=kind, dims=[-1])
-        gives = types[0] if faulty.get(number - 1) == _KINDS[1] else choose.choice(types)
-        model.output.add(name="OUT", data_type=gives, dims=[-1])
-        step = config.ensemble_scheduling.step.add(model_name=model.name, model_version=-1)
-        step.input_map[own], step.output_map["OUT"] = shared, f"tensor_{letter}"
-        given[f"tensor_{letter}"] = gives
+        model.output.add(name="OUT", data_type=DataType.TYPE_INT32, dims=[-1])
+        config.ensemble_scheduling.step.add(
+            model_name=model.name, model_version=-1, input_map={own: shared}, output_map={"OUT": f"tensor_{letter}"}
+        )
         (repo / model.name).mkdir(parents=True)
         repository.write_config(model, repo / model.name / repository.CONFIG)
     (repo / "ensemble").mkdir()
