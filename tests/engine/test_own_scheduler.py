@@ -9,8 +9,8 @@ import pytest
 from inflight.engine.config import BuildConfig, ExecutorConfig, Request
 from inflight.engine.executor import Executor
 from inflight.engine.fake_model import FakeModel, next_token
+from inflight.engine.own_part import PartError
 from inflight.engine.own_scheduler import OwnScheduler, accepted
-from inflight.engine.plan_rules import SchedulerError
 from inflight.errors import CourseError
 
 LIMITS = BuildConfig(max_batch_size=4, max_input_len=48, max_seq_len=96, max_num_tokens=64)
@@ -98,7 +98,7 @@ FAULTS = {
 def test_a_fault_is_told_with_file_line_and_rule_before_it_serves(write, fault):
     text, sentence = FAULTS[fault]
     path = write(text)
-    with pytest.raises(SchedulerError, match=rf"^my_scheduler\.py.*{sentence}.*\.$"):
+    with pytest.raises(PartError, match=rf"^my_scheduler\.py.*{sentence}.*\.$"):
         accepted(config(path), LIMITS)
 
 
@@ -106,8 +106,9 @@ def test_a_fault_is_told_with_file_line_and_rule_before_it_serves(write, fault):
 def test_one_that_does_not_return_ends_its_process_after_a_traceback(write, text):
     path = write(text)
     script = f"""
+import inflight.engine.own_part as own_part
 import inflight.engine.own_scheduler as own_scheduler
-own_scheduler.LONGEST_S = 2
+own_part.LONGEST_S = 2
 own_scheduler.accepted({config(str(path))!r}, {LIMITS!r}, traceback_to=2)
 """
     names = "from inflight.engine.config import BuildConfig, ExecutorConfig"
