@@ -172,6 +172,9 @@ def _grammar(guide: Guide, llguidance) -> str:
         return make.grammar_from_regex(guide.text)
     if guide.kind == "ebnf_grammar":
         return llguidance.grammar_from("ebnf", guide.text)
+    if guide.kind == "text_or_json":
+        schema = json.dumps({**json.loads(guide.text), "x-guidance": JSON_FORM})
+        return make.grammar_from_lark(f"start: TEXT | json\nTEXT: /([^{{](.|\\n)*)?/\njson: %json {schema}")
     texts = json.loads(guide.text)
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text for text in texts):
         raise ValueError("a choice is a JSON list of texts")
