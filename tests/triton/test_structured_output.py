@@ -1,7 +1,5 @@
 """Structured output and tools through OpenAI's protocol and TensorRT-LLM's tensors, as outside clients ask for them."""
 
-import json
-
 import httpx
 import openai
 import pydantic
@@ -115,15 +113,15 @@ def test_what_cannot_be_followed_is_refused_and_named(client, body, param):
     assert refused.value.param == param
 
 
-def test_tensorrt_llms_tensors_guide_the_ensemble_and_the_engine(lab_server):
-    with Client(lab_server.grpc_url) as client:
+def test_tensorrt_llms_tensors_guide_the_ensemble_and_the_engine(streaming_server):
+    with Client(streaming_server.grpc_url) as client:
         kinds = {"regex": "[0-9]{4}", "json_schema": '{"enum": [1234]}', "": ""}
         answers = {
             kind: client.ask("A year:", 9, guided_decoding_guide_type=kind, guided_decoding_guide=guide).text
             for kind, guide in kinds.items()
         }
     assert answers["regex"].strip().isdigit() and answers["json_schema"].strip() == "1234"
-    url = f"{lab_server.http_url}/v2/models/ensemble/generate"
+    url = f"{streaming_server.http_url}/v2/models/ensemble/generate"
     for guide in ({"guided_decoding_guide_type": "structural_tag"}, {"guided_decoding_guide": "[0-9]"}):
         response = httpx.post(url, json={"text_input": "A year:", "max_tokens": 4, **guide})
         assert response.status_code >= 400 and "guide" in response.json()["error"]
