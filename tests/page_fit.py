@@ -29,33 +29,6 @@ _SETTLED = """() => new Promise(done => {
 })"""
 
 
-# Words in a widget whose contrast with what is behind them is less than 4.5 : 1. What cannot be used may be paler.
-_PALE = """selector => {
-  const parts = colour => (colour.match(/[0-9.]+/g) ?? [0, 0, 0, 0]).map(Number);
-  const luminance = colour => {
-    const [r, g, b] = parts(colour).map(part => part / 255)
-      .map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const behind = part => {
-    for (let at = part; at; at = at.parentElement) {
-      const colour = getComputedStyle(at).backgroundColor;
-      if ((parts(colour)[3] ?? 1) === 1) return colour;
-    }
-    return 'rgb(255, 255, 255)';
-  };
-  return [...document.querySelectorAll(selector)]
-    .filter(part => [...part.childNodes].some(node => node.nodeType === 3 && node.textContent.trim()))
-    .filter(part => part.getClientRects().length && !part.closest('[disabled], svg'))
-    .map(part => {
-      const [pale, dark] = [luminance(getComputedStyle(part).color), luminance(behind(part))].sort((a, b) => b - a);
-      return [(pale + 0.05) / (dark + 0.05), part.textContent.trim().slice(0, 40)];
-    })
-    .filter(([contrast]) => contrast < 4.5)
-    .map(([contrast, text]) => `${contrast.toFixed(1)} : 1 is too pale: ${text}`);
-}"""
-
-
 def resized(page: Page, width: int, height: int) -> None:
     """Make the window so large, and wait until everything has found its place."""
     page.set_viewport_size({"width": width, "height": height})
@@ -73,8 +46,3 @@ def _lasting(page: Page, faults: Callable[[], list[str]]) -> list[str]:
     while (found := faults()) and time.monotonic() < deadline:
         page.evaluate(_SETTLED)
     return found
-
-
-def too_pale(page: Page, selector: str) -> list[str]:
-    """Words of elements within `selector` that are hard to read."""
-    return page.evaluate(_PALE, selector)

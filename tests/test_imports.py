@@ -21,6 +21,13 @@ OF_LESSONS = [
     path for name in ("charts", "dashboard", "grading") for path in (PACKAGE / "lessons").glob(f"*/{name}.py")
 ]
 
+# Inside Triton there is a module of this name; what is read from it at import may be anything.
+IN_TRITON = """
+import runpy, sys, unittest.mock
+for name in ("triton_python_backend_utils", "c_python_backend_utils"):
+    sys.modules[name] = unittest.mock.MagicMock()
+"""
+
 IMPORTS = {
     "charts": "import inflight.notebook.charts",
     "widgets": "import inflight.notebook.widgets",
@@ -34,6 +41,7 @@ IMPORTS = {
     "the repository's face": "from inflight.triton.repository import *",
     "planning a load": "import inflight.bench.workload, inflight.bench.report",
     "the command line": "import inflight.cli.commands",
+    "what adapters share": f"{IN_TRITON}import inflight.triton.python_model",
     "inflight --help": """
 from inflight.cli.commands import app
 app(["--help"], standalone_mode=False)
@@ -52,14 +60,6 @@ EXEMPT = {
 }
 # So may a lesson that takes one of these names, or a library by its own: it computes in the notebook's process.
 COMPUTES = {"Executor": {"openvino", "openvino_genai"}, "quantized": {"gguf"}} | {name: {name} for name in HEAVY}
-# Inside Triton there is a module of this name; what is read from it at import may be anything.
-IN_TRITON = """
-import runpy, sys, unittest.mock
-for name in ("triton_python_backend_utils", "c_python_backend_utils"):
-    sys.modules[name] = unittest.mock.MagicMock()
-"""
-
-
 NURSERY = """
 import contextlib, json, os, sys, traceback
 import IPython.display, ipywidgets, numpy, pandas, plotly.graph_objects
@@ -93,7 +93,7 @@ def brought():
         assert isinstance(modules, list), modules
         return HEAVY & set(modules)
 
-    assert heavy("") == set()
+    assert heavy("") == set() and heavy("import gguf") == {"gguf"}, "what is heavy is seen"
     with nursery:
         yield heavy
         nursery.stdin.close()
@@ -104,10 +104,6 @@ def first_imports(path) -> str:
     cells = [cell.source for cell in jupytext.read(path).cells if cell.cell_type == "code"][:2]
     nodes = [node for cell in cells for node in ast.parse(cell).body]
     return "\n".join(ast.unparse(node) for node in nodes if isinstance(node, ast.Import | ast.ImportFrom))
-
-
-def test_what_is_heavy_is_seen(brought):
-    assert brought("import gguf") == {"gguf"} and brought("import torch") == {"torch"} and brought("") == set()
 
 
 @pytest.mark.parametrize("name", IMPORTS)
@@ -122,10 +118,6 @@ def test_lessons_first_cells_bring_what_they_compute_with_and_nothing_else(broug
     assert brought("\n".join(first[lesson] for lesson in first if not computes[lesson])) == set()
     for lesson in first:
         assert brought(first[lesson]) <= set().union(*(COMPUTES[name] for name in computes[lesson])), lesson
-
-
-def test_what_adapters_share_brings_nothing_heavy(brought):
-    assert brought(f"{IN_TRITON}import inflight.triton.python_model") == set()
 
 
 @pytest.mark.parametrize("model", ADAPTERS)

@@ -8,10 +8,9 @@ from types import SimpleNamespace
 
 from typer.testing import CliRunner
 
-from inflight import bootstrap, machine
+from inflight import machine
 from inflight.checkpoint import sources
 from inflight.cli.commands import app
-from inflight.paths import COURSE
 
 
 def row(name: str) -> machine.Check:
@@ -50,12 +49,6 @@ def test_doctor_fails_only_for_what_is_required(monkeypatch):
     monkeypatch.setattr(machine, "MIN_MEMORY_GB", 10**6)
     result = CliRunner().invoke(app, ["doctor"])
     assert result.exit_code == 1 and "fix:" in result.output
-
-
-def test_the_readme_asks_for_what_the_doctor_and_set_up_ask_for():
-    readme = (COURSE / "README.md").read_text()
-    assert f"{machine.MIN_MEMORY_GB} GB of memory and {bootstrap.DISK_GB} GB of disk" in readme
-    assert f"{machine.MIN_DISK_GB} GB of them" in readme
 
 
 def test_doctor_json_is_one_object_with_rows_and_machine():

@@ -107,9 +107,10 @@ def test_a_file_with_another_hash_is_not_installed(project, monkeypatch, tmp_pat
     assert not list((project / ".venv").rglob("bait*")) and not bootstrap.is_ready(str(project))
 
 
-def test_set_up_here_installs_into_this_python(monkeypatch, tmp_path):
+@pytest.mark.parametrize("wish, wanted", [("cpu", f"{TORCH}+cpu"), ("any", TORCH), ("", TORCH)])
+def test_set_up_here_installs_into_this_python(monkeypatch, tmp_path, wish, wanted):
     ran = []
-    monkeypatch.delenv("INFLIGHT_TORCH", raising=False)
+    monkeypatch.setenv("INFLIGHT_TORCH", wish)
     monkeypatch.setattr(bootstrap, "run_pip", lambda root, prefix, arguments: ran.append((prefix, arguments)))
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     bootstrap.setup(str(ROOT), here=True)
@@ -117,18 +118,9 @@ def test_set_up_here_installs_into_this_python(monkeypatch, tmp_path):
     hashed, project, torch = (arguments for _, arguments in ran)
     assert {"--require-hashes", "--no-deps", "--only-binary=:all:", "requirements.txt"} < set(hashed)
     assert {"--no-build-isolation", "--no-deps", "."} < set(project)
-    assert torch == ["install", TORCH]
+    assert torch == ["install", wanted]
     settings = json.loads((tmp_path / "etc" / "jupyter" / "jupyter_lab_config.json").read_text())
     assert settings["LabApp"]["news_url"] is None
-
-
-@pytest.mark.parametrize("wish, wanted", [("cpu", f"{TORCH}+cpu"), ("any", TORCH), ("", TORCH)])
-def test_pytorch_for_cpus_is_taken_or_none(monkeypatch, tmp_path, wish, wanted):
-    ran = []
-    monkeypatch.setenv("INFLIGHT_TORCH", wish)
-    monkeypatch.setattr(bootstrap, "run_pip", lambda root, prefix, arguments: ran.append(arguments))
-    bootstrap.install(str(ROOT), str(tmp_path))
-    assert ran[-1] == ["install", wanted]
 
 
 def test_while_pip_is_at_work_set_up_says_how_far_it_is(monkeypatch, capfd):
@@ -174,10 +166,6 @@ def test_requirements_hold_everything_that_its_packages_ask_for():
             assert needed in pins and need.specifier.contains(pins[needed]), f"{name} needs {need}"
 
 
-def test_this_machine_is_supported():
-    assert bootstrap.unsupported(bootstrap.machine_facts()) is None
-
-
 @pytest.mark.parametrize(
     "facts, says",
     [
@@ -191,6 +179,7 @@ def test_this_machine_is_supported():
     ],
 )
 def test_an_unfit_machine_gets_one_sentence_with_what_to_do(facts, says):
+    assert bootstrap.unsupported(bootstrap.machine_facts()) is None
     sentence = bootstrap.unsupported({**LINUX, **facts})
     assert says in sentence
     assert sentence.endswith(".") and sentence.count(". ") == 0 and "\n" not in sentence
@@ -268,13 +257,6 @@ def test_a_venv_that_set_up_cannot_finish_has_no_stamp(project, monkeypatch, cap
     assert bootstrap.main() == 2
     assert capfd.readouterr().err.splitlines()[-1].startswith("error: pip could not install the packages")
     assert (project / ".venv").exists() and not bootstrap.is_ready(str(project))
-
-
-def test_bare_make_lists_the_targets():
-    command = ["make", "--no-print-directory", "-C", ROOT]
-    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    targets = {line.split()[1] for line in listed.splitlines()}
-    assert targets >= {"course", "quick", "test", "test-all", "lab"}
 
 
 def test_versions_agree():

@@ -84,12 +84,6 @@ def test_a_gpu_that_is_not_used_says_why_and_what_to_do(pytorch, gpu_is_there, m
     assert (found.name, found.why) == ("cpu", why) and "`make clean setup`" in found.fix
 
 
-def test_where_every_gpu_is_hidden_there_is_none(pytorch, monkeypatch):
-    monkeypatch.setattr(tiers.Path, "glob", lambda self, pattern: iter(()))
-    pytorch(None)
-    assert (tiers.here().name, tiers.here().fix) == ("cpu", "")
-
-
 def test_pytorchs_build_is_read_without_loading_it():
     script = "import sys; from inflight import tiers; print(*tiers.torch_build()); print('torch' in sys.modules)"
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
@@ -98,8 +92,10 @@ def test_pytorchs_build_is_read_without_loading_it():
     assert printed == [torch.__version__, str(torch.version.cuda), "False"]
 
 
-def test_a_model_that_is_to_compute_on_a_gpu_where_none_is_used_says_so(pytorch):
+def test_where_every_gpu_is_hidden_there_is_none_and_a_model_for_one_says_so(pytorch, monkeypatch):
+    monkeypatch.setattr(tiers.Path, "glob", lambda self, pattern: iter(()))
     pytorch(None)
+    assert (tiers.here().name, tiers.here().fix) == ("cpu", "")
     assert tiers.checked(None) == "cpu" and tiers.checked("cpu") == "cpu"
     with pytest.raises(CourseError, match="A model is to compute on a GPU, and PyTorch's build for CUDA 13.0 finds no"):
         tiers.checked("cuda:0")

@@ -1,6 +1,6 @@
 """Runs what may hang, crash or take all memory in a process of its own.
 
-    told, problem = apart.run(steps, {"numbers": [1, 2]}, "quantizer.py", within_s=30)
+    told, problem = run_apart(steps, {"numbers": [1, 2]}, "quantizer.py", within_s=30)
 
 `steps` is a generator function of a module, which gets the dict and yields what JSON can hold. A learner's file is run
 by such a function: a process that it ends, or leaves hanging, is not the notebook's.
@@ -27,7 +27,7 @@ from inflight.notebook.answers import what_failed
 MOST_MEMORY = 12 << 30  # bytes of address space: a runtime reserves some more than it uses
 
 
-def run(steps: Callable[[dict], Iterator], asked: dict, path: str | Path, within_s: float) -> tuple[list, str]:
+def run_apart(steps: Callable[[dict], Iterator], asked: dict, path: str | Path, within_s: float) -> tuple[list, str]:
     """What `steps(asked)` yields in another process, and what ended that too early; blank where nothing did.
 
     Parameters

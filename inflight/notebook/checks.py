@@ -35,8 +35,9 @@ from pathlib import Path
 from typing import Any
 
 from inflight.errors import CourseError
-from inflight.notebook import apart, parts, progress, record, syllabus
+from inflight.notebook import parts, progress, record, syllabus
 from inflight.notebook.answers import is_untouched, plain, what_failed
+from inflight.notebook.apart import run_apart
 from inflight.notebook.findings import NOT_YET, Finding, Measured, figures
 from inflight.notebook.verdict import SEED, Result
 
@@ -118,19 +119,26 @@ def _result(exercise: str, answer: object) -> Result:
         return Result(exercise, "wrong", "There is no such exercise.")
     grader, given = graders[exercise], os.environ.get(SEED, "")
     seed = int(given) if given.isdecimal() else 10_000 + secrets.randbelow(90_000)
-    look = _here if grader.within_s is None else _apart
-    found = look(exercise, grader, answer, seed)
+    if grader.within_s is None:
+        _, *graded = _graded(grader, answer, seed)
+        found = dict(graded)
+    else:
+        found = _apart(exercise, grader, answer, seed)
     result = Result.of(exercise, found, grader.insight, seed if grader.has_hidden_cases else None)
     if grader.keeps and result.status == "done":
         return replace(result, kept=parts.keep(grader.keeps, Path(str(_first(answer))), exercise))
     return result
 
 
-def _parts(grader: Grader, answer: object, seed: int, path: str = "") -> dict[str, Finding | Callable]:
-    """What is found of each part, or a function that finds it; "" stands for the whole answer."""
+def _graded(grader: Grader, answer: object, seed: int, path: str = "") -> Iterator[Any]:
+    """The names of the parts, then each with what is found of it; "" stands for the whole answer."""
     hidden = [random.Random(seed)] if grader.has_hidden_cases else []
     found = _found(lambda: grader.grade(plain(answer), *hidden), path)
-    return found if isinstance(found, dict) else {"": found}
+    by_part = found if isinstance(found, dict) else {"": found}
+    yield list(by_part)
+    for part, given in by_part.items():
+        progress.say(part)
+        yield part, _found(given, path)
 
 
 def _found(given: Any, path: str = "") -> Any:
@@ -145,14 +153,6 @@ def _found(given: Any, path: str = "") -> Any:
         return what_failed(error, path)
 
 
-def _here(_exercise: str, grader: Grader, answer: object, seed: int) -> dict[str, Finding]:
-    found = {}
-    for part, given in _parts(grader, answer, seed).items():
-        progress.say(part)
-        found[part] = _found(given)
-    return found
-
-
 def _first(answer: object) -> object:
     return answer[0] if isinstance(answer, list | tuple) else answer
 
@@ -164,7 +164,7 @@ def _apart(exercise: str, grader: Grader, answer: object, seed: int) -> dict[str
     path = str(Path(path).absolute())
     given = [path, *answer[1:]] if isinstance(answer, list | tuple) else path
     asked = {"exercise": exercise, "answer": given, "seed": seed, "path": path}
-    told, problem = apart.run(_steps, asked, path, grader.within_s)
+    told, problem = run_apart(_steps, asked, path, grader.within_s)
     names = told[0] if told else [""]
     found = {part: [Measured(**figure) for figure in one] if isinstance(one, list) else one for part, one in told[1:]}
     if len(found) < len(names):
@@ -173,12 +173,11 @@ def _apart(exercise: str, grader: Grader, answer: object, seed: int) -> dict[str
 
 
 def _steps(asked: dict) -> Iterator[list]:
-    """For `apart`: the names of the parts, then each with its finding."""
+    """For `run_apart`: the names of the parts, then each with its finding."""
     _import_graders(asked["exercise"].partition(".")[0])
-    found_by = _parts(graders[asked["exercise"]], asked["answer"], asked["seed"], asked["path"])
-    yield list(found_by)
-    for part, given in found_by.items():
-        found = _found(given, asked["path"])
+    graded = _graded(graders[asked["exercise"]], asked["answer"], asked["seed"], asked["path"])
+    yield next(graded)
+    for part, found in graded:
         yield [part, [asdict(figure) for figure in figures(found)] or found]
 
 

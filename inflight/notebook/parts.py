@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import filecmp
 import json
-import runpy
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ import pandas as pd
 
 from inflight.errors import CourseError
 from inflight.files import replace_text
-from inflight.notebook import syllabus, workspace
+from inflight.notebook import answers, syllabus, workspace
 from inflight.paths import COURSE
 
 # Every part: the name of its file or folder.
@@ -99,7 +98,7 @@ def load(name: str) -> SimpleNamespace:
     """
     found = part(name)
     try:
-        return SimpleNamespace(**runpy.run_path(str(found)))
+        return answers.load(found.path)
     except Exception as error:
         raise CourseError(f"{found.path} cannot be imported ({type(error).__name__}: {error}); fix it.") from error
 

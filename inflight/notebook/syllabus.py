@@ -6,7 +6,6 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inflight.errors import CourseError
 from inflight.paths import COURSE
 
 
@@ -36,18 +35,7 @@ class Lesson:
 
 
 def read(course: Path = COURSE) -> list[Lesson]:
-    """Every lesson that the syllabus of the clone in `course` names.
-
-    Raises
-    ------
-    CourseError
-        There is no syllabus, it is no TOML, or an entry lacks a field or has one too many.
-    """
+    """Every lesson that the syllabus of the clone in `course` names."""
     path = course / "lessons" / "syllabus.toml"
-    try:
-        entries = tomllib.loads(path.read_text(encoding="utf-8"))["lesson"]
-        return [Lesson(**entry, planned=not (path.parent / entry["name"]).is_dir()) for entry in entries]
-    except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError) as error:
-        raise CourseError(
-            f"{path} cannot be read as the course's syllabus ({error}); fix it, or restore it."
-        ) from error
+    entries = tomllib.loads(path.read_text(encoding="utf-8"))["lesson"]
+    return [Lesson(**entry, planned=not (path.parent / entry["name"]).is_dir()) for entry in entries]

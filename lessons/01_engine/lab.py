@@ -356,8 +356,8 @@ for name, folder in {"the default": engine.cached(checkpoint), "yours": steady}.
 # </details>
 # <details><summary>The error you see</summary>
 #
-# *requests in one iteration: 1*: you ran them one after the other. *is the second to `prompt`?*: put `prompt` first in the
-# list; then its answer comes first, too. *rounds activations*: choose another `quant_algo`.
+# *requests in one iteration: 1*: you ran them one after the other. *your two answers are different*: put `prompt` first
+# in the list; then its answer comes first, too. *rounds activations*: choose another `quant_algo`.
 #
 # </details>
 

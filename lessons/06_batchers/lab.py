@@ -189,7 +189,7 @@ charts.show(lesson.batches(run), lesson.batches_summary(run))
 # after `Thing* thing = pointer;` you can write `thing->field`.
 #
 # The check compiles your file and has a Triton of its own form batches with it: are they within the limit, and as large as
-# they may be? Then it forms two thousand more, after which your memory must be back.
+# they may be? It does not count your memory: whatever `ModelBatchInitialize` takes, `ModelBatchFinalize` has to free.
 
 # %% tags=["part:batching.c"]
 # %%writefile {workdir.name}/batching.c
@@ -346,9 +346,8 @@ check("6.3", folder / "batching.c")
 #
 # <details><summary>The error you see</summary>A sentence with a line: the compiler's first error. "Batches over the
 # limit": the longest may be the newcomer. "Sent away though they fit": compare with what the batch would be with the
-# newcomer. "Not answered": a request is refused although it is alone. "Not freed": each batch takes memory and keeps it.
-# "The server went away": a pointer; what you wrote into <code>*userp</code> is what you get back as
-# <code>userp</code>.</details>
+# newcomer. "Not answered": a request is refused although it is alone. "The server went away": a pointer; what you wrote into
+# <code>*userp</code> is what you get back as <code>userp</code>.</details>
 
 # %% [markdown]
 # Once it has passed, your library is kept. Here it batches on the notebook's own server:

@@ -1,37 +1,16 @@
 """Lab 06's answers: batches on paper, settings for a budget, a library in C, an idle model, a search's winner."""
 
+import operator
 import re
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
-from inflight.lessons.batchers import on_paper
 from inflight.notebook.parts import COURSES_OWN
 from tests.lessons.answers import SERVER, SLOW, Answer, File, of_the_lab, replaced, written
 
 MOST, DELAY = "max_batch_size", "dynamic_batching.max_queue_delay_microseconds"
-
-
-def right_sizes(arrivals_ms, delay_ms, max_batch_size, fixed_ms, item_ms):
-    """One arrival after the other, as another than the solution might write it."""
-    batches, free_ms, place = [], 0, 0
-    while place < len(arrivals_ms):
-        leaves_ms = max(free_ms, arrivals_ms[place] + delay_ms)
-        last = place + max_batch_size - 1
-        if last < len(arrivals_ms) and arrivals_ms[last] < leaves_ms:
-            leaves_ms = max(free_ms, arrivals_ms[last])
-        size = 1
-        while size < max_batch_size and place + size < len(arrivals_ms) and arrivals_ms[place + size] <= leaves_ms:
-            size += 1
-        batches.append(size)
-        place, free_ms = place + size, leaves_ms + fixed_ms + item_ms * size
-    return batches
-
-
-def changed(**fixed):
-    """`right_sizes` with some of its parameters taken for something else."""
-    names = ("arrivals_ms", "delay_ms", "max_batch_size", "fixed_ms", "item_ms")
-    return lambda *values: right_sizes(**{**dict(zip(names, values, strict=True)), **fixed})
 
 
 def right_idle(requests, executions):
@@ -54,12 +33,15 @@ def right_idle(requests, executions):
     return 1000 * idle_s
 
 
-def waits_out_the_delay(arrivals_ms, delay_ms, max_batch_size, fixed_ms, item_ms):
-    """A batch waits for its delay also where it is full."""
+def batches(arrivals_ms, delay_ms, max_batch_size, fixed_ms, item_ms, full_leaves=True, is_in=operator.le):
+    """Batch by batch; who comes at the very moment at which a batch leaves is in it where `is_in` says so."""
     waiting, free_ms, sizes = list(arrivals_ms), 0, []
     while waiting:
-        leaves_ms = max(free_ms, waiting[0] + delay_ms)
-        size = min(max_batch_size, sum(arrival <= leaves_ms for arrival in waiting))
+        full_ms = waiting[max_batch_size - 1 : max_batch_size] if full_leaves else []
+        leaves_ms = max(free_ms, min([waiting[0] + delay_ms, *full_ms]))
+        size = max(1, sum(is_in(arrival, leaves_ms) for arrival in waiting[:max_batch_size]))
+        if full_ms and full_ms[0] <= leaves_ms:
+            size = max_batch_size
         sizes, waiting, free_ms = [*sizes, size], waiting[size:], leaves_ms + fixed_ms + item_ms * size
     return sizes
 
@@ -71,19 +53,6 @@ def leaves_with_the_newest(arrivals_ms, delay_ms, max_batch_size, fixed_ms, item
         size, leaves_ms = 1, max(free_ms, waiting[0] + delay_ms)
         while size < min(max_batch_size, len(waiting)) and waiting[size] <= leaves_ms:
             leaves_ms, size = max(leaves_ms, waiting[size] + delay_ms), size + 1
-        sizes, waiting, free_ms = [*sizes, size], waiting[size:], leaves_ms + fixed_ms + item_ms * size
-    return sizes
-
-
-def misses_a_tie(arrivals_ms, delay_ms, max_batch_size, fixed_ms, item_ms):
-    """A request that comes at the very moment at which a batch leaves is not in it."""
-    waiting, free_ms, sizes = list(arrivals_ms), 0, []
-    while waiting:
-        full_ms = waiting[max_batch_size - 1] if len(waiting) >= max_batch_size else waiting[0] + delay_ms
-        leaves_ms = max(free_ms, min(full_ms, waiting[0] + delay_ms))
-        is_full = leaves_ms == full_ms and len(waiting) >= max_batch_size
-        size = max_batch_size if is_full else max(1, sum(arrival < leaves_ms for arrival in waiting))
-        size = min(size, max_batch_size)
         sizes, waiting, free_ms = [*sizes, size], waiting[size:], leaves_ms + fixed_ms + item_ms * size
     return sizes
 
@@ -143,15 +112,9 @@ def winner_of_two(rounds, budget_ms):
     return right_winner(rounds[:2], budget_ms)
 
 
-def idle_between_all(requests, executions):
-    return 1000 * (executions["start_s"] - executions["end_s"].shift()).clip(lower=0).sum()
-
-
 # Exercise 6.3: the library --------------------------------------------------------------------------------------------
 
-FAR_FROM_BUDGET = {
-    "6.3": ("requests sent away", "pieces of memory")
-}  # a Triton a row: only the coarse faults are there
+FAR_FROM_BUDGET = {"6.3": ("requests sent away",)}  # a Triton a row: only the coarse faults are there
 COURSES = (COURSES_OWN / "batching.c").read_text(encoding="utf-8")
 RULE = re.search(r"\*should_include = batch->num_requests == 0.*?;", COURSES, re.S)[0]
 
@@ -166,15 +129,15 @@ def with_rule(rule):
 
 ANSWERS = [
     *of_the_lab("06_batchers", {"6.1": "batch_sizes", "6.2": "settings", "6.4": "idle_ms", "6.5": "winner"}),
-    Answer("6.1", "one arrival after the other", right_sizes),
-    Answer("6.1", "an array of floats", lambda *case: np.array(right_sizes(*case), float)),
-    Answer("6.1", "misses a tie", misses_a_tie),
+    Answer("6.1", "batch by batch", batches),
+    Answer("6.1", "an array of floats", lambda *case: np.array(batches(*case), float)),
+    Answer("6.1", "misses a tie", partial(batches, is_in=operator.lt)),
     Answer("6.1", "no batches", lambda arrivals, *_: [1] * len(arrivals), "wrong", "a busy model not right yet"),
-    Answer("6.1", "no limit", changed(max_batch_size=99), "partly", "max_batch_size not right yet"),
-    Answer("6.1", "no delay", lambda arrivals, delay, *rest: on_paper(arrivals, 0, *rest).sizes, "partly",
+    Answer("6.1", "no limit", lambda arrivals, delay, _, *cost: batches(arrivals, delay, 99, *cost), "partly", "max_batch_size not right yet"),
+    Answer("6.1", "no delay", lambda arrivals, _, *rest: batches(arrivals, 0, *rest), "partly",
            "no delay ✓, max_batch_size ✓, the delay not right yet, a full batch not right yet, a busy "),
-    Answer("6.1", "a model that is never busy", changed(fixed_ms=0, item_ms=0), "partly", "no delay not right yet, max_batch_size not right yet"),
-    Answer("6.1", "a full batch waits", waits_out_the_delay, "partly", "the delay ✓, a full batch not right yet"),
+    Answer("6.1", "a model that is never busy", lambda *case: batches(*case[:3], 0, 0), "partly", "no delay not right yet, max_batch_size not right yet"),
+    Answer("6.1", "a full batch waits", partial(batches, full_leaves=False), "partly", "the delay ✓, a full batch not right yet"),
     Answer("6.1", "too far", lambda arrivals, *_: [arrivals[99]], "wrong", "IndexError"),
     Answer("6.1", "the newest decides", leaves_with_the_newest, "partly", "the delay not right yet"),
 
@@ -209,13 +172,12 @@ ANSWERS = [
     Answer("6.3", "less", with_rule("batch->num_requests == 0 || longest * (batch->num_requests + 1) < LIMIT"), "wrong",
            "sent away", [SERVER, SLOW]),
     Answer("6.3", "never", with_rule("false"), "wrong", "may always join", [SERVER, SLOW]),
-    Answer("6.3", "keeps", library(("  free(userp);\n", "  (void)userp;\n")), "wrong", "not freed", [SERVER, SLOW]),
     Answer("6.3", "a pointer", library(("*userp = calloc(1, sizeof(Batch));", "*userp = (void*)8;")), "wrong",
            "answered", [SERVER, SLOW]),
 
     Answer("6.4", "as intervals", right_idle),
     Answer("6.4", "a constant", lambda *_: 300, "partly", "somebody waits ✓"),
-    Answer("6.4", "all gaps", idle_between_all, "partly",
+    Answer("6.4", "all gaps", gaps, "partly",
            "a gap in which somebody waits ✓, a gap in which nobody waits not right yet"),
     Answer("6.4", "without the rejected", without_the_rejected, "partly", "somebody rejected not right yet"),
     Answer("6.4", "each for itself", each_for_itself, "partly", "two who wait at once not right yet"),

@@ -163,7 +163,6 @@ ANSWERS = [
     Answer("7.3", "no end", model((", flags=FINAL", "")), "wrong", "in vain"),
     Answer("7.3", "one state", ONE_STATE, "wrong", "model.py, line"),
     Answer("7.3", "FINAL at each word", model(("sender.send(pb_utils.InferenceResponse([output]))", ENDED)), "wrong", "FINAL"),
-    Answer("7.3", "no words", model(('state.words.pop(0) if state.words else ""', "state.words.pop(0)")), "wrong", "IndexError"),
     Answer("7.3", "an answer is returned", RETURNS, "wrong", "a decoupled model returns None"),
     Answer("7.4", "lost", model((LOOK, "")), "partly", "things that are kept"),
     Answer("7.4", "senders in the module", KEEPS_SENDERS, "partly", "things that are kept"),

@@ -209,7 +209,6 @@ ANSWERS = [
     Answer("8.4", "keeps, just inside", keeps(100)),
     Answer("8.4", "keeps, just outside", keeps(101), "wrong", "more kept after the same texts once more: 101"),
     Answer("8.4", "a slot too many", model(("SLOTS = 4", "SLOTS = 5")), "wrong", "texts in the fullest pass: 5"),
-    Answer("8.4", "nowhere", "nowhere/model.py", "wrong", "model.py"),
     Answer("8.4", "no slot comes back", model((FORGET, "        self.texts.pop(number)\n")), "wrong", "none gets a token"),
     Answer("8.4", "no slot comes back from who left",
            model(("            if self.texts[number].sender.is_cancelled():", "            if False:")), "wrong",

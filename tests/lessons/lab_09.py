@@ -83,7 +83,6 @@ ANSWERS = [
     Answer("9.2", "nothing shared", lambda m, b, p, a, s, n: right_users(m, b, p, a, 0, n), "partly",
            "apart ✓, shared not right yet"),
     Answer("9.2", "one more", lambda *case: right_users(*case) + 1, "wrong", "Blocks are whole"),
-    Answer("9.2", "one less", lambda *case: right_users(*case) - 1, "wrong", "Blocks are whole"),
 
     Answer("9.3", "both knobs", TUNED),
     Answer("9.3", "with defaults", TUNED | {"scheduler_path": None, "max_queue_size": np.int64(0)}),
@@ -97,7 +96,6 @@ ANSWERS = [
     Answer("9.3", "two slots", TUNED | {"max_batch_size": 2}, "wrong", "late"),
     Answer("9.3", "the memory", {"cache_tokens": 10**6}, "wrong", "no knob"),
     Answer("9.3", "too small iterations", {"max_num_tokens": 128}, "wrong", "enable_chunked_context"),
-    Answer("9.3", "another name", {"max_batch": 16}, "wrong", "'max_batch'"),
     Answer("9.3", "no slot", {"max_batch_size": 0}, "wrong", "at least 1"),
     Answer("9.3", "no file", {"scheduler_path": "nowhere.py"}, "wrong", "nowhere.py"),
     Answer("9.3", "a number", 16, "wrong"),

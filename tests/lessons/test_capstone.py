@@ -38,17 +38,13 @@ def board(monkeypatch, tmp_path):
 
 
 def test_each_run_is_a_row_and_the_last_two_are_drawn(board):
-    for settings in ({}, {"enable_kv_cache_reuse": True, "max_batch_size": 16}, {}):
-        board.set(settings).run()
+    for settings, load in (({}, 1.0), ({"enable_kv_cache_reuse": True, "max_batch_size": 16}, 1.0), ({}, 2.0)):
+        board.set(settings, load).run()
     assert [run.deployment.max_batch_size for run in board.runs] == [8, 16, 8]
+    assert [run.brief.rate / BRIEF.rate for run in board.runs] == [1, 1, 2] and "2 ×" in board._table.value
     assert [trace.name.split(",")[0] for trace in board.figure.data] == ["in time", "run 2", "run 3"]
     assert board._table.value.count("<tr") == 4 and "enable_kv_cache_reuse: True" in board._table.value
     assert f"{board.runs[-1].met} of 16" in board.status.value
-
-
-def test_the_load_is_the_contracts_or_twice_that(board):
-    board.set({}, load=2.0).run()
-    assert board.runs[0].brief.rate == 2 * BRIEF.rate and "2 ×" in board._table.value
 
 
 def test_a_run_that_was_stopped_tells_nothing_of_the_one_before_it(board, monkeypatch):
@@ -64,13 +60,6 @@ def test_a_run_that_was_stopped_tells_nothing_of_the_one_before_it(board, monkey
     assert len(board.runs) == 1 and "Stopped" in board.status.value and "in time" not in board.status.value
 
 
-def test_settings_are_brought_into_the_controls_and_back(board):
-    wanted = {"kv_cache_quant_algo": "INT8", "max_queue_size": 4, "allotted_time_ms": 3000}
-    board.set(wanted).run()
-    assert board.set({}).deployment == Deployment()
-    assert board.set(board.runs[0].deployment).deployment == Deployment(**wanted)
-
-
 def test_a_run_that_fails_is_a_row_with_its_error_and_the_next_one_runs(board):
     board.set({"max_batch_size": 4})
     with pytest.raises(CourseError, match="refused here"):
@@ -80,7 +69,11 @@ def test_a_run_that_fails_is_a_row_with_its_error_and_the_next_one_runs(board):
     assert len(board.runs) == 1 and board._table.value.count("<tr") == 3
 
 
-def test_a_scheduler_of_ones_own_is_in_the_list(board):
+def test_settings_are_brought_into_the_controls_and_back(board):
+    wanted = {"kv_cache_quant_algo": "INT8", "max_queue_size": 4, "allotted_time_ms": 3000}
+    board.set(wanted).run()
+    assert board.set({}).deployment == Deployment()
+    assert board.set(board.runs[0].deployment).deployment == Deployment(**wanted)
     board.controls["scheduler_path"].label = "mine"
     assert board.deployment.scheduler_path.endswith("scheduler.py")
     with pytest.raises(CourseError, match="does not offer"):

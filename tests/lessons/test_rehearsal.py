@@ -1,7 +1,6 @@
 """Runs in virtual time: what they take is what their iterations cost, and who waits is decided as in the engine."""
 
 import dataclasses
-import math
 import random
 
 import pandas as pd
@@ -39,6 +38,9 @@ def test_times_are_the_prices_of_the_iterations_since_the_request_was_due():
     row = rehearse([TimedRequest([1] * 40, 3, 5.0)], BUILD, ExecutorConfig(), prices).iloc[0]
     assert row["ttft_ms"] == pytest.approx(10 + 40) and row["itl_ms"] == pytest.approx(12)
     assert row["first_s"] == pytest.approx(5.05) and row["error"] == ""
+    slower = rehearse([TimedRequest([1] * 40, 3, 5.0)], BUILD, ExecutorConfig(), prices.times(2)).iloc[0]
+    assert slower["latency_ms"] == pytest.approx(2 * row["latency_ms"])
+    assert rehearse([], BUILD, ExecutorConfig(), prices).empty
 
 
 def test_what_two_prompts_begin_with_is_computed_once_with_reuse():
@@ -68,14 +70,6 @@ def test_a_full_queue_refuses_and_a_time_that_is_over_ends_a_request():
 def test_what_the_engine_would_refuse_is_refused(build, config, words):
     with pytest.raises(CourseError, match=words):
         rehearse(burst([(10, 3)]), build, config, ONE_EACH)
-
-
-def test_nothing_asked_is_an_empty_run():
-    assert rehearse([], BUILD, ExecutorConfig(), ONE_EACH).empty
-
-
-def test_a_slower_machine_has_higher_prices():
-    assert Prices(1, 2, 3).times(2) == Prices(2, 4, 6) and math.isclose(Prices(1, 2, 3).of([]), 1)
 
 
 def test_prices_are_found_again_in_the_log_of_iterations_that_cost_them():

@@ -80,15 +80,9 @@ def test_who_leaves_hears_no_more_the_others_hear_all_and_the_courses_model_forg
     wait_until(lambda: notes.read_text() == "0\n", "the model keeps no state")  # it notes that after it has answered
 
 
-def test_tritons_reason_is_a_row_of_its_request(server):
+def test_who_is_refused_or_waits_in_vain_is_told(server):
     [row] = streams.ask(server, "nobody", ["a"]).itertuples()
     assert (row.stream, row.word) == (1, "") and "nobody" in row.message
-
-
-def test_who_waits_in_vain_is_told(server):
     with pytest.raises(NoAnswer, match="0.5 s"):
         streams.ask(server, "silent", ["a"], timeout_s=0.5)
-
-
-def test_no_texts_are_no_rows(server):
     assert streams.ask(server, "words", []).empty

@@ -96,13 +96,10 @@ def test_a_none_inside_an_answer_is_an_answer():
     assert checked({"a": None}, grade).status == NOT_YET
 
 
-def test_an_unknown_exercise_is_told_so():
-    assert check("9.7", 1).hint == "There is no such exercise."
-
-
 def test_what_is_shown_says_it_in_words_and_escapes_the_hint():
     shown = checked(1, lambda answer: "a <b> is not a token")._repr_html_()
     assert "Not right yet" in shown and "a &lt;b&gt; is not" in shown
+    assert check("9.7", 1).hint == "There is no such exercise."
 
 
 @pytest.mark.parametrize("answer", [None, 5760])

@@ -89,102 +89,56 @@ def test_a_run_ends_with_the_last_frame_drawn():
     assert "Done" in board.status.value and ready_again(board)
 
 
-def test_the_controls_are_the_parameters_of_the_work_and_off_while_it_runs(held):
+def test_run_and_stop_may_be_clicked_again_and_again(held):
     board, work = held
-    board.controls["tokens"].value = 5
-    board.run_button.click()
-    assert work.first_frame.wait(60)
-    assert work.calls == [{"tokens": 5}]
-    assert board.controls["tokens"].disabled and board.run_button.disabled and not board.stop_button.disabled
-    board.stop_button.click()
-    work.go_on.set()
-    board.wait()
-    assert not board.controls["tokens"].disabled and ready_again(board)
-
-
-def test_a_second_click_while_it_runs_does_nothing(held):
-    board, work = held
-    for _ in range(3):
-        board.run_button.click()
-    assert work.first_frame.wait(60)
-    board.run_button.click()
-    board.stop_button.click()
-    board.stop_button.click()
-    work.go_on.set()
-    board.wait()
-    assert len(work.calls) == 1 and work.closed == 1
-
-
-def test_stop_closes_the_work_and_keeps_the_picture(held):
-    board, work = held
-    board.run_button.click()
-    assert work.first_frame.wait(60)
-    board.stop_button.click()
-    work.go_on.set()
-    board.wait()
-    assert work.closed == 1 and "Stopped" in board.status.value
-    assert board.frame is not None and shown(board) == board.frame.figure.data[0].y[0]
-
-
-def test_it_runs_again_after_a_stop(held):
-    board, work = held
-    for runs in (1, 2):
+    for runs, tokens in enumerate((5, 7), 1):
         work.first_frame.clear()
         work.go_on.clear()
-        board.run_button.click()
+        board.controls["tokens"].value = tokens
+        for _ in range(3):  # the later clicks do nothing
+            board.run_button.click()
         assert work.first_frame.wait(60)
+        assert work.calls[-1] == {"tokens": tokens}, "the controls are the parameters of the work"
+        assert board.controls["tokens"].disabled and board.run_button.disabled and not board.stop_button.disabled
+        board.stop_button.click()
         board.stop_button.click()
         work.go_on.set()
         board.wait()
-        assert len(work.calls) == runs and ready_again(board)
+        assert len(work.calls) == work.closed == runs
+        assert "Stopped" in board.status.value and not board.controls["tokens"].disabled and ready_again(board)
+        assert shown(board) == board.frame.figure.data[0].y[0], "the picture stays"
 
 
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (
-            CourseError("The engine is <too> small. Take a larger one."),
-            "<b>Failed.</b> The engine is &lt;too&gt; small.",
-        ),
+        (CourseError("The engine is <too> small."), "<b>Failed.</b> The engine is &lt;too&gt; small."),
         (KeyError("blocks"), "<b>Unexpected KeyError.</b>"),
+        (None, "<b>Unexpected AttributeError.</b>"),  # a picture that plotly cannot draw
     ],
 )
-def test_an_error_in_the_work_is_shown_and_not_lost(error, told):
-    def work():
-        yield frame(7)
-        raise error
-
-    board = Dashboard({}, work)
-    board.run_button.click()
-    board.wait()
-    assert told in board.status.value and ready_again(board)
-    assert board.frame.alt.startswith("Frame number 7")
-    with pytest.raises(type(error)):
-        board.run()
-
-
-def test_a_picture_that_cannot_be_drawn_is_told_and_the_work_closed():
+def test_an_error_is_shown_closes_the_work_and_is_gone_after_the_next_run(error, told):
     closed = []
 
-    def work():
+    def failing():
         try:
+            yield frame(7)
+            if error is not None:
+                raise error
             yield Frame("no figure", "A text, which plotly cannot draw.")
         finally:
             closed.append(True)
 
-    board = Dashboard({}, work)
+    works = iter([failing, failing, frames(1)])
+    board = Dashboard({}, lambda: next(works)())
     board.run_button.click()
     board.wait()
-    assert "Unexpected AttributeError" in board.status.value and closed == [True] and ready_again(board)
-
-
-def test_an_error_is_gone_after_the_next_run():
-    works = iter([frames(0), frames(1)])
-    failing = Dashboard({}, lambda: next(works)())
-    failing.run()
-    assert failing.frame is None
-    failing.run()
-    assert failing.frame.alt.startswith("Frame number 0") and "Done" in failing.status.value
+    assert told in board.status.value and closed == [True] and ready_again(board)
+    assert board.frame.alt.startswith("Frame number 7")
+    with pytest.raises(type(error) if error else AttributeError):
+        board.run()
+    board.run()
+    assert board.frame.alt.startswith("Frame number 0") and "Done" in board.status.value
 
 
 def test_no_more_than_ten_frames_a_second_are_drawn_and_the_last_always(monkeypatch):
@@ -282,21 +236,16 @@ def trace(number, tokens=64):
 
 
 @pytest.mark.server
-def test_a_trace_is_followed_while_it_runs(served):
+def test_a_trace_is_followed_and_stop_ends_its_requests_in_the_engine_too(served):
     server, log_path = served
     with Client(server.grpc_url) as client:
         *_, whole = parts = list(trace_run.follow(client, trace(24), log_path))
-    lengths = [len(part.log) for part in parts]
-    assert lengths == sorted(lengths) and whole.log["iteration"].tolist() == list(range(1, lengths[-1] + 1))
-    assert all(part.requests.empty for part in parts[:-1])
-    assert whole.requests["output_len"].tolist() == [64] * 24
+        lengths = [len(part.log) for part in parts]
+        assert lengths == sorted(lengths) and whole.log["iteration"].tolist() == list(range(1, lengths[-1] + 1))
+        assert all(part.requests.empty for part in parts[:-1])
+        assert whole.requests["output_len"].tolist() == [64] * 24
 
-
-@pytest.mark.server
-def test_stop_ends_the_requests_in_the_engine_too(served):
-    server, log_path = served
-    before = len(telemetry.iterations(log_path))
-    with Client(server.grpc_url) as client:
+        before = len(telemetry.iterations(log_path))
         board = Dashboard({}, lambda: (frame(len(part.log)) for part in trace_run.follow(client, trace(400), log_path)))
         board.words.observe(lambda _: board.stop_button.click(), "value")
         board.run()
@@ -307,7 +256,7 @@ def test_stop_ends_the_requests_in_the_engine_too(served):
 
 
 @pytest.mark.server
-def test_a_server_that_is_gone_is_told_in_a_sentence(served, tmp_path):
+def test_a_server_that_is_gone_is_told_in_a_sentence(tmp_path):
     with Client("127.0.0.1:9") as client:
         board = Dashboard({}, lambda: (frame(0) for _ in trace_run.follow(client, trace(2), tmp_path / "none.jsonl")))
         board.run_button.click()
@@ -343,18 +292,6 @@ class Elsewhere:
 ELSEWHERE = Elsewhere()  # boards refer to theirs weakly
 
 
-@pytest.fixture
-def race_board(monkeypatch):
-    """A board of races that are made up: each stream gets a token every 0.1 s, as fast as they are asked for."""
-
-    def race(_url, _model, prompts, max_tokens, _offsets):
-        for token in range(1, max_tokens + 1):
-            yield [Token(stream, token, 0.1 * token, "x") for stream in range(1, len(prompts) + 1)]
-
-    monkeypatch.setattr(gpt2_client, "race", race)
-    return iterative_gpt2.board(ELSEWHERE)
-
-
 def lines(board):
     """The tokens of each line of the picture, by its panel."""
     panels = {}
@@ -364,24 +301,21 @@ def lines(board):
     return panels
 
 
-def test_a_race_is_a_live_picture_of_its_tokens_beside_the_texts(race_board):
-    pictures = []
-    race_board.picture.observe(lambda change: pictures.append(lines(race_board)), "value")
-    race_board.controls["max_tokens"].value = 8
-    race_board.run()
+def test_a_race_is_drawn_beside_its_texts_while_it_goes_on_and_the_one_before_stays_above(monkeypatch):
+    def race(_url, _model, prompts, max_tokens, _offsets):
+        for token in range(1, max_tokens + 1):
+            yield [Token(stream, token, 0.1 * token, "x") for stream in range(1, len(prompts) + 1)]
+
+    monkeypatch.setattr(gpt2_client, "race", race)
+    board, pictures = iterative_gpt2.board(ELSEWHERE), []
+    board.picture.observe(lambda change: pictures.append(lines(board)), "value")
+    board.controls["max_tokens"].value = 8
+    board.run()
     assert pictures[-1] == {"x": [list(range(9))] * 2}
-    assert len(pictures[0]["x"][0]) < 9  # it was drawn before the race was over
-    assert "xxxxxxxx" in race_board.lanes.children[1].children[1].value
-
-
-def test_the_race_before_stays_above_on_the_same_scale(race_board):
-    race_board.controls["max_tokens"].value = 16
-    race_board.run()
-    race_board.controls["streams"].value, race_board.controls["max_tokens"].value = 3, 8
-    race_board.run()
-    assert {panel: len(of) for panel, of in lines(race_board).items()} == {"x": 2, "x2": 3}
-    layout = json.loads(race_board.picture.value)["layout"]
-    assert layout["xaxis"]["range"] == layout["xaxis2"]["range"]
-    assert layout["yaxis"]["range"] == layout["yaxis2"]["range"]
-    titles = [note["text"] for note in layout["annotations"]]
+    assert len(pictures[0]["x"][0]) < 9, "it was drawn before the race was over"
+    assert "xxxxxxxx" in board.lanes.children[1].children[1].value
+    board.controls["streams"].value = 3
+    board.run()
+    assert {panel: len(of) for panel, of in lines(board).items()} == {"x": 2, "x2": 3}
+    titles = [note["text"] for note in json.loads(board.picture.value)["layout"]["annotations"]]
     assert "before: simple-gpt2" in titles[0] and "now: simple-gpt2" in titles[1]

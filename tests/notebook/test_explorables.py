@@ -1,90 +1,51 @@
-"""Pictures that follow their sliders, and how measured points join them."""
+"""A picture that follows its sliders, and how measured points join it; the lessons' own are in `test_charts`."""
 
-import json
-
+import ipywidgets
+import plotly.graph_objects as go
 import pytest
 
-from inflight.checkpoint.sources import fetch
-from inflight.checkpoint.weights import GgufFile
-from inflight.engine import builder as engine
-from inflight.engine.config import BuildConfig
-from inflight.engine.folder import read
-from inflight.engine.sizing import Sizing
-from inflight.lessons import batching
-from inflight.lessons import engine as engine_lesson
 from inflight.notebook.charts.display import PLOTLY_MIME
+from inflight.notebook.dashboard import Frame
 from inflight.notebook.execution import WIDGET_MIME
-
-LENGTHS = [8] * 12 + [256] + [16] * 6 + [256] + [8] * 4
-
-
-@pytest.fixture(scope="module")
-def sizing():
-    return Sizing(GgufFile(fetch().path), read(engine.cached(fetch())).pretrained_config)
-
-
-def memory(sizing):
-    return engine_lesson.memory(sizing, BuildConfig(), 4e9)
-
-
-POINTS = {
-    "memory": ([{"users": 8, "bytes": 9e8}], {"tokens": 2048, "cache": "INT8"}),
-    "slots_on_paper": (
-        [{"type": "V1", "iterations": 590}, {"type": "inflight_fused_batching", "iterations": 299}],
-        {"requests": len(LENGTHS), "slots": 4, "longest": 256},
-    ),
-}  # fmt: skip
-
-
-@pytest.fixture(params=POINTS)
-def name(request):
-    return request.param
+from inflight.notebook.explorable import Explorable
 
 
 @pytest.fixture
-def explorable(name, sizing):
-    made = {
-        "memory": lambda: memory(sizing),
-        "slots_on_paper": lambda: batching.slots_on_paper(LENGTHS, slots=4),
-    }
-    return made[name]()
+def explorable():
+    def draw(points, slots, kind):
+        fig = go.Figure(go.Bar(y=[slots], name=kind))
+        if len(points):
+            fig.add_scatter(y=points["iterations"].tolist(), name="measured")
+        return Frame(fig, f"{slots} slots, {kind}.")
+
+    slider = ipywidgets.IntSlider(4, 1, 9, description="slots")
+    return Explorable({"slots": slider, "kind": ipywidgets.Dropdown(options=["V1", "V2"])}, draw, "Slots")
 
 
-def shown(explorable):
-    """What the page has of the figure."""
-    return json.loads(explorable.picture.value)
-
-
-def measured_traces(explorable):
-    return [trace for trace in explorable.frame.figure.data if "measured" in str(trace.hovertemplate)]
+def drawn(explorable):
+    return [(trace.name, list(trace.y)) for trace in explorable.figure.data]
 
 
 def test_each_control_changes_picture_and_words_at_once(explorable):
-    for control_name, control in explorable.controls.items():
-        values = [control.min, control.max] if hasattr(control, "max") else control.options
-        pictures, words = set(), set()
-        for value in values:
-            control.value = value
-            pictures.add(explorable.picture.value)
-            words.add(explorable.words.value)
-        assert (len(pictures), len(words)) == (2, 2), control_name
+    assert drawn(explorable) == [("V1", [4])] and explorable.words.value == "4 slots, V1."
+    for name, value in (("slots", 7), ("kind", "V2")):
+        before = explorable.picture.value
+        explorable.controls[name].value = value
+        assert explorable.picture.value != before
+    assert drawn(explorable) == [("V2", [7])] and explorable.words.value == "7 slots, V2."
 
 
-def test_measured_points_are_shown_with_the_settings_of_their_run(name, explorable):
-    points, settings = POINTS[name]
-    assert measured_traces(explorable) == [] and shown(explorable)["layout"]["meta"] == {"device": ""}
-    explorable.measured(points, **settings)
-    assert {name: explorable.controls[name].value for name in settings} == settings
-    assert measured_traces(explorable) and shown(explorable)["layout"].get("meta") != {"device": ""}
-    number = len(measured_traces(explorable))
-    explorable.measured(points, **settings)  # the cell was run twice
-    assert len(measured_traces(explorable)) == number
-    moved = explorable.controls[next(iter(settings))]
-    moved.value = moved.min if hasattr(moved, "min") else "as computed"
-    assert measured_traces(explorable) == []
+def test_measured_points_are_shown_with_the_settings_of_their_run(explorable):
+    for _ in range(2):  # the cell was run twice
+        explorable.measured([{"iterations": 90}], slots=8)
+        assert explorable.controls["slots"].value == 8 and drawn(explorable)[1:] == [("measured", [90])]
+    explorable.controls["kind"].value = "V2"
+    assert drawn(explorable)[1:] == [("measured", [90])], "it was not among the settings"
+    explorable.controls["slots"].value = 3
+    assert drawn(explorable)[1:] == []
 
 
 def test_where_there_is_no_kernel_the_picture_and_its_words_stay(explorable):
     bundle = explorable._repr_mimebundle_()
-    assert bundle[PLOTLY_MIME]["data"] == shown(explorable)["data"] and WIDGET_MIME in bundle
-    assert bundle["text/plain"].startswith(explorable.frame.alt) and "object at 0x" not in bundle["text/plain"]
+    assert bundle[PLOTLY_MIME]["data"][0]["y"] == [4] and WIDGET_MIME in bundle
+    assert bundle["text/plain"].startswith("4 slots, V1. Set: slots = 4, kind = V1.")

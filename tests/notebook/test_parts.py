@@ -38,6 +38,7 @@ def test_what_has_passed_is_used_and_says_so(work, written):
     after = parts.part("scheduler")
     assert after.is_own and repr(after) == "scheduler: yours, passed 5.3"
     assert Path(after).read_text() == written.read_text() and parts.load("scheduler").WHO == "a learner"
+    assert parts.table(work).set_index("part").loc["scheduler"].tolist() == ["yours", "5.3"]
     (work / "mine" / "scheduler.py").unlink()
     assert parts.load("scheduler").WHO == "the course"
 
@@ -89,15 +90,6 @@ def test_outside_of_a_workspace_there_is_only_the_courses(work, written, tmp_pat
     monkeypatch.chdir(tmp_path)
     assert parts.load("scheduler").WHO == "the course" and "no workspace" in repr(parts.part("scheduler"))
     assert parts.keep("scheduler", written, "5.3") == ""
-
-
-def test_parts_of_the_version_before_go_on(work, written):
-    """They carried the digest of what had passed."""
-    (work / "mine").mkdir()
-    (work / "mine" / "scheduler.py").write_text("WHO = 'a learner'\n")
-    (work / "mine" / "parts.json").write_text('{"scheduler": {"exercise": "5.3", "sha256": "0123"}}')
-    assert repr(parts.part("scheduler")) == "scheduler: yours, passed 5.3"
-    assert parts.table(work).set_index("part").loc["scheduler"].tolist() == ["yours", "5.3"]
 
 
 @pytest.mark.parametrize("record", ["", "[1]", '{"scheduler": 1}', '{"scheduler": {}}', "\x00"])

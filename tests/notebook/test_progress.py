@@ -76,17 +76,12 @@ def test_what_ends_within_a_second_is_not_shown(shell, monkeypatch):
     assert shell.displayed == []
 
 
-def test_a_block_that_fails_leaves_no_bar(shell):
-    with pytest.raises(KeyError), progress.wait("Starting", 3) as bar:
+def test_it_shows_while_what_runs_in_it_is_captured_and_is_gone_where_that_fails(shell):
+    with pytest.raises(KeyError), progress.wait("Catching up", 3) as bar:
+        shell.display_pub = SimpleNamespace(publish=lambda *_, **__: None)
         assert shell.is_there.wait(60)
         raise KeyError("no")
     assert bar.container.comm is None and not progress._open
-
-
-def test_it_shows_while_what_runs_in_it_is_captured(shell):
-    with progress.wait("Catching up"):
-        shell.display_pub = SimpleNamespace(publish=lambda *_, **__: None)
-        assert shell.is_there.wait(60)
 
 
 def test_time_goes_on_while_a_step_takes_long(monkeypatch):

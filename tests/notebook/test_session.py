@@ -1,20 +1,24 @@
-"""A notebook's servers without a browser: they outlive the last cell, and a widget's Run starts one that has ended."""
+"""A notebook's servers without a browser: they outlive the last cell, and a widget's Run starts one that has ended, and
+the last cell says which still run.
+"""
 
+import gc
 import os
 import re
 import signal
-import tempfile
-from pathlib import Path
 
 import ipywidgets
 import plotly.graph_objects as go
+import psutil
 import pytest
 
+from inflight.errors import CourseError
 from inflight.lessons import batchers
 from inflight.notebook import session
 from inflight.notebook.dashboard import Dashboard, Frame
-from inflight.notebook.widgets import ConfigEditor
+from inflight.notebook.widgets import ConfigEditor, Playground
 from inflight.triton import repository
+from inflight.triton.address import Address
 from inflight.triton.server import Server
 from tests.engines import is_ready, wait_until
 
@@ -23,30 +27,20 @@ pytestmark = pytest.mark.server
 
 @pytest.fixture(scope="module")
 def lesson(tmp_path_factory):
-    """A lesson's server, the widgets on it, and its folder; each test leaves the server running."""
-    workdir = tempfile.TemporaryDirectory(dir=tmp_path_factory.mktemp("session"))
-    log_path = Path(workdir.name) / "executions.jsonl"
-    repo = repository.assemble(
-        Path(workdir.name) / "repo", models=(repository.BATCH_COST,), execution_log_path=log_path
-    )
+    """A lesson's server and the widgets on it; each test leaves the server running."""
+    folder = tmp_path_factory.mktemp("session")
+    log_path = folder / "executions.jsonl"
+    repo = repository.assemble(folder / "repo", models=(repository.BATCH_COST,), execution_log_path=log_path)
     server = Server(repo).start()
-    yield server, batchers.board(server, log_path), ConfigEditor(server, repository.BATCH_COST), workdir
+    yield server, batchers.board(server, log_path), ConfigEditor(server, repository.BATCH_COST)
     server.stop()
 
 
-def end_by_stopping(server, workdir):
-    server.stop()
-
-
-def end_by_killing_the_server(server, workdir):
-    os.kill(server.pid, signal.SIGKILL)
-
-
-@pytest.mark.parametrize("end", [end_by_stopping, end_by_killing_the_server])
+@pytest.mark.parametrize("end", [Server.stop, lambda server: os.kill(server.pid, signal.SIGKILL)])
 def test_run_starts_a_server_that_has_ended(lesson, end):
-    server, board, editor, workdir = lesson
+    server, board, editor = lesson
     address = server.grpc_url
-    end(server, workdir)
+    end(server)
     wait_until(lambda: not server.is_alive(), "the server is gone")
     board.run_button.click()
     board.wait()
@@ -56,7 +50,7 @@ def test_run_starts_a_server_that_has_ended(lesson, end):
 
 
 def test_a_server_that_ends_during_a_run_is_told_and_the_next_run_starts_it(lesson):
-    server, _, _, _ = lesson
+    server, _, _ = lesson
     lives = []
 
     def work(server):
@@ -81,7 +75,7 @@ def rows_of(name):
 
 
 def test_a_server_of_another_notebook_is_named_and_ended_at_a_click(lesson, monkeypatch):
-    server, board, _, _ = lesson
+    server, board, _ = lesson
     monkeypatch.setenv("JPY_SESSION_NAME", "notebooks/03_of_this_test.ipynb")
     server.stop()
     server.start()
@@ -96,3 +90,53 @@ def test_a_server_of_another_notebook_is_named_and_ended_at_a_click(lesson, monk
     board.run_button.click()
     board.wait()
     assert "Done" in board.status.value
+
+
+# What is forgotten or attached ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_server(tmp_path):
+    repo = repository.assemble(tmp_path / "repo", models=(repository.BATCH_COST,))
+    return lambda: Server(repo)
+
+
+def test_the_last_cell_says_what_runs_and_when_nothing_does(small_server, capsys):
+    def said():
+        session.running()
+        return capsys.readouterr().out.count("A server runs with batch-cost. It ends with this kernel")
+
+    before = said()  # of the lesson, where its tests have come first
+    with small_server():
+        assert said() == before + 1
+    assert said() == before
+
+
+def test_a_server_that_the_notebook_has_forgotten_ends_and_its_widget_says_what_to_do(small_server):
+    server = small_server().start()
+    editor = ConfigEditor(server, repository.BATCH_COST)
+    process = psutil.Process(server.pid)
+    del server  # as a notebook does that runs a second time
+    gc.collect()
+    wait_until(lambda: not process.is_running(), "the forgotten server has ended")
+    assert "Run the cell that starts the server" in editor.apply(item_ms="7")
+
+
+def test_an_attached_server_is_neither_stopped_nor_started(small_server, capsys):
+    server = small_server().start()
+    attached = Server(server.repo, address=Address.at(server.http_url)).start()
+    try:
+        playground = Playground(attached)
+        session.running()
+        assert f"Attached: the server at {server.http_url}. It runs on" in capsys.readouterr().out
+        address = server.http_url
+        server.stop()
+        with pytest.raises(CourseError, match=f"No Triton answers at {address}"):
+            playground.run()
+        server.start()  # at the same address
+        with pytest.raises(CourseError, match="ensemble"):  # which it does not have
+            playground.run()
+        assert attached.is_alive()
+    finally:
+        attached.stop()
+        server.stop()

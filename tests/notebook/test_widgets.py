@@ -60,12 +60,9 @@ def test_it_refuses_a_wrong_value_before_anything_is_written(repo, editor, name,
     assert not editor.apply_button.disabled
 
 
-def test_nothing_to_apply_is_said(editor):
+def test_nothing_to_apply_and_a_file_that_is_gone_are_said(repo, editor):
     editor.apply_button.click()
     assert "Nothing to apply" in editor.status.value
-
-
-def test_it_tells_in_the_widget_that_the_file_is_gone(repo, editor):
     editor.fields["max_queue_size"].value = "7"
     (repo / "tensorrt_llm" / repository.CONFIG).unlink()
     editor.apply_button.click()

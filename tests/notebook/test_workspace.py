@@ -68,18 +68,11 @@ def second_cell(path):
     return nbformat.read(path, as_version=4).cells[1].source
 
 
-def test_what_is_there_is_kept(course, tmp_path):
-    folder = workspace.prepare(tmp_path / "work", course=course).folder
-    edit(folder / "labs" / "01_engine_lab.ipynb", "mine")
-    written = (folder / "labs" / "01_engine_lab.ipynb").read_bytes()
-    again = workspace.prepare(folder, course=course)
-    assert (again.made, again.before) == ([], [])
-    assert (folder / "labs" / "01_engine_lab.ipynb").read_bytes() == written
-
-
 def test_a_newer_lesson_takes_the_place_of_an_untouched_copy_and_stands_beside_a_changed_one(course, tmp_path):
     folder = workspace.prepare(tmp_path / "work", course=course).folder
     edit(folder / "labs" / "01_engine_lab.ipynb", "mine")
+    as_it_is = workspace.prepare(folder, course=course)
+    assert (as_it_is.made, as_it_is.before) == ([], []) and second_cell(folder / "labs/01_engine_lab.ipynb") == "mine"
     for name in ("notebooks/01_engine.ipynb", "labs/01_engine_lab.ipynb"):
         edit(course / name, "better")
     shutil.copy(COURSE / "notebooks" / "02_repository.ipynb", course / "notebooks")
@@ -89,15 +82,6 @@ def test_a_newer_lesson_takes_the_place_of_an_untouched_copy_and_stands_beside_a
     assert second_cell(again.before[0]) == "mine"
     assert second_cell(folder / "notebooks" / "01_engine.ipynb") == "better"
     assert second_cell(folder / "labs" / "01_engine_lab.ipynb") == "better"
-
-
-def test_new_outputs_are_no_newer_version(course, tmp_path):
-    folder = workspace.prepare(tmp_path / "work", course=course).folder
-    path = course / "notebooks" / "00_start_here.ipynb"
-    notebook = nbformat.read(path, as_version=4)
-    next(cell for cell in notebook.cells if cell.cell_type == "code").outputs = []
-    nbformat.write(notebook, path)
-    assert workspace.prepare(folder, course=course).made == []
 
 
 def test_one_lesson_begins_afresh_and_twice_loses_nothing(course, tmp_path):
@@ -115,11 +99,13 @@ def test_one_lesson_begins_afresh_and_twice_loses_nothing(course, tmp_path):
 @pytest.mark.parametrize("fresh", ["01", None])
 def test_a_lecture_that_was_run_is_kept_though_nothing_was_written_in_it(course, tmp_path, fresh):
     folder = workspace.prepare(tmp_path / "work", course=course).folder
-    path = folder / "notebooks" / "01_engine.ipynb"
-    notebook = nbformat.read(path, as_version=4)
-    next(cell for cell in notebook.cells if cell.cell_type == "code").execution_count = 1
-    nbformat.write(notebook, path)
-    edit(course / "notebooks" / "01_engine.ipynb", "better")
+    path, newer = (root / "notebooks" / "01_engine.ipynb" for root in (folder, course))
+    for name, change in ((path, {"execution_count": 1}), (newer, {"outputs": []})):
+        notebook = nbformat.read(name, as_version=4)
+        next(cell for cell in notebook.cells if cell.cell_type == "code").update(change)
+        nbformat.write(notebook, name)
+    assert workspace.prepare(folder, course=course).made == [], "new outputs are no newer version"
+    edit(newer, "better")
     again = workspace.prepare(folder, fresh=fresh, course=course)
     assert again.before == [folder / "notebooks" / "01_engine.before.ipynb"]
     assert "notebooks/01_engine.ipynb" in again.made and second_cell(path) == "better"
@@ -162,23 +148,15 @@ def test_where_it_is(tmp_path, monkeypatch):
     assert workspace.home(tmp_path / "clone") == tmp_path / "class"
 
 
-@pytest.mark.parametrize(
-    "given, opened, jupyters",
-    [
-        ([], "00_start_here", []),
-        (["03"], "03_serve", []),
-        (["--no-browser"], "00_start_here", ["--no-browser"]),
-        (["--port=9000", "--no-browser"], "00_start_here", ["--port=9000", "--no-browser"]),
-        (["03", "--port=9000"], "03_serve", ["--port=9000"]),
-    ],
-)
-def test_options_of_jupyterlab_need_no_lesson_before_them(given, opened, jupyters, tmp_path, monkeypatch):
+@pytest.mark.parametrize("options", [[], ["--port=9000", "--no-browser"]])
+@pytest.mark.parametrize("lesson, opened", [([], "00_start_here"), (["03"], "03_serve")])
+def test_options_of_jupyterlab_need_no_lesson_before_them(lesson, opened, options, tmp_path, monkeypatch):
     asked = []
     monkeypatch.setenv("INFLIGHT_WORK", str(tmp_path / "work"))
     monkeypatch.setattr(workspace, "open_lab", lambda folder, first, arguments: asked.append((first.stem, arguments)))
-    result = CliRunner().invoke(commands.app, ["lab", *given])
+    result = CliRunner().invoke(commands.app, ["lab", *lesson, *options])
     assert result.exit_code == 0, result.output
-    assert asked == [(opened, jupyters)]
+    assert asked == [(opened, options)]
 
 
 @pytest.mark.parametrize(

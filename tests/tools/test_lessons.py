@@ -153,11 +153,13 @@ def test_nbval_accepts_a_built_notebook_and_rejects_a_changed_output(root):
     assert result.returncode == 1 and "1 failed, 1 passed" in result.stdout
 
 
-def test_the_lab_has_what_the_learner_gets(built):
-    cells = [cell.source for cell in read(built, "labs").cells]
-    assert cells[1].endswith('"""Slots that stay empty."""\n    answer = None\n    return answer')
-    assert cells[2] == '...\nprint(os.environ["COURSE_STRICT"])'
-    assert len(cells) == 3
+def test_the_lab_has_what_the_learner_gets_and_the_solution_has_the_answers(built):
+    lab, solution = ([cell.source for cell in read(built, kind).cells] for kind in ("labs", "solutions"))
+    assert lab[1].endswith('"""Slots that stay empty."""\n    answer = None\n    return answer')
+    assert lab[2] == '...\nprint(os.environ["COURSE_STRICT"])' and len(lab) == 3
+    assert solution[1].endswith("    answer = slots - guests % slots\n    return answer")
+    assert solution[3] == 'print("the tagged cell is hidden")'
+    assert not any(marker in cell for cell in solution for marker in ("SOLUTION", "LAB:"))
 
 
 def test_a_labs_minutes_are_the_sum_of_its_exercises(built, root):
@@ -188,13 +190,6 @@ def test_what_is_there_for_a_test_stands_on_no_page_and_each_blank_can_be_opened
     change(root, "notebooks", executed)
     found = [problem for problem in lessons.check(root) if problem.startswith("notebooks/")]
     assert len(found) == (says is not None) and all(says in problem for problem in found)
-
-
-def test_the_solution_has_the_answers_and_no_markers(built):
-    cells = [cell.source for cell in read(built, "solutions").cells]
-    assert cells[1].endswith("    answer = slots - guests % slots\n    return answer")
-    assert not any(marker in cell for cell in cells for marker in ("SOLUTION", "LAB:"))
-    assert cells[3] == 'print("the tagged cell is hidden")'
 
 
 @pytest.mark.parametrize(

@@ -143,17 +143,8 @@ def test_a_request_that_is_neither_answered_nor_rejected_ends_the_trial(plain_se
         batch_run.run(plain_server, MODEL, [Arrival(0), Arrival(0.1, work=-1)], log_path)
 
 
-def test_a_trial_needs_requests_a_model_and_its_log(plain_server, log_path, tmp_path):
-    with pytest.raises(CourseError):
-        batch_run.run(plain_server, MODEL, [], log_path)
+def test_a_trial_needs_a_model_and_its_log(plain_server, log_path, tmp_path):
     with pytest.raises(CourseError, match="nobody"):
         batch_run.run(plain_server, "nobody", at([0]), log_path)
     with pytest.raises(CourseError, match=str(tmp_path / "other")):
         batch_run.run(plain_server, MODEL, at([0]), tmp_path / "other")
-
-
-def test_a_trial_needs_the_model_for_itself(plain_server, log_path):
-    with triton.InferenceServerClient(plain_server.grpc_url) as client:
-        client.async_infer(MODEL, [work_of(1, units=500)], lambda result, error: None)  # the trial begins meanwhile
-        with pytest.raises(CourseError, match=str(log_path)):
-            batch_run.run(plain_server, MODEL, at([0]), log_path)

@@ -17,7 +17,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Played:
+class OnPaper:
     """What a run on paper comes to.
 
     Attributes
@@ -43,7 +43,7 @@ class Played:
 
 def on_paper(
     arrivals_ms: Sequence[float], delay_ms: float, max_batch_size: int, fixed_ms: float, item_ms: float
-) -> Played:
+) -> OnPaper:
     """Batches of one instance.
 
     Parameters
@@ -68,4 +68,4 @@ def on_paper(
         sizes.append(end - first)
         latencies_ms += [free_ms - arrival for arrival in arrivals[first:end]]
         first = end
-    return Played(sizes, np.array(latencies_ms))
+    return OnPaper(sizes, np.array(latencies_ms))

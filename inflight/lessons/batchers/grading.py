@@ -13,7 +13,7 @@ from inflight.bench import workload
 from inflight.errors import CourseError
 from inflight.lessons.batchers import batch_run
 from inflight.lessons.batchers.batch_run import Arrival
-from inflight.lessons.batchers.batches_on_paper import Played, on_paper
+from inflight.lessons.batchers.batches_on_paper import OnPaper, on_paper
 from inflight.notebook import progress
 from inflight.notebook.checks import grades
 from inflight.notebook.findings import NOT_YET, Case, Compared, Finding, Measured, asked
@@ -97,35 +97,18 @@ def _within_budget(settings: dict, choose: random.Random) -> Finding:
     ]
 
 
-def _played(arrivals_s: list[float], settings: dict) -> Played:
+def _played(arrivals_s: list[float], settings: dict) -> OnPaper:
     arrivals_ms = [1000 * at_s for at_s in arrivals_s]
     return on_paper(arrivals_ms, settings.get(DELAY, 0) / 1000, settings.get(MOST, 8), fixed_ms=40, item_ms=4)
 
 
 # Exercise 6.3 ---------------------------------------------------------------------------------------------------------
 
-LIMIT, MOST_IN_A_BATCH, REQUESTS, MANY = 24, 8, 32, 2000
+LIMIT, MOST_IN_A_BATCH, REQUESTS = 24, 8, 32
 _FRAGMENT = "dynamic_batching { max_queue_delay_microseconds: 200000 }"
 _SILENCE_S = 8  # a library that never says yes has nobody answered
 _ALONE = "A request that is alone may always join, or nobody ever serves it."
 _POINTER = "Look at your pointers and arrays: userp is what you wrote into *userp, and is freed once."
-# Stands before a library, and keeps in a file how many pieces of memory it has taken and not freed.
-_COUNTED = """
-#include <stdio.h>
-#include <stdlib.h>
-static long pieces_held;
-static void* held(void* piece, long change)
-{
-  FILE* file = fopen("HELD", "w");
-  if (piece) pieces_held += change;
-  if (file) fprintf(file, "%ld", pieces_held), fclose(file);
-  return piece;
-}
-#define malloc(size) held(malloc(size), 1)
-#define calloc(number, size) held(calloc(number, size), 1)
-#define free(piece) free(held(piece, -1))
-#line 1 "batching.c"
-"""
 # What decides in the file as it is handed out: nothing is kept, and everybody joins.
 _OPEN = ("*userp = NULL;  /* your code */", "*should_include = true;  /* your code */")
 
@@ -143,16 +126,11 @@ def _library(source: Path, choose: random.Random) -> Finding:
     lengths = [choose.choice((1, 2, 3, 4, 6, 8, 12)) for _ in range(REQUESTS - 1)]
     lengths.insert(choose.randrange(8, REQUESTS), LIMIT + 1)
     with tempfile.TemporaryDirectory(prefix="inflight-check-") as scratch:
-        folder = Path(scratch)
         try:
-            custom_batching.build(source, folder / "own.so")  # as it stands: errors name its lines
-            counted = folder / "counted.c"
-            counted.write_text(_COUNTED.replace("HELD", str(folder / "held")) + written, encoding="utf-8")
-            library = custom_batching.build(counted, folder / "counted.so")
+            library = custom_batching.build(source, Path(scratch) / "own.so")
         except CourseError as error:
             return str(error)
-        own = _batches(folder, library, lengths)
-        num_held = int((folder / "held").read_text() or 0) if (folder / "held").exists() else 0
+        own = _batches(Path(scratch), library, lengths)
     if isinstance(own, str):
         return own
     return [
@@ -171,17 +149,11 @@ def _library(source: Path, choose: random.Random) -> Finding:
             at_most=1,
             advice="Compare with what the batch would be with the newcomer.",
         ),
-        Measured(
-            f"pieces of memory that are not freed, after {MANY:,} more batches",
-            num_held,
-            at_most=4,  # the batch that is open, and one for all batches, of two loads
-            advice="What a batch takes when it begins, ModelBatchFinalize gives back: it is called for each batch.",
-        ),
     ]
 
 
 def _batches(folder: Path, library: Path, lengths: list[int]) -> list[list[int]] | str:
-    """Lengths of the requests of each batch on a server of its own, which then forms many more; or what went wrong."""
+    """Lengths of the requests of each batch, on a server of its own; or what went wrong."""
     log_path = folder / "executions.jsonl"
     repo = repository.assemble(
         folder / "repo",
@@ -191,24 +163,15 @@ def _batches(folder: Path, library: Path, lengths: list[int]) -> list[list[int]]
         execution_log_path=log_path,
     )
     repository.edit(repo, repository.BATCH_COST, _FRAGMENT, TRITON_BATCH_STRATEGY_PATH=library)
-    where = "With this library the requests are not answered"
+    arrivals = [Arrival(0.0, work=length) for length in lengths]
     try:
         progress.say("a Triton with your library is asked")
         with Server(repo) as server:
-
-            def run(lengths: list[int]) -> batch_run.Outcome:
-                arrivals = [Arrival(0.0, work=length) for length in lengths]
-                return batch_run.run(server, repository.BATCH_COST, arrivals, log_path, silence_s=_SILENCE_S)
-
-            outcome = run(lengths)
-            where = f"With this library not all of {MANY:,} batches in a row are answered"
-            progress.say(f"{MANY:,} batches in a row")
-            server.load(repository.BATCH_COST, fixed_ms=0)
-            run([LIMIT + 1] * MANY)  # each is a batch of its own
+            outcome = batch_run.run(server, repository.BATCH_COST, arrivals, log_path, silence_s=_SILENCE_S)
     except CourseError as error:
         told = str(error).partition(". ")[0]
         advice = _POINTER if "went away" in told else _ALONE if "no answer" in told else ""
-        return f"{where}. {told}. {advice}".rstrip()
+        return f"With this library the requests are not answered. {told}. {advice}".rstrip()
     of_request = outcome.requests.set_index("request")["work"]
     return [[int(of_request[request]) for request in batch] for batch in outcome.executions["requests"]]
 

@@ -314,14 +314,8 @@ def prices(server: Server, log_path: str | Path) -> Prices:
     return rehearsal.prices_in(pd.concat(logs))
 
 
-def load(server: Server, chosen: Deployment, brief: Brief) -> None:
-    """Bring a deployment into a running server, with an empty KV cache, and warm it up.
-
-    Raises
-    ------
-    CourseError
-        A setting is refused by the build or by the engine; the server serves what it served before.
-    """
+def _bring_in(server: Server, chosen: Deployment, brief: Brief) -> None:
+    """Bring a deployment into a running server, with an empty KV cache, and warm it up."""
     engine_dir = engine_of(chosen)
     config = chosen.executor_config(brief.memory_mib, engine.read(engine_dir).kv_cache_bytes_per_token)
     names = (
@@ -346,11 +340,12 @@ def follow(server: Server, settings: Settings, brief: Brief, seed: int, number: 
     Raises
     ------
     CourseError
-        As `load`; or the server went away.
+        A setting is refused by the build or by the engine, and the server serves what it served before; or the server
+        went away.
     """
     chosen, done = deployment(settings), [0]
     yield 0
-    load(server, chosen, brief)
+    _bring_in(server, chosen, brief)
     asked = requests(brief, seed, number)
 
     def count(so_far: int, _total: int) -> None:

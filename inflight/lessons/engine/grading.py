@@ -265,22 +265,18 @@ def _compares(compare: Callable, choose: random.Random) -> Finding:
             alone, in_company = (list(part) for part in given)
         except (TypeError, ValueError):
             return "Return two lists of token ids: (alone, in_company)."
-        if len(alone) != LENGTH or len(in_company) != LENGTH:
-            return f"Each answer must have {LENGTH} tokens; yours have {len(alone)} and {len(in_company)}."
         if together <= FRIENDS:
             return Measured(
                 "requests in one iteration", together, at_least=1 + FRIENDS, course=1 + FRIENDS, nothing=0,
                 advice="Hand prompt and others over at once, in one call of generate_all.",
             )  # fmt: skip
         if alone != right:
-            return "The first is not what the engine answers to `prompt` alone: run it once with nobody beside it."
-        if sways and in_company == alone:
+            return f"The first is not what the engine answers to `prompt` in {LENGTH} tokens with nobody beside it."
+        if (in_company != alone) != bool(sways):
+            changes, yours = ("changes", "the same") if sways else ("does not change", "different")
             return (
-                "This engine answers otherwise in company, and your two answers are the same: return the second run's."
-            )
-        if not sways and in_company != alone:
-            return (
-                "Company does not change this engine's words, and your two answers differ: is the second to `prompt`?"
+                f"Company {changes} this engine's words, and your two answers are {yours}: return the second run's "
+                "answer to `prompt`."
             )
     return None
 
