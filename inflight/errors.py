@@ -1,5 +1,10 @@
 """The one exception that a learner is meant to read."""
 
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+
 
 class CourseError(Exception):
     """A problem the user can cause and can fix.
@@ -11,3 +16,9 @@ class CourseError(Exception):
     def _render_traceback_(self) -> list[str]:
         """What IPython prints of it."""
         return [f"{type(self).__name__}: {self}"]
+
+
+def did_you_mean(name: str, known: Collection[str], otherwise: str = "There are", cutoff: float = 0.6) -> str:
+    """A sentence with the known name that is most like `name`, or with all that are known if none is."""
+    near = difflib.get_close_matches(name, known, 1, cutoff)
+    return f"Did you mean {near[0]!r}?" if near else f"{otherwise}: {', '.join(known)}."

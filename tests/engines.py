@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from inflight.checkpoint import as_huggingface, tokenizer, weights
 from inflight.checkpoint import sources as checkpoints
 from inflight.engine import builder as engine
 from inflight.engine.config import BuildConfig
+from inflight.engine.fake_model import next_token
 from inflight.triton import telemetry
 from inflight.triton.client import Client, Connection, is_ok
 from inflight.triton.request import arrays_for
@@ -139,6 +141,14 @@ def build_tiny(checkpoint: checkpoints.Checkpoint, folder: Path, **options) -> P
     """An engine for PyTorch on the CPU with `SMALL_BUILD` and what is changed in it."""
     config = dataclasses.replace(SMALL_BUILD, **{"quant_algo": None, **options})
     return engine.build(checkpoint, config, folder, tier="cuda", device="cpu")
+
+
+def fake_answer(prompt: Sequence[int], length: int, vocab: int) -> list[int]:
+    """What a model without weights answers to a prompt that it computes alone."""
+    tokens = list(prompt)
+    for _ in range(length):
+        tokens.append(next_token(tokens, vocab))
+    return tokens[len(prompt) :]
 
 
 # Servers --------------------------------------------------------------------------------------------------------------

@@ -15,6 +15,17 @@ from inflight.checkpoint.tokenizer import load_tokenizer
 POSITIONS = 128
 
 
+def answer(model, prompt: str, length: int) -> list[str]:
+    """Pieces of the answer to a prompt, computed in this process; tests/models compares them with transformers'."""
+    sequence, pieces = model.sequence(prompt, {"max_tokens": length, "ignore_eos": True}), []
+    assert model.join(sequence)
+    while not sequence.is_finished:
+        model.step([sequence])
+        pieces.append(model.last_piece(sequence))
+    model.leave(sequence)
+    return pieces
+
+
 def tiny_gpt2(folder: Path, positions: int = POSITIONS) -> Path:
     """Write a Hugging Face folder of one, in bfloat16, with the tokenizer of the course's own model."""
     source = as_huggingface.folder(checkpoint.fetch())

@@ -42,7 +42,6 @@ PASSAGE = (
     "stops at a market where people sell bread, apples and flowers. Children look out of the window and count the "
     "bridges, while their parents read a book or talk about the weather."
 )
-SYSTEM_PROMPT = "You answer for a railway company, politely and in a few words. What you know of it:"
 
 # Columns of a trace file: those of the public Azure LLM inference traces, and of a run's own CSV.
 AZURE, RECORDED = ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), ("sent_s", "input_len", "output_len")
@@ -141,17 +140,6 @@ def _prompt_of(length: int, opening: str, tokenizer: ChatTokenizer) -> str:
     return " ".join(words)
 
 
-def with_system_prompt(requests: Sequence[TimedRequest], tokens: int, tokenizer: ChatTokenizer) -> list[TimedRequest]:
-    """The same requests, each with one and the same text of `tokens` tokens, or one less, before its own.
-
-    An engine that keeps the KV cache blocks of earlier prompts (`enable_kv_cache_reuse`) computes that text once.
-    """
-    words = [*SYSTEM_PROMPT.split(), *itertools.islice(itertools.cycle(PASSAGE.split()), tokens)]
-    ids = tokenizer.encode(" ".join(words), add_special_tokens=False)
-    shared = tokenizer.decode(ids[:tokens])
-    return [_with_text(request, f"{shared}\n\n{request.text}", tokenizer) for request in requests]
-
-
 def numbered(requests: Sequence[TimedRequest], number: int, tokenizer: ChatTokenizer) -> list[TimedRequest]:
     """`number` requests: the given ones again and again, each with a number in place of its first words.
 
@@ -162,12 +150,9 @@ def numbered(requests: Sequence[TimedRequest], number: int, tokenizer: ChatToken
     for request in itertools.islice(itertools.cycle(requests), number):
         words = request.text.split(maxsplit=OPENING_WORDS)
         rest = words[-1] if len(words) > OPENING_WORDS else request.text
-        found.append(_with_text(request, f"{next(NUMBERS)}: {rest}", tokenizer))
+        text = f"{next(NUMBERS)}: {rest}"
+        found.append(replace(request, text=text, input_len=input_len(text, tokenizer)))
     return found
-
-
-def _with_text(request: TimedRequest, text: str, tokenizer: ChatTokenizer) -> TimedRequest:
-    return replace(request, text=text, input_len=input_len(text, tokenizer))
 
 
 # Arrivals: seconds after the start of the run, the first at 0 ---------------------------------------------------------
@@ -301,10 +286,6 @@ class Traffic:
         In place of it the path of a file of arrivals with lengths, or "small" for the course's own.
     rate : float or None
         Requests a second on average; a trace file's times are stretched to it. None: all at once, or as the file says.
-    cv : float
-        How uneven the gaps of `rate` are: see `gamma`; 1 is a Poisson process.
-    system_prompt : int
-        Tokens of a text that all prompts begin with.
     seed : int
         Of all that is drawn.
     """
@@ -312,8 +293,6 @@ class Traffic:
     dataset: str = "dataset"
     trace: str | None = None
     rate: float | None = None
-    cv: float = 1.0
-    system_prompt: int = 0
     seed: int = 0
 
     def requests(
@@ -333,7 +312,7 @@ class Traffic:
         found = self._found(tokenizer, build, number, tell)
         if number is not None and not 1 <= number <= len(found):
             raise CourseError(f"There are {len(found)} requests: ask for 1 to {len(found)} with --requests.")
-        return self._timed(self._fitting(found[:number], tokenizer, build))
+        return self._timed(self._fitting(found[:number], build))
 
     def endless(
         self, tokenizer: ChatTokenizer, build: BuildConfig, tell: Callable[[str], None] = lambda sentence: None
@@ -346,10 +325,10 @@ class Traffic:
             As `requests`.
         """
         found = self._found(tokenizer, build, None, tell)
-        self._fitting(found, tokenizer, build)
+        self._fitting(found, build)
 
         def make(rate: float, number: int, seed: int) -> list[TimedRequest]:
-            shaped = self._fitting(numbered(found, number, tokenizer), tokenizer, build)
+            shaped = self._fitting(numbered(found, number, tokenizer), build)
             return replace(self, rate=rate, seed=seed)._timed(shaped)
 
         return make
@@ -368,12 +347,8 @@ class Traffic:
             tell(f"{len(records) - len(found)} prompts of {path} are longer than the engine takes and left out.")
         return found
 
-    def _fitting(
-        self, requests: list[TimedRequest], tokenizer: ChatTokenizer, build: BuildConfig
-    ) -> list[TimedRequest]:
-        """The requests with their system prompt; refused where the engine has no room for one and its answer."""
-        if self.system_prompt:
-            requests = with_system_prompt(requests, self.system_prompt, tokenizer)
+    def _fitting(self, requests: list[TimedRequest], build: BuildConfig) -> list[TimedRequest]:
+        """The requests; refused where the engine has no room for one and its answer."""
         for number, request in enumerate(requests):
             if request.input_len > build.max_input_len or request.input_len + request.max_tokens > build.max_seq_len:
                 raise CourseError(
@@ -389,7 +364,7 @@ class Traffic:
             return requests
         _check(len(requests), self.rate)
         if self.trace is None:
-            return with_times(requests, gamma(len(requests), self.rate, self.cv, self.seed))
+            return with_times(requests, poisson(len(requests), self.rate, self.seed))
         lasts_s = requests[-1].at_s
         if not lasts_s:
             raise CourseError("All requests of the trace come at the same moment, so it has no rate to change.")

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 URL = typer.Option(help="A Triton's host:port or http://host:port; or openai:URL. By default one is started.")
 MODEL = typer.Option(help="The text model to ask.")
 DATASET = typer.Option(help="mild, skewed, dataset (the course's), or MLPerf's layout.")
-CV = typer.Option(help="How bursty arrivals are: 1 is Poisson, more is burstier, less is more even.")
-SYSTEM_PROMPT = typer.Option(help="Tokens that all prompts begin with.")
 OBJECTIVE = typer.Option(help="Limits in ms: ttft=500,itl=40,latency=3000.")
 CSV = typer.Option(help="Write a line per request to this file.")
 CHECKPOINT = typer.Option(help="Name, Hugging Face id, GGUF file or folder.")
@@ -50,8 +48,6 @@ def load_command(
     trace: Annotated[str | None, typer.Option(help="CSV of arrival times and lengths, or small.")] = None,
     requests: Annotated[int | None, typer.Option(help="How many of the requests to send; by default all.")] = None,
     rate: Annotated[float | None, typer.Option(help="Requests per second; by default all at once.")] = None,
-    cv: Annotated[float, CV] = 1.0,
-    system_prompt: Annotated[int, SYSTEM_PROMPT] = 0,
     concurrency: Annotated[int | None, typer.Option(help="Not a rate, but users who each wait for an answer.")] = None,
     objective: Annotated[str | None, OBJECTIVE] = None,
     stream: Annotated[bool, typer.Option("--stream", help="Stream the answers, which gives TTFT and ITL.")] = False,
@@ -70,7 +66,7 @@ def load_command(
         wanted.check_streaming(stream)
     if concurrency is not None and (rate is not None or trace is not None):
         raise CourseError("With --concurrency each user sends a request after an answer: leave out --rate and --trace.")
-    traffic = bench.workload.Traffic(dataset, trace, rate, cv, system_prompt, seed)
+    traffic = bench.workload.Traffic(dataset, trace, rate, seed)
     engine_dir = engine_dir or terminal.cached_engine()
     build = engine.read(engine_dir).build_config
     asked = traffic.requests(checkpoints.load_tokenizer(engine_dir), build, requests, terminal.tell)
@@ -110,8 +106,6 @@ def sweep_command(
     url: Annotated[str | None, URL] = None,
     model: Annotated[str, MODEL] = "ensemble",
     dataset: Annotated[str, DATASET] = "mild",
-    cv: Annotated[float, CV] = 1.0,
-    system_prompt: Annotated[int, SYSTEM_PROMPT] = 0,
     objective: Annotated[str | None, OBJECTIVE] = None,
     rates: Annotated[str | None, typer.Option(help="Requests per second, as 1,2,4; by default found.")] = None,
     requests: Annotated[int, typer.Option(help="Requests per round.")] = 32,
@@ -130,7 +124,7 @@ def sweep_command(
     wanted.check_streaming(stream)
     rising = _rates(rates)
     bench.sweep.validate(rising, requests, rounds)
-    traffic = bench.workload.Traffic(dataset, cv=cv, system_prompt=system_prompt)
+    traffic = bench.workload.Traffic(dataset)
     engine_dir = engine_dir or terminal.cached_engine()
     build = engine.read(engine_dir).build_config
     make = traffic.endless(checkpoints.load_tokenizer(engine_dir), build, terminal.tell)

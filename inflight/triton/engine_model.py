@@ -110,7 +110,7 @@ class EngineModel:
         self.lock = threading.Lock()  # of what runs: no final response leaves while it is held
         metrics = EngineMetrics(args, executor)
         jobs = {self._cancel_abandoned: cancellation_check_period_ms, metrics.update: stats_check_period_ms}
-        self.housekeeping = python_model.Housekeeping(jobs)
+        self.jobs = python_model.RepeatedJobs(jobs)
 
     def execute(self, requests):
         for request in requests:
@@ -126,7 +126,7 @@ class EngineModel:
         return None
 
     def finalize(self):
-        self.housekeeping.close()
+        self.jobs.close()
         self.executor.shutdown()
 
     # A request --------------------------------------------------------------------------------------------------------
@@ -285,22 +285,18 @@ class EngineMetrics:
 
     def __init__(self, args: dict, executor: Executor):
         self._executor = executor
-        families = {name: family for name, family in self.FAMILIES.items() if name != self._other_batching}
-        self._gauges = python_model.Gauges(args, families)
-
-    @property
-    def _other_batching(self) -> str:
-        """The family that belongs to the batching type that is not in use."""
-        is_static = self._executor.config.gpt_model_type == "V1"
-        return "nv_trt_llm_inflight_batcher_metrics" if is_static else "nv_trt_llm_v1_metrics"
+        other_batching = "inflight_batcher" if executor.config.gpt_model_type == "V1" else "v1"
+        self._not_shown = f"nv_trt_llm_{other_batching}_metrics"
+        self._gauges = python_model.Gauges(args, self.FAMILIES)
 
     def update(self) -> None:
-        for family, values in self._figures().items():
-            self._gauges.show(family, values)
+        for name, values in self._figures().items():
+            if name != self._not_shown:
+                self._gauges.show(name, values)
 
-    def _figures(self) -> dict:
+    def _figures(self) -> dict[str, dict[str, float]]:
         now = self._executor.snapshot()
-        figures = {
+        return {
             "nv_trt_llm_request_metrics": {
                 "active": now.active,
                 "max": self._executor.build_config.max_batch_size,
@@ -329,5 +325,3 @@ class EngineMetrics:
             },
             "nv_trt_llm_general_metrics": {"timestamp": int(now.timestamp * 1e6), "iteration_counter": now.iteration},
         }
-        del figures[self._other_batching]
-        return figures

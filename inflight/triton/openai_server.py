@@ -287,22 +287,12 @@ def _event(content: dict[str, Any]) -> str:
 def _json_object(data: bytes) -> dict[str, Any]:
     """The fields of a body that are not null."""
     try:
-        from_json(data, allow_inf_nan=False)  # knows a bound of depth, and that half a character is none
-        given = json.loads(data, object_pairs_hook=_unique)
+        given = from_json(data, allow_inf_nan=False)  # knows a bound of depth, and that half a character is none
     except ValueError as error:
         raise OpenAIError(f"The body is no JSON that can be read: {error}.") from None
     if not isinstance(given, dict):
         raise OpenAIError("The body is JSON, but no object: send {...} with the request's fields.")
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise ValueError(f"{name[:50]!r} is there twice in one object")
-        found[name] = value
-    return found
 
 
 def _invalid(error: ValidationError) -> OpenAIError:

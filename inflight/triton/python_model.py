@@ -209,8 +209,8 @@ def error_response(error: Exception) -> pb_utils.InferenceResponse:
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(sentence, pb_utils.TritonError.INTERNAL))
 
 
-class Housekeeping:
-    """Jobs of a model, each in a thread of its own and again after so many milliseconds, until it is closed."""
+class RepeatedJobs:
+    """Jobs of a model, each in a thread of its own and again after so many milliseconds, until they are closed."""
 
     def __init__(self, periods_ms: dict[Callable[[], None], int]):
         self._closing = threading.Event()

@@ -11,7 +11,6 @@ The models' processes import this: nothing is taken here but NumPy.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from inflight.engine.config import Request, SamplingConfig
-from inflight.errors import CourseError
+from inflight.errors import CourseError, did_you_mean
 from inflight.triton.repository.layout import BASELINE, DEFAULT_CONTRACT, LLMAPI, OLDEST_CONTRACT
 
 if TYPE_CHECKING:
@@ -304,9 +303,7 @@ def arrays_for(config: ModelConfig, inputs: dict[str, Any]) -> dict[str, np.ndar
     known = {tensor.name: tensor for tensor in config.input}
     inputs = named(config, inputs)
     if unknown := next((name for name in inputs if name not in known), None):
-        near = difflib.get_close_matches(unknown, known, 1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known)}."
-        raise CourseError(f"There is no option {unknown!r}. {hint}")
+        raise CourseError(f"There is no option {unknown!r}. {did_you_mean(unknown, known)}")
     return {name: _array(known[name], value, bool(config.max_batch_size)) for name, value in inputs.items()}
 
 

@@ -149,11 +149,6 @@ class Statistics:
         batches = self.batches.sub(before.batches, fill_value=0).astype(int)
         return Statistics(**numbers, batches=batches[batches > 0])
 
-    @property
-    def mean_batch(self) -> float:
-        """Items in a batch, on average."""
-        return self.inferences / self.executions
-
 
 def statistics(http_url: str, model: str) -> Statistics:
     """Triton's statistics of a model; they lag behind its last answer by a moment.

@@ -195,21 +195,6 @@ def test_a_server_that_goes_away_ends_the_run_and_what_came_is_kept(mortal_serve
     assert errors == {f"No answer: The server at {mortal_server.grpc_url} went away."}
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_an_interrupt_ends_the_run_and_what_came_is_kept(served, stream):
-    def interrupt_after_five(done, total):
-        if done == 5:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    asked = [*requests(5), *requests(30, lengths=(80,)), *requests(1, at_s=lambda index: NEVER_DUE)]
-    with Sender(Client(served[stream][0].grpc_url), stream=stream) as send:
-        run = send_all(send, asked, progress=interrupt_after_five)
-    assert 5 <= len(run.answered) < 36 and run.requests["error"].iloc[-1]
-    assert run.stopped == f"The benchmark was interrupted after {len(run.answered)} of 36 answers."
-    with pytest.raises(KeyboardInterrupt):
-        run.whole()
-
-
 class Silent:
     """Takes a request, and never answers it."""
 
@@ -271,7 +256,6 @@ def test_a_server_that_gives_whole_answers_is_not_asked_for_pieces(served, roomy
     [
         (["--trace", "/nowhere.csv"], "/nowhere.csv"),
         (["--objective", "ttft=100"], "--stream"),
-        (["--system-prompt", "900"], "max_input_len"),
         (["--rate", "2", "--concurrency", "3"], "leave out --rate"),
     ],
 )

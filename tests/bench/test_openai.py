@@ -1,7 +1,5 @@
 """Asking another's server by OpenAI's protocol: what is sent, what is counted, and what it says when that fails."""
 
-import json
-
 import pytest
 
 from inflight.bench.load import send_all
@@ -108,18 +106,6 @@ def test_what_goes_wrong_is_one_sentence(stand_in, tokenizer, odd, message):
     with pytest.raises(CourseError, match=message):
         sender(REQUESTS[0])
     assert sender.is_alive()
-
-
-@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
-def test_what_separates_lines_elsewhere_separates_no_events(stand_in, tokenizer, separator):
-    def unescaped(handler, body):
-        begin(handler)
-        content = json.dumps({"choices": [{"text": f" a{separator} a"}]}, ensure_ascii=False)
-        handler.wfile.write(b"data: " + content.encode() + b"\r\n\r\ndata:[DONE]\n\n")
-
-    sender = OpenAISender(stand_in.url, tokenizer, stream=True)
-    stand_in.odd = unescaped
-    assert sender(TimedRequest("Hello", 50, 0.0, 3)).output_len > 2
 
 
 def test_a_control_token_in_a_users_text_is_sent_as_the_tokens_of_its_characters(stand_in, tokenizer):

@@ -22,20 +22,17 @@ def log_of(*iterations):
     return pd.DataFrame(rows)
 
 
-def test_the_time_between_tokens_is_the_engines_and_finds_its_request():
-    # 501 has two tokens and 502 three; the client sent the longer one first.
-    log = log_of((10, [501]), (30, [501, 502]), (60, [502]), (100, [502]))
-    requests = pd.DataFrame({"output_len": [3, 2]})
-    itl_ms = TraceRun(Run(requests, 0.0), log).itl_ms
-    assert itl_ms.tolist() == pytest.approx([(100 - 30) / 2, 30 - 10])
-
-
-def test_of_equal_lengths_who_came_first_is_first():
-    log = log_of((10, [7]), (20, [7, 8]), (50, [8]))
-    itl_ms = TraceRun(Run(pd.DataFrame({"output_len": [2, 2]}), 0.0), log).itl_ms
-    assert itl_ms.tolist() == pytest.approx([10, 30])
-
-
-def test_a_single_token_has_no_time_between():
-    itl_ms = TraceRun(Run(pd.DataFrame({"output_len": [1, 2]}), 0.0), log_of((10, [1, 2]), (30, [2]))).itl_ms
-    assert itl_ms.isna().tolist() == [True, False]
+@pytest.mark.parametrize(
+    ("lengths", "iterations", "itl_ms"),
+    [
+        # 501 has two tokens and 502 three; the client sent the longer one first.
+        ([3, 2], [(10, [501]), (30, [501, 502]), (60, [502]), (100, [502])], [(100 - 30) / 2, 30 - 10]),
+        # Of equal lengths, who came first is first.
+        ([2, 2], [(10, [7]), (20, [7, 8]), (50, [8])], [10, 30]),
+        # A single token has no time between.
+        ([1, 2], [(10, [1, 2]), (30, [2])], [float("nan"), 20]),
+    ],
+)
+def test_the_time_between_tokens_is_the_engines_and_finds_its_request(lengths, iterations, itl_ms):
+    run = Run(pd.DataFrame({"output_len": lengths}), 0.0)
+    assert TraceRun(run, log_of(*iterations)).itl_ms.tolist() == pytest.approx(itl_ms, nan_ok=True)

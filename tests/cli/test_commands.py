@@ -1,14 +1,9 @@
 """The command line as such: what it costs to ask it for help, and that it tells of settings in their own words."""
 
 import dataclasses
-import fcntl
 import os
-import pty
-import re
-import struct
 import subprocess
 import sys
-import termios
 
 import pytest
 import typer
@@ -45,29 +40,6 @@ def test_the_help_of_a_command_fits_a_screen(path):
     assert len(shown) <= ROWS and max(map(len, shown)) <= 80
 
 
-def in_a_terminal(columns, *command):
-    """What a command prints into a terminal so wide, line by line, without colours."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, columns, 0, 0))
-    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    terminal = {"env": environment | {"TERM": "xterm"}, "stdin": theirs, "stdout": theirs, "stderr": theirs}
-    with subprocess.Popen([sys.executable, "-m", "inflight", *command], **terminal) as running:
-        os.close(theirs)
-        printed = b""
-        while part := read_or_end(ours):
-            printed += part
-    os.close(ours)
-    assert running.returncode in (0, 1), printed
-    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", printed.decode()).replace("\r", "").splitlines()
-
-
-def read_or_end(terminal):
-    try:
-        return os.read(terminal, 65536)
-    except OSError:  # how Linux says that nobody writes to it any more
-        return b""
-
-
 @pytest.mark.server
 def test_a_terminal_that_speaks_ascii_gets_question_marks(streaming_server):
     ascii_only = os.environ | {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
@@ -75,13 +47,3 @@ def test_a_terminal_that_speaks_ascii_gets_question_marks(streaming_server):
     for command in (asked, (*asked, "--stream"), ("progress",)):
         shown = subprocess.run([sys.executable, "-m", "inflight", *command], env=ascii_only, capture_output=True)
         assert shown.returncode == 0 and b"?" in shown.stdout and not shown.stderr
-
-
-@pytest.mark.parametrize("columns", [80, 60])
-def test_the_doctor_reads_well_in_a_narrow_terminal(columns, tmp_path, monkeypatch):
-    monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path / ("a-long-name-of-a-folder-" * 5)))
-    lines = in_a_terminal(columns, "doctor")
-    assert max(map(len, lines)) <= columns
-    assert not any("…" in line or "│" in line for line in lines)  # nothing is cut off, and no room goes to lines
-    names = [line[5:].split("  ")[0].strip() for line in lines if line.startswith((" ok ", " no ", " - "))]
-    assert {"machine", "cores", "memory", "free disk", "model"} <= set(names)

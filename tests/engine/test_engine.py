@@ -6,7 +6,6 @@ import os
 import shutil
 
 import pytest
-from transformers import AutoTokenizer
 
 from inflight import processor
 from inflight.checkpoint.sources import fetch
@@ -79,17 +78,6 @@ def test_bfloat16_is_refused_where_the_processor_has_none(small_checkpoint, tmp_
 # What is built --------------------------------------------------------------------------------------------------------
 
 
-def test_files_of_an_engine(small_engine):
-    assert {file.name for file in small_engine.iterdir()} == {
-        "config.json",
-        "openvino_model.xml",
-        "openvino_model.bin",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    }
-    assert sorted(path.name for path in small_engine.parent.iterdir()) == ["engine"]  # nothing beside it
-
-
 def test_config_of_an_engine(small_engine, small_checkpoint):
     content = json.loads((small_engine / "config.json").read_text())
     assert content["version"] == engine.engine_version()
@@ -107,12 +95,6 @@ def test_read_gives_what_was_built(small_engine, small_checkpoint):
     info = read(small_engine, small_checkpoint)
     assert info.build_config == SMALL_BUILD
     assert info.kv_cache_bytes_per_token == 2 * SMALL_LAYERS * 3 * 64 * 4
-
-
-def test_autotokenizer_opens_an_engine(course_engine):
-    tokenizer = AutoTokenizer.from_pretrained(course_engine)
-    assert tokenizer.decode(tokenizer.encode("Hello, world!")) == "Hello, world!"
-    assert (len(tokenizer), tokenizer.eos_token) == (49152, "<|im_end|>")
 
 
 @pytest.mark.parametrize(

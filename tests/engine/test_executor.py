@@ -22,10 +22,10 @@ from inflight.engine.config import (
     SamplingConfig,
 )
 from inflight.engine.executor import Executor
-from inflight.engine.fake_model import FakeModel, next_token
+from inflight.engine.fake_model import FakeModel
 from inflight.engine.sampling import Sampler
 from inflight.errors import CourseError
-from tests.engines import SMALL_BUILD, SMALL_VOCAB, build_small, build_tiny, wait_until
+from tests.engines import SMALL_BUILD, SMALL_VOCAB, build_small, build_tiny, fake_answer, wait_until
 
 MAX_OUTPUT = 32
 # Prompts of 1 to 48 tokens: within a cache block, at its edge, over it.
@@ -40,14 +40,7 @@ def load(config=None, **options) -> Executor:
     return Executor(FakeModel(replace(SMALL_BUILD, **options), SMALL_VOCAB), config)
 
 
-def answer_alone(prompt: list[int]) -> list[int]:
-    tokens = list(prompt)
-    while len(tokens) < len(prompt) + MAX_OUTPUT:
-        tokens.append(next_token(tokens, SMALL_VOCAB))
-    return tokens[len(prompt) :]
-
-
-ALONE = [answer_alone(prompt) for prompt in PROMPTS]
+ALONE = [fake_answer(prompt, MAX_OUTPUT, SMALL_VOCAB) for prompt in PROMPTS]
 
 
 @pytest.fixture(scope="session", params=["openvino", "torch"])  # session: one after the other
@@ -263,50 +256,20 @@ def test_a_prompt_that_begins_like_an_earlier_one_starts_from_its_blocks(load_re
     assert [row.kv_blocks_reused for row in rows] == [0, 1]
 
 
-def finish_order(executor: Executor, requests: list[Request]) -> list[int]:
-    """Positions of `requests` in the order in which they were answered."""
-    order: list[int] = []
-    everything = threading.Event()
+@pytest.mark.parametrize(("batching", "order"), [("inflight_fused_batching", [1, 2, 0]), ("V1", [0, 1, 2])])
+def test_in_flight_a_short_answer_overtakes_a_long_one_and_a_static_batch_is_answered_together(batching, order):
+    with load(ExecutorConfig(gpt_model_type=batching)) as executor:
+        answered, everything = [], threading.Semaphore(0)
 
-    def note(position):
-        def on_response(response):
-            if response.is_final:
-                order.append(position)
-                if len(order) == len(requests):
-                    everything.set()
+        def note(position):
+            return lambda response: response.is_final and (answered.append(position), everything.release())
 
-        return on_response
-
-    held = hold(executor)  # else a quick model may have answered the first before the last is sent
-    for position, request in enumerate(requests):
-        executor.enqueue_request(request, note(position))
-    held.set()
-    assert everything.wait(60)
-    return order
-
-
-def test_in_flight_a_short_request_overtakes_the_long_one_it_sat_beside(executor):
-    order = finish_order(executor, [Request(PROMPTS[0], 40), Request(PROMPTS[0], 2), Request(PROMPTS[0], 20)])
-    assert order == [1, 2, 0]
-
-
-def test_static_a_batch_is_answered_together_and_nobody_joins_it(monkeypatch):
-    with load(ExecutorConfig(gpt_model_type="V1")) as executor:
-        requests = [Request(PROMPTS[0], length) for length in (20, 2, 9)]
-        assert finish_order(executor, requests) == [0, 1, 2]
-        late, forward = Receiver(), executor.model.forward
-
-        def another_arrives(chunks):
-            monkeypatch.setattr(executor.model, "forward", forward)
-            executor.enqueue_request(Request(PROMPTS[0], 2), late)
-            return forward(chunks)
-
-        executor.iteration_stats.clear()
-        monkeypatch.setattr(executor.model, "forward", another_arrives)
-        first = send(executor, Request(PROMPTS[0], 20)).wait().last.request_id
-        assert len(late.wait().tokens) == 2
-        batches = [[number for number, *_ in row.requests] for row in executor.iteration_stats]
-        assert batches[:20] == [[first]] * 20
+        held = hold(executor)  # else a quick model may have answered the first before the last is sent
+        for position, length in enumerate((40, 2, 20)):
+            executor.enqueue_request(Request(PROMPTS[0], length), note(position))
+        held.set()
+        assert all(everything.acquire(timeout=60) for _ in order)
+    assert answered == order
 
 
 def test_a_waiting_request_does_not_overtake_a_paused_one():

@@ -8,10 +8,11 @@ import pytest
 
 from inflight.engine.config import BuildConfig, ExecutorConfig, Request
 from inflight.engine.executor import Executor
-from inflight.engine.fake_model import FakeModel, next_token
+from inflight.engine.fake_model import FakeModel
 from inflight.engine.own_scheduler import OwnScheduler, accepted
 from inflight.engine.plan_rules import SchedulerError
 from inflight.errors import CourseError
+from tests.engines import SMALL_VOCAB, fake_answer
 
 LIMITS = BuildConfig(max_batch_size=4, max_input_len=48, max_seq_len=96, max_num_tokens=64)
 GOOD = """
@@ -64,13 +65,7 @@ def test_a_scheduler_of_ones_own_passes_its_trial_and_schedules(write):
         requests = [Request([number] * 20, 12) for number in range(9)]
         answers = [response.token_ids for response in executor.generate_all(requests)]
         assert max(row.scheduled for row in executor.iteration_stats) > 1
-    expected = []
-    for request in requests:
-        tokens = list(request.input_ids)
-        for _ in range(12):
-            tokens.append(next_token(tokens, 1024))
-        expected.append(tokens[20:])
-    assert answers == expected
+    assert answers == [fake_answer(request.input_ids, 12, SMALL_VOCAB) for request in requests]
 
 
 DEFINED = 1 + next(number for number, line in enumerate(GOOD.splitlines()) if "def schedule" in line)

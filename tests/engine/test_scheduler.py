@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from inflight.engine.config import BuildConfig, ExecutorConfig, Request
-from inflight.engine.fake_model import FakeModel, next_token
+from inflight.engine.fake_model import FakeModel
 from inflight.engine.kv_cache import BlockManager
 from inflight.engine.plan_rules import broken_rule, enforce
 from inflight.engine.scheduler import (
@@ -20,6 +20,7 @@ from inflight.engine.scheduler import (
     tokens_to_compute,
 )
 from inflight.engine.sequences import Sequence, Sequences
+from tests.engines import fake_answer
 
 VOCAB = 64
 LIMITS = BuildConfig(max_batch_size=4, max_input_len=48, max_seq_len=96, max_num_tokens=64)
@@ -88,13 +89,6 @@ def play(scheduler, trace: list[Arrival], num_blocks: int, limits=LIMITS, chunke
     raise AssertionError(f"after {MOST_ITERATIONS} iterations these are not answered: {sorted(s.id for s in left)}")
 
 
-def answer_alone(row: Arrival) -> list[int]:
-    tokens = list(row.prompt)
-    while len(tokens) < len(row.prompt) + row.output_len:
-        tokens.append(next_token(tokens, VOCAB))
-    return tokens[len(row.prompt) :]
-
-
 @pytest.mark.parametrize("reuse", [False, True], ids=["", "reuse"])
 @pytest.mark.parametrize("chunked", [False, True], ids=["", "chunked"])
 @pytest.mark.parametrize("num_blocks", [BLOCKS_OF_ONE, 7, 12], ids=["tight", "short", "loose"])
@@ -104,7 +98,7 @@ def test_each_request_of_any_trace_gets_the_answer_it_would_get_alone(scheduler,
         trace = any_trace(random.Random(seed))
         played = play(scheduler(), trace, num_blocks, chunked=chunked, reuse=reuse)
         for number, row in enumerate(trace, 1):
-            expected, answer = answer_alone(row), played.answers[number]
+            expected, answer = fake_answer(row.prompt, row.output_len, VOCAB), played.answers[number]
             if row.leaves_before is not None:
                 expected = expected[: len(answer)]
             assert answer == expected, f"seed {seed}, request {number}"
@@ -142,18 +136,6 @@ def test_short_prompts_do_not_overtake_a_long_one_for_ever():
     played = play(GuaranteedNoEvict(), trace, 12, limits=limits)
     first = next(index for index, (_, plan) in enumerate(played.plans) if number in plan.compute)
     assert first < 10 + 9  # the others' answers
-
-
-def test_static_batching_forms_a_batch_when_nobody_runs():
-    played = play(StaticBatching(), requests((2, 3), (2, 1), (2, 5), (2, 2), (2, 1)), 12)
-    assert [plan.admit for _, plan in played.plans if plan.admit] == [[1, 2, 3, 4], [5]]
-    assert len(played.plans) == 5 + 1
-
-
-def test_in_flight_a_slot_is_taken_as_it_gets_free():
-    played = play(GuaranteedNoEvict(), requests((2, 3), (2, 1), (2, 5), (2, 2), (2, 1)), 12)
-    assert [plan.admit for _, plan in played.plans if plan.admit] == [[1, 2, 3, 4], [5]]
-    assert len(played.plans) == 5
 
 
 @pytest.mark.parametrize(

@@ -70,17 +70,3 @@ def test_a_fragment_replaces_what_it_names(tmp_path):
     with pytest.raises(CourseError, match="the fragment"):
         repository.edit(repo, "postprocessing", "dynamic_batching { no_such_field: 5 }")
     assert read() == before
-
-
-@pytest.mark.parametrize(
-    "fragment, place, field",
-    [
-        ("dynamic_batching { max_queue_delay_microseconds: -1 }", "line 1", "max_queue_delay_microseconds"),
-        ("dynamic_batching {\n  default_queue_policy { timeout_action: DROP }\n}", "line 2", "timeout_action"),
-        ("dynamic_batching { }\nsequence_batching { }", "line 2", "dynamic_batching"),
-    ],
-)
-def test_text_that_is_no_config_is_refused_with_its_place_and_its_field(fragment, place, field):
-    with pytest.raises(CourseError) as refusal:
-        repository.parse(fragment, "the fragment")
-    assert all(fact in str(refusal.value) for fact in ("the fragment", place, field))

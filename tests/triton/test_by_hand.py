@@ -53,12 +53,6 @@ def test_the_whole_command_line_is_shown(printed):
     assert f"watches process {server.pid}" in lines[-1]
 
 
-def test_the_key_is_masked(printed):
-    server, text = printed
-    key = server.headers["inflight-key"]
-    assert "inflight-key=(hidden)" in text and key not in text
-
-
 def test_it_loads_what_its_arguments_say(printed):
     server, _ = printed
     assert [(row.name, row.state) for row in server.models()] == [("nothing", "READY")]

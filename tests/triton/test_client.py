@@ -7,7 +7,6 @@ import pytest
 
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
-from inflight.triton import telemetry
 from inflight.triton.client import Client, Connection, Refused
 from tests.engines import active_requests, clients, wait_until
 
@@ -135,20 +134,3 @@ def test_a_time_out_says_so_and_frees_the_slot(request, kind, protocol, length):
 
 
 # Triton's statistics --------------------------------------------------------------------------------------------------
-
-
-def counted(server, requests=0):
-    """Triton's statistics once they hold so many requests and the executions of each: a request is counted first."""
-    return telemetry.statistics_when(
-        server.http_url, "preprocessing", lambda now: now.inferences == now.succeeded and now.succeeded >= requests
-    )
-
-
-def test_statistics_count_what_was_asked(streaming_server):
-    before = counted(streaming_server)
-    with Client(streaming_server.grpc_url) as client:
-        for _ in range(3):
-            client.stream("Hello", 4).read()
-    done = counted(streaming_server, before.succeeded + 3) - before
-    assert (done.inferences, done.executions, done.succeeded, done.failed) == (3, 3, 3, 0)
-    assert done.batches.to_dict() == {1: 3} and done.mean_batch == 1

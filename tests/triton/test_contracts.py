@@ -113,12 +113,6 @@ def test_the_text_client_streams(streaming, release, answer):
     assert outside.text_client(streaming, release, PROMPT, LENGTH, streaming=True) == answer
 
 
-@pytest.mark.parametrize("release", RELEASES)
-def test_the_text_client_may_ask_for_the_ensembles_other_name(streaming, release, answer):
-    """--model-name tensorrt_llm_bls."""
-    assert outside.text_client(streaming, release, PROMPT, LENGTH, True, model="tensorrt_llm_bls") == answer
-
-
 GENERATE = [  # what the backend's pages send by curl, release after release
     {"bad_words": "", "stop_words": ""},
     {"bad_words": [""], "stop_words": [""], "temperature": 1.0, "top_k": 1, "return_log_probs": True},
@@ -158,22 +152,6 @@ def test_the_text_client_gets_whole_answers(request, kind, release, answer):
         server, release, PROMPT, LENGTH, streaming=False, exclude_input_in_output=outside.one(True, bool)
     )
     assert without == answer
-
-
-def test_every_option_of_the_text_client_that_asks_for_nothing_new(streaming, answer):
-    more = {
-        "num_return_sequences": outside.one(1, np.int32),  # --num-return-sequences 1
-        "repetition_penalty": outside.one(1.0, np.float32),
-        "presence_penalty": outside.one(0.0, np.float32),
-        "frequency_penalty": outside.one(0.0, np.float32),
-        "bad_words": np.array([["", ""]], object),
-        "stop_words": np.array([[""]], object),
-        "pad_id": outside.one(2, np.int32),
-        "return_log_probs": outside.one(True, bool),
-        "min_tokens": outside.one(0, np.int32),  # as of the container 25.05
-        "seed": outside.one(0, np.uint64),
-    }
-    assert outside.text_client(streaming, "0.19", PROMPT, LENGTH, streaming=True, **more) == answer
 
 
 def test_each_penalty_of_the_token_client_is_the_engines_of_that_name(whole, engine_dir, ids):

@@ -2,22 +2,21 @@
 
 import functools
 import json
-import threading
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import numpy as np
 import pytest
-import tritonclient.grpc as triton
 
-from inflight.errors import CourseError
 from inflight.lessons.iterative_gpt2 import executions, passes
 from inflight.models import gpt2
 from inflight.triton import repository, telemetry
+from inflight.triton.client import Connection
 from inflight.triton.repository import GPT2
 from inflight.triton.server import Server
 from tests.engines import metric, wait_until
-from tests.tiny_gpt2 import tiny_gpt2
+from tests.tiny_gpt2 import answer, tiny_gpt2
 
 pytestmark = pytest.mark.server
 
@@ -58,66 +57,42 @@ def new_passes(server):
 
 @pytest.fixture(scope="module")
 def expected(folder):
-    """Pieces of the answer to a prompt, computed in this process; test_gpt2.py compares them with transformers'."""
     model = gpt2.load(folder, "on", "float32", num_slots=1)
-
-    @functools.cache
-    def answer(prompt, length):
-        sequence = model.sequence(prompt, {"max_tokens": length, "ignore_eos": True})
-        assert model.join(sequence)
-        pieces = []
-        while not sequence.is_finished:
-            model.step([sequence])
-            pieces.append(model.last_piece(sequence))
-        model.leave(sequence)
-        return pieces
-
-    return answer
+    return functools.cache(functools.partial(answer, model))
 
 
 class Stream:
-    """One request on a gRPC stream of its own: the pieces that came, and what flag the last had."""
+    """One request on a stream of its own: the pieces that were read, what flag each reply had, and the error."""
 
     def __init__(self, server):
-        self.pieces, self.final_flags, self.error, self.over = [], [], None, threading.Event()
-        self._connection = triton.InferenceServerClient(server.grpc_url)
-        self._connection.start_stream(self._arrived)
+        self.pieces, self.final_flags, self.error = [], [], None
+        self.connection = Connection(server.grpc_url)
+        self.connection.open_stream()
 
     def send(self, model, text, parameters=None, **options):
-        texts = np.array([[item] for item in ([text] if isinstance(text, (str, bytes)) else text)], np.object_)
-        tensor = triton.InferInput("text_input", texts.shape, "BYTES").set_data_from_numpy(texts)
-        parameters = {"max_tokens": 8, "ignore_eos": True} if parameters is None else parameters
-        self._connection.async_stream_infer(
-            model, [tensor], enable_empty_final_response=True, parameters=parameters, **options
-        )
+        array = np.array([[text if isinstance(text, bytes) else text.encode()]], np.object_)
+        options["parameters"] = parameters or {"max_tokens": 8, "ignore_eos": True}
+        self.connection.send_on_stream(model, {"text_input": array}, enable_empty_final_response=True, **options)
         return self
 
-    def _arrived(self, result, error):
-        if self.over.is_set():  # what comes now is that the stream was closed
-            return
-        if error is not None:
-            self.error = error.message()
-        else:
-            if result.as_numpy("text_output") is not None:
-                self.pieces.append(result.as_numpy("text_output").item().decode("utf-8"))
-            self.final_flags.append(result.get_response().parameters["triton_final_response"].bool_param)
-        if self.error or self.final_flags[-1]:
-            self.over.set()
-
     def wait_for(self, pieces):
-        wait_until(lambda: len(self.pieces) >= pieces or self.error, f"{pieces} pieces have come", DEADLINE_S)
-        assert not self.error
+        """Read until so many pieces are there, or the request is over."""
+        while len(self.pieces) < pieces and not (self.error or True in self.final_flags):
+            reply = self.connection.next_reply(DEADLINE_S)
+            if reply.error is not None:
+                self.error = str(reply.error)
+                break
+            self.final_flags.append(reply.is_final)
+            if not reply.is_empty:
+                self.pieces.append(reply.result.as_numpy("text_output").item().decode("utf-8"))
         return self
 
     def read(self):
-        assert self.over.wait(DEADLINE_S)
-        self.close()
+        self.wait_for(math.inf).close()
         return self.pieces
 
     def close(self):
-        self.over.set()
-        self._connection.stop_stream(cancel_requests=True)
-        self._connection.close()
+        self.connection.close()
 
 
 def stream(server, model, text, length):
@@ -179,15 +154,15 @@ def test_the_tokens_are_those_without_a_server(server, expected, model):
     "model, flags", [("simple-gpt2", [False] * 31 + [True]), ("iterative-gpt2", [False] * 32 + [True])]
 )  # an empty response at the end
 def test_a_response_a_token_and_the_last_is_final(server, model, flags):
-    answer = stream(server, model, PROMPTS[0], 32)
-    assert len(answer.read()) == 32 and answer.final_flags == flags
+    streamed = stream(server, model, PROMPTS[0], 32)
+    assert len(streamed.read()) == 32 and streamed.final_flags == flags
 
 
 @pytest.mark.parametrize("model", GPT2)
 def test_over_http_too(server, expected, model):
     request = {"text_input": PROMPTS[0], "max_tokens": 5, "ignore_eos": True}
-    answer = httpx.post(f"{server.http_url}/v2/models/{model}/generate_stream", json=request, timeout=DEADLINE_S)
-    lines = [json.loads(line.removeprefix("data:")) for line in answer.text.splitlines() if line.startswith("data:")]
+    response = httpx.post(f"{server.http_url}/v2/models/{model}/generate_stream", json=request, timeout=DEADLINE_S)
+    lines = [json.loads(line.removeprefix("data:")) for line in response.text.splitlines() if line.startswith("data:")]
     assert [line["text_output"] for line in lines] == expected(PROMPTS[0], 5)
 
 
@@ -217,17 +192,6 @@ def test_clients_that_vanish_leave_nothing(server, begun, expected):
         list(pool.map(lambda _: vanish(server), range(24)))
     wait_until(lambda: is_empty(server), "every slot is free again")
     assert_eight_make_a_batch(server, begun, expected)
-
-
-def test_simple_clients_that_vanish_do_not_hold_up_the_next(server, expected):
-    vanish(server, "simple-gpt2")
-    vanish(server, "simple-gpt2")
-    assert ask(server, "simple-gpt2", PROMPTS[1], 8) == expected(PROMPTS[1], 8)
-
-
-def test_clients_that_close_at_once_leave_their_places(server, expected):
-    """Sixteen one after the other, each gone at its last response; a place that is kept is missed by the ninth."""
-    assert [ask(server, "iterative-gpt2", PROMPTS[1], 1) for _ in range(16)] == [expected(PROMPTS[1], 1)] * 16
 
 
 # The log --------------------------------------------------------------------------------------------------------------
@@ -273,20 +237,7 @@ def test_a_sequence_that_its_client_ends_is_refused(server):
     assert slots(server) == 0
 
 
-def test_a_wrong_parameter_is_told_when_loading(server):
-    with pytest.raises(CourseError, match="kv_cache"):
-        server.load("iterative-gpt2", kv_cache="maybe")
-    assert len(ask(server, "iterative-gpt2", PROMPTS[0], 2)) == 2, "what was loaded goes on"
-
-
 # Other settings: from here on each test loads iterative-gpt2 as it needs it -------------------------------------------
-
-
-@pytest.mark.parametrize("way", ["off", "tutorial"])
-def test_without_the_cache_the_tokens_are_the_same(server, expected, way):
-    server.load("iterative-gpt2", kv_cache=way)
-    streams = [stream(server, "iterative-gpt2", prompt, 24) for prompt in PROMPTS]
-    assert [each.read() for each in streams] == [expected(prompt, 24) for prompt in PROMPTS]
 
 
 def test_a_full_cache_refuses(server, begun, expected):
@@ -304,7 +255,7 @@ def test_a_full_cache_lets_wait(server, begun, expected, new_passes):
     first, _ = begun(*PROMPTS[:2])
     third = stream(server, "iterative-gpt2", PROMPTS[2], 24)
     wait_until(lambda: (slots(server), slots(server, "sequences")) == (2, 3), "there are more than fit")
-    assert third.pieces == []
+    assert third.connection.arrived.empty()
     first.close()
     assert third.read() == expected(PROMPTS[2], 24)
     assert set(passes(new_passes())["slot"]) == {0, 1}

@@ -204,14 +204,6 @@ def test_a_request_that_cannot_begin_is_told_and_hurts_nobody(house, number, fac
     assert fact in said and flags == FINAL and right.got == []
 
 
-def test_a_request_that_starts_and_ends_at_once_is_refused(house):
-    client = Client(1)
-    assert house.run(Request(client, start=True, end=True)).rows == [] and house.keeps.states == []
-    house.run()
-    ((said, flags),) = client.got
-    assert "sequence_end" in said and flags == FINAL and house.events == []
-
-
 # Clients that leave ---------------------------------------------------------------------------------------------------
 
 
@@ -260,23 +252,6 @@ def test_endings_leave_by_themselves_once_triton_has_had_its_time(make, iterativ
     wait_until(lambda: client.got, "the final response has left")
     assert client.got == [(None, FINAL)]
     wait_until(lambda: house.changes > 1, "what changed is told")
-
-
-def test_who_leaves_when_no_execution_comes_is_forgotten(make):
-    house, client = make(looks_often=True), Client(1)
-    house.run(Request(client, start=True))
-    client.has_left = True
-    house.clock.now_s += 1
-    wait_until(lambda: house.keeps.states == [], "its state is given back")
-    assert house.events == ["begin 1", "forget state of 1"] and client.got == []
-
-
-def test_who_is_lost_when_no_execution_comes_is_told(make):
-    house, client = make(looks_often=True), Client(1)
-    house.run(Request(client, start=True))
-    house.clock.now_s += 2 * IDLE_S + 1
-    wait_until(lambda: client.got, "it is told")
-    assert client.got[0][1] == FINAL and house.keeps.states == []
 
 
 def test_what_is_left_leaves_at_the_end(iterative):

@@ -4,10 +4,8 @@ import json
 import os
 import shutil
 
-import numpy as np
 import pytest
 
-from inflight.checkpoint import weights
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.models import huggingface
@@ -38,18 +36,6 @@ def small_folder(small_checkpoint, home):
 
 
 # The checkpoint as a Hugging Face folder ------------------------------------------------------------------------------
-
-
-def test_the_weights_are_the_checkpoints_in_bfloat16(small_checkpoint, small_folder):
-    from safetensors import safe_open
-
-    source = {name: tensor.data for name, tensor in weights.GgufFile(small_checkpoint.path).tensors.items()}
-    with safe_open(small_folder / "model.safetensors", framework="pt") as tensors:
-        found = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118  no dict, and not iterable
-    assert {str(tensor.dtype) for tensor in found.values()} == {"torch.bfloat16"}
-    assert len(found) == len(source)
-    expected = source["blk.1.ffn_down.weight"].astype(np.float32)
-    np.testing.assert_allclose(found["model.layers.1.mlp.down_proj.weight"].float().numpy(), expected, rtol=2**-8)
 
 
 def test_a_folder_that_cannot_be_loaded(small_folder, tmp_path):

@@ -8,21 +8,18 @@ import numpy as np
 import pytest
 import yaml
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
-from typer.testing import CliRunner
 
 from inflight.checkpoint.tokenizer import load_tokenizer
-from inflight.cli.commands import app
 from inflight.engine.config import Request, SamplingConfig
 from inflight.engine.executor import Executor
 from inflight.errors import CourseError
 from inflight.triton import OpenAIServer, repository
 from inflight.triton.address import Address
-from inflight.triton.client import Client, Connection, NoAnswer
+from inflight.triton.client import Client, Connection
 from inflight.triton.request import fields, parsed
 from inflight.triton.server import Server
 from tests import outside_clients as outside
 from tests.engines import active_requests, build_small, clients, metric, wait_until
-from tests.triton import foreign
 
 MODEL, SETTINGS = "tensorrt_llm", "tensorrt_llm/1/model.yaml"
 PROMPT = "One, two, three, four"
@@ -160,14 +157,6 @@ def test_curl_asks_and_stops(whole, answer):
 
 
 @pytest.mark.server
-def test_a_client_that_goes_away_frees_its_slot(whole):
-    wait_until(lambda: active_requests(whole) == 0, "the gauge knows that the requests before have ended")
-    with Connection(whole.grpc_url) as connection, pytest.raises(NoAnswer):
-        connection.infer(MODEL, outside.llmapi_request(PROMPT, LONG), timeout_s=1)
-    wait_until(lambda: active_requests(whole) == 0, "the slot is free")
-
-
-@pytest.mark.server
 def test_each_piece_of_a_stream_has_all_that_came_before(streaming, answer):
     reply = generate(streaming, "generate_stream", text_input=PROMPT, sampling_param_max_tokens=LENGTH, streaming=True)
     texts = [json.loads(line.removeprefix("data: "))["text_output"] for line in reply.text.splitlines() if line]
@@ -270,14 +259,6 @@ def test_the_courses_client_asks_it_by_its_own_names(whole, streaming, engine, a
 
 
 @pytest.mark.server
-def test_the_command_that_asks_knows_it_too(whole, streaming, answer):
-    for server, options in ((whole, []), (streaming, ["--stream"])):
-        command = ["ask", PROMPT, "--max-tokens", str(LENGTH), "--url", server.grpc_url, *options]
-        done = CliRunner().invoke(app, command)
-        assert done.exit_code == 0 and done.stdout.strip() == answer.strip()
-
-
-@pytest.mark.server
 def test_a_notebook_attaches_to_one_and_leaves_it_as_it_is(whole, engine_dir, tmp_path, capsys, answer):
     lesson = repository.assemble(tmp_path / "repo", engine_dir, decoupled_mode=True)
     address = Address(whole.http_url, whole.grpc_url, whole.metrics_url)
@@ -286,14 +267,6 @@ def test_a_notebook_attaches_to_one_and_leaves_it_as_it_is(whole, engine_dir, tm
         assert [row.name for row in server.models()] == [MODEL]
         assert client.ask(PROMPT, LENGTH).text == answer
     assert whole.is_alive()
-
-
-@pytest.mark.server
-def test_one_that_somebody_else_started_is_known_too(engine_dir, tmp_path, answer):
-    repo = assembled(tmp_path, engine_dir, STOCK)
-    with foreign.running(repo, tmp_path) as address:
-        with Client(address.grpc_url) as client:
-            assert client.ask(PROMPT, LENGTH).text == answer
 
 
 # Its settings ---------------------------------------------------------------------------------------------------------

@@ -28,24 +28,3 @@ def test_what_is_asked_for_becomes_the_engines_request():
     assert engine_request(asked) == Request([1, 2], 3, sampling=SamplingConfig(top_k=4))
     with pytest.raises(CourseError, match="top_k is -1"):
         engine_request({**asked, "sampling.top_k": -1})
-
-
-@pytest.mark.parametrize(
-    ("name", "nothing", "something"),
-    [
-        ("n", 1, 2),
-        ("logit_bias", {}, {"50256": -100}),
-        ("logprobs", False, True),
-        ("top_logprobs", 0, 5),
-        ("min_p", 0, 0.1),
-        ("tools", [], [{"type": "function"}]),
-        ("tool_choice", "auto", {"type": "function", "function": {"name": "f"}}),
-        ("response_format", {"type": "text"}, {"type": "json_object"}),
-        ("suffix", "", "the end"),
-        ("echo", False, True),
-    ],
-)
-def test_a_field_of_openais_protocol_is_refused_where_it_asks_for_something(name, nothing, something):
-    field = fields(OPENAI)[name]
-    assert field.refusal(OPENAI, nothing) is None
-    assert field.refusal(OPENAI, something).startswith(f"{name} must be {field.must_be}: ")

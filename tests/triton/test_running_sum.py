@@ -101,9 +101,3 @@ def test_what_is_refused_is_a_row_with_tritons_reason(server, load, log_path, st
     assert "must specify the START flag" in answers["message"].iloc[0]
     assert answers["sum"].dropna().tolist() == [5, 10]
     assert 21 not in set(sequences.executions(log_path)["sequence"])
-
-
-def test_a_request_without_a_correlation_id_is_refused(server, load):
-    load()
-    [message] = send(server, [Step(0, 1, start=True)])["message"]
-    assert "correlation ID" in message

@@ -8,7 +8,7 @@ import pytest
 from inflight.errors import CourseError
 from inflight.models import huggingface
 from inflight.models.embedding import Embedder
-from inflight.triton import client, repository, telemetry
+from inflight.triton import repository, telemetry
 from inflight.triton.client import Connection
 from inflight.triton.repository import EMBEDDING
 from inflight.triton.server import Server
@@ -80,11 +80,6 @@ def test_an_embedding_does_not_depend_on_its_company(embedder):
     np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, rtol=1e-5)
 
 
-def test_bfloat16_is_near_float32(folder, embedder):
-    encoded = [embedder.encode(text) for text in TEXTS]
-    assert ((Embedder(folder, "bfloat16")(encoded) * embedder(encoded)).sum(1) > 0.99).all()
-
-
 @pytest.mark.parametrize(("text", "message"), [("  ", "text_input is empty"), ("word " * 9000, "positions: shorten")])
 def test_a_text_that_cannot_be_computed(embedder, text, message):
     with pytest.raises(CourseError, match=message):
@@ -92,11 +87,6 @@ def test_a_text_that_cannot_be_computed(embedder, text, message):
 
 
 # Behind Triton --------------------------------------------------------------------------------------------------------
-
-
-def test_a_request_may_have_several_texts(connection, embedder):
-    served = connection.infer(EMBEDDING, {"text_input": client.text(*TEXTS)}, 120).as_numpy("embedding")
-    np.testing.assert_allclose(served, embedder([embedder.encode(text) for text in TEXTS]), atol=1e-5)
 
 
 def test_requests_that_share_a_batch_get_their_own_rows_and_their_own_errors(server, connection, embedder):

@@ -12,10 +12,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
 import numpy as np
 import pytest
-from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from inflight.triton import repository
 from inflight.triton.client import Client, Connection, text
@@ -162,40 +160,6 @@ def test_who_comes_after_16_that_are_gone_does_not_wait_for_them(place):
     assert place.iterations_after(killed_s, gone) < LONG, "the 16 were computed to their ends"
 
 
-def test_one_of_several_streams_on_a_connection_goes_and_the_others_stay(place):
-    before = len(place.iterations())
-    with grpc.insecure_channel(place.server.grpc_url) as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        going, staying = (stub.ModelStreamInfer(iter([grpc_request(length)])) for length in (LONG, 60))
-        next(going), next(staying)
-        going.cancel()
-        assert sum(1 for _ in staying) == 59
-        place.wait_until_idle()
-    assert len(place.iterations()) - before < LONG
-
-
-def test_a_client_that_has_said_all_and_still_listens_is_not_gone(place):
-    """A gRPC client may close its half of the stream when it has sent its requests."""
-    with grpc.insecure_channel(place.server.grpc_url) as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        replies = list(stub.ModelStreamInfer(iter([grpc_request(60)])))
-    assert len(replies) == 60 and not any(reply.error_message for reply in replies)
-
-
-def grpc_request(length: int) -> service_pb2.ModelInferRequest:
-    """A stream of so many tokens, as a request of the protocol."""
-    request = service_pb2.ModelInferRequest(model_name="ensemble")
-    for name, datatype, value in (
-        ("text_input", "BYTES", {"bytes_contents": [STORY.encode()]}),
-        ("max_tokens", "INT32", {"int_contents": [length]}),
-        ("min_length", "INT32", {"int_contents": [length]}),
-        ("stream", "BOOL", {"bool_contents": [True]}),
-    ):
-        contents = service_pb2.InferTensorContents(**value)
-        request.inputs.add(name=name, datatype=datatype, shape=[1, 1], contents=contents)
-    return request
-
-
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_the_engines_log_calls_a_request_what_its_client_calls_it(place, protocol):
     with Client({"grpc": place.server.grpc_url, "http": place.server.http_url}[protocol]) as client:
@@ -287,10 +251,3 @@ def test_who_waits_longer_than_he_allowed_is_told_so(place):
         connection.send_on_stream("ensemble", {**arrays, "min_length": arrays["max_tokens"]}, timeout=1_500_000)
         error = connection.next_reply(60).error
     assert str(error).startswith("The request was not finished within 1,500 ms, its wait included, and was ended: ask ")
-
-
-@pytest.mark.slow
-def test_a_whole_answer_for_nobody_ends_with_the_models_time(place):
-    """The last of this file: it has the model loaded anew."""
-    place.server.load("tensorrt_llm", allotted_time_ms=4000)
-    ends_for_nobody(place, "http")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
+import contextlib
 import json
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight import files, tiers
-from inflight.errors import CourseError
+from inflight.errors import CourseError, did_you_mean
 from inflight.triton.repository.checks import check
 from inflight.triton.repository.contracts import apply_contract, contract_values
 from inflight.triton.repository.layout import (
@@ -73,11 +74,7 @@ def assemble(
         known = VARIABLE.findall((templates / LLMAPI / "1" / SETTINGS).read_text(encoding="utf-8"))
     unknown = sorted(set(values) - set(known))
     if unknown:
-        near = difflib.get_close_matches(unknown[0], known, 1)
-        raise CourseError(
-            f"The templates have no variable {unknown[0]!r}. "
-            + (f"Did you mean {near[0]!r}?" if near else f"They have: {', '.join(known)}.")
-        )
+        raise CourseError(f"The templates have no variable {unknown[0]!r}. {did_you_mean(unknown[0], known)}")
     if engine_dir is not None:
         engine_dir = Path(engine_dir).absolute()
         values = {"tokenizer_dir": engine_dir, **values, "engine_dir": engine_dir}
@@ -85,13 +82,9 @@ def assemble(
     kind = {"instance_kind": KINDS[tiers.here().name]}
     values = {**DEFAULTS, **contract_values(contract), **kind, **values}
     target = Path(target).absolute()
-    _accept_target(target)
-    with files.written_aside(target, "repository") as aside:
+    with _made_aside(target) as aside:
         for model in models:
             _assemble_model(templates / names.get(model, model), aside / model, values, contract)
-        problems = check(aside)
-        if problems:
-            raise CourseError(str(problems[0]).replace(f"{aside}{os.sep}", ""))
     return target
 
 
@@ -120,8 +113,7 @@ def refit(own: str | Path, target: str | Path, engine_dir: str | Path, **values)
     own, target = Path(own), Path(target).absolute()
     if not is_repository(own):
         raise CourseError(f"There is no model repository at {own}. Name a folder that has one folder for each model.")
-    _accept_target(target)
-    with files.written_aside(target, "repository") as aside:
+    with _made_aside(target) as aside:
         assemble(aside, engine_dir, **values)
         most = read_config(aside / "ensemble" / CONFIG).max_batch_size
         for model in models(own):
@@ -134,14 +126,18 @@ def refit(own: str | Path, target: str | Path, engine_dir: str | Path, **values)
             for file in (own / model / "1").glob("*.py"):
                 shutil.copyfile(file, aside / model / "1" / file.name)
             write_config(config, aside / model / CONFIG)
-        if problems := check(aside):
-            raise CourseError(str(problems[0]).replace(f"{aside}{os.sep}", ""))
     return target
 
 
-def _accept_target(target: Path) -> None:
+@contextlib.contextmanager
+def _made_aside(target: Path) -> Iterator[Path]:
+    """A folder that takes the place of `target` when the block has filled it and `check` finds nothing in it."""
     if target.is_dir() and any(target.iterdir()) and not is_repository(target):
         raise CourseError(f"{target} holds files that are not a model repository. Name an empty or new folder.")
+    with files.written_aside(target, "repository") as aside:
+        yield aside
+        if problems := check(aside):
+            raise CourseError(str(problems[0]).replace(f"{aside}{os.sep}", ""))
 
 
 def _take_settings(config: ModelConfig, settings: ModelConfig) -> None:

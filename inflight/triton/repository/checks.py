@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -34,31 +35,27 @@ def check(repo: str | Path) -> list[Problem]:
             problems.append(Problem(str(path), "syntax", message.rstrip(".") + ".", fix or "Correct this line."))
     for name, config in configs.items():
         problems += _model_problems(repo, name, config)
-    for name, config in configs.items():
-        if config.platform == "ensemble" and len(configs) == len(
-            models(repo)
-        ):  # steps can be judged when all can be read
-            problems += ensemble_problems(str(repo / name / CONFIG), config, configs)
+    if len(configs) == len(models(repo)):  # steps can be judged when all can be read
+        for name, config in configs.items():
+            if config.platform == "ensemble":
+                problems += ensemble_problems(str(repo / name / CONFIG), config, configs)
     return problems
 
 
 def _model_problems(repo: Path, name: str, config: ModelConfig) -> list[Problem]:
-    file = str(repo / name / CONFIG)
-    problems = []
+    file, problems = str(repo / name / CONFIG), []
     if config.name and config.name != name:
-        problems.append(
-            Problem(file, "name", f"It is {config.name!r}, but the folder is {name!r}.", "Make them equal.")
-        )
+        what = f"It is {config.name!r}, but the folder is {name!r}."
+        problems.append(Problem(file, "name", what, "Make them equal."))
     versions = [path for path in (repo / name).iterdir() if path.is_dir() and path.name.isdigit()]
     if not versions:
         problems.append(Problem(str(repo / name), "1/", "There is no version folder.", "Make one named 1."))
     elif config.backend == "python" and not any((path / "model.py").exists() for path in versions):
-        problems.append(
-            Problem(str(versions[0]), "model.py", "The Python model is missing.", "Put its model.py there.")
-        )
+        what = "The Python model is missing."
+        problems.append(Problem(str(versions[0]), "model.py", what, "Put its model.py there."))
     if (settings := repo / name / "1" / SETTINGS).exists():
         problems += llmapi.problems(settings)
     elif name in PARAMETERS:
         texts = {key: value.string_value for key, value in config.parameters.items()}
-        problems += [Problem(file, p.field, p.message, p.fix) for p in parameter_problems(name, texts)]
+        problems += [replace(problem, file=file) for problem in parameter_problems(name, texts)]
     return problems

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
+from inflight.errors import did_you_mean
 from inflight.triton.repository.contracts import NEVER_GIVEN
 from inflight.triton.repository.layout import CONFIG, models
 from inflight.triton.repository.parameters import Problem
@@ -58,84 +60,57 @@ def _edge(source: str, target: str, shared: str, tensor, own: str, optional: boo
 
 
 def ensemble_problems(file: str, config: ModelConfig, configs: dict[str, ModelConfig]) -> list[Problem]:
-    problems: list[Problem] = []
+    """What does not fit together in an ensemble's steps, outputs, and the models that they name."""
+    found: list[tuple[str, str, str]] = []  # field, what, fix
     available = {tensor.name: ("the ensemble's inputs", tensor) for tensor in config.input}
     for index, step in enumerate(config.ensemble_scheduling.step):
         field = f"ensemble_scheduling.step[{index}] ({step.model_name})"
         if step.model_name not in configs:
-            fix = f"There are: {', '.join(configs)}."
-            problems.append(Problem(file, field, f"The repository has no model {step.model_name!r}.", fix))
+            found.append(
+                (field, f"The repository has no model {step.model_name!r}.", did_you_mean(step.model_name, configs))
+            )
             continue
         model = configs[step.model_name]
-        problems += _step_problems(file, field, step, model, available)
+        found += _step_problems(field, step, model, available)
         outputs = {tensor.name: tensor for tensor in model.output}
-        available |= {
-            shared: (step.model_name, outputs[own]) for own, shared in step.output_map.items() if own in outputs
-        }
+        maps = step.output_map.items()
+        available |= {shared: (step.model_name, outputs[own]) for own, shared in maps if own in outputs}
     for tensor in config.output:
-        if tensor.name not in available:
-            problems.append(
-                Problem(file, f"output {tensor.name}", "No step produces it.", "Add it to a step's output_map.")
-            )
+        if tensor.name in available:
+            found += _fit_problems(f"output {tensor.name}", available[tensor.name], tensor)
         else:
-            source, produced = available[tensor.name]
-            problems += _fit_problems(file, f"output {tensor.name}", source, produced, tensor)
-    return problems
+            found.append((f"output {tensor.name}", "No step produces it.", "Add it to a step's output_map."))
+    return [Problem(file, *one) for one in found]
 
 
-def _step_problems(file: str, field: str, step, model: ModelConfig, available: dict) -> list[Problem]:
-    problems = []
-    sides = (
-        ("input_map", step.input_map, {t.name: t for t in model.input}),
-        ("output_map", step.output_map, {t.name: t for t in model.output}),
-    )
-    for side, mapping, tensors in sides:
+def _step_problems(field: str, step, model: ModelConfig, available: dict) -> Iterator[tuple[str, str, str]]:
+    inputs = {tensor.name: tensor for tensor in model.input}
+    outputs = {tensor.name: tensor for tensor in model.output}
+    for kind, mapping, tensors in (("input", step.input_map, inputs), ("output", step.output_map, outputs)):
         for own in mapping:
             if own not in tensors:
-                near = difflib.get_close_matches(own, tensors, 1)
-                fix = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(tensors)}."
-                what = f"{model.name} has no {side.removesuffix('_map')} {own!r}."
-                problems.append(Problem(file, f"{field}.{side}", what, fix))
+                what = f"{model.name} has no {kind} {own!r}."
+                yield f"{field}.{kind}_map", what, did_you_mean(own, tensors)
     for own, shared in step.input_map.items():
-        if own not in sides[0][2]:
-            continue
-        if shared not in available:
+        if own in inputs and shared in available:
+            yield from _fit_problems(f"{field}.input_map {own}", available[shared], inputs[own])
+        elif own in inputs:
             what = f"{own} takes {shared!r}, which no earlier step and no input gives."
-            near = difflib.get_close_matches(shared, available, 1, cutoff=0.7)  # short names are soon alike
-            fix = f"Did you mean {near[0]!r}?" if near else "Correct the name, or add it to an output_map."
-            problems.append(Problem(file, f"{field}.input_map", what, fix))
-        else:
-            source, tensor = available[shared]
-            problems += _fit_problems(file, f"{field}.input_map {own}", source, tensor, sides[0][2][own])
+            yield f"{field}.input_map", what, did_you_mean(shared, available, cutoff=0.7)  # short names are soon alike
     for tensor in model.input:
         if not tensor.optional and tensor.name not in step.input_map:
             what = f"{model.name} needs the input {tensor.name!r}, which the step does not give."
-            problems.append(Problem(file, f"{field}.input_map", what, "Add it to the input_map."))
-    return problems
+            yield f"{field}.input_map", what, "Add it to the input_map."
 
 
-def _fit_problems(file: str, field: str, source: str, given, wanted) -> list[Problem]:
-    """Type and shape of a tensor against what takes it; -1 fits any length."""
+def _fit_problems(field: str, produced: tuple[str, Any], wanted) -> Iterator[tuple[str, str, str]]:
+    """Type and shape of a tensor that somebody gives, against what takes it; -1 fits any length."""
+    source, given = produced
+    has, needs = list(given.dims), list(wanted.dims)
     if given.data_type != wanted.data_type:
-        names = [DataType.Name(tensor.data_type) for tensor in (given, wanted)]
-        return [
-            Problem(
-                file,
-                field,
-                f"{source} gives {given.name} as {names[0]}, but {wanted.name} is {names[1]}.",
-                "Make the types equal.",
-            )
-        ]
-    fits = len(given.dims) == len(wanted.dims) and all(
-        -1 in pair or pair[0] == pair[1] for pair in zip(given.dims, wanted.dims)
-    )
-    if not fits:
-        return [
-            Problem(
-                file,
-                field,
-                f"{source} gives {given.name} with dims {list(given.dims)}, but {wanted.name} has {list(wanted.dims)}.",
-                "Make the shapes fit.",
-            )
-        ]
-    return []
+        kinds = [DataType.Name(tensor.data_type) for tensor in (given, wanted)]
+        what = f"{source} gives {given.name} as {kinds[0]}, but {wanted.name} is {kinds[1]}."
+        yield field, what, "Make the types equal."
+    elif len(has) != len(needs) or any(one != other and -1 not in (one, other) for one, other in zip(has, needs)):
+        what = f"{source} gives {given.name} with dims {has}, but {wanted.name} has {needs}."
+        yield field, what, "Make the shapes fit."

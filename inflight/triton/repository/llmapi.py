@@ -7,7 +7,6 @@ anyway; any other is refused with the reason, as is a key that is none.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import yaml
 
 from inflight import files
 from inflight.engine.config import BuildConfig, ExecutorConfig
-from inflight.errors import CourseError
+from inflight.errors import CourseError, did_you_mean
 from inflight.triton.repository.parameters import PARAMETERS, Parameter, Problem, of_config
 from inflight.triton.repository.pbtxt import as_text
 
@@ -138,9 +137,7 @@ def _reason(key: str) -> str:
     for known in (key, key.partition(".")[0]):
         if known in _NOT_OBEYED:
             return _NOT_OBEYED[known][1]
-    near = difflib.get_close_matches(key, OBEYED, 1, cutoff=0.8)
-    hint = f"Did you mean {near[0]!r}?" if near else f"It obeys: {', '.join(OBEYED)}."
-    return f"this engine has no such setting. {hint}"
+    return f"this engine has no such setting. {did_you_mean(key, OBEYED, 'It obeys', cutoff=0.8)}"
 
 
 def _flat(content: dict) -> dict[str, Any]:

@@ -7,13 +7,12 @@ of a config.pbtxt, `--set` and the models themselves read the rows. A new settin
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from inflight.engine.config import ExecutorConfig
-from inflight.errors import CourseError
+from inflight.errors import CourseError, did_you_mean
 from inflight.triton.repository.layout import BASELINE, BATCH_COST, EMBEDDING, LLMAPI, RUNNING_SUM, VARIABLE
 
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
@@ -295,9 +294,7 @@ def parameter_problems(model: str, texts: dict[str, str], only_given: bool = Fal
     for name, text in texts.items():
         field, variable = f"parameters.{name}", VARIABLE.search(text)
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            fix = f"Did you mean {near[0]!r}?" if near else f"The model has: {', '.join(known)}."
-            problems.append(Problem(model, field, "This key is unknown.", fix))
+            problems.append(Problem(model, field, "This key is unknown.", did_you_mean(name, known)))
         elif variable:
             fix = "Give it a value when assembling."
             problems.append(Problem(model, field, f"The variable {variable[0]} is not filled.", fix))

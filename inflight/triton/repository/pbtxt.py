@@ -11,7 +11,7 @@ from google.protobuf import text_encoding, text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight import files
-from inflight.errors import CourseError
+from inflight.errors import CourseError, did_you_mean
 from inflight.triton.repository.layout import CONFIG, VARIABLE
 
 _BARE_VALUE = re.compile(r"-?\d+|true|false|[A-Z][A-Z0-9_]*")
@@ -44,9 +44,7 @@ def _parse_reason(error: str, text: str) -> str:
     if unknown := re.search(r'Message type "([\w.]+)" has no field named "(\w+)"', error):
         message, name = unknown.groups()
         known = [field.name for field in ModelConfig.DESCRIPTOR.file.pool.FindMessageTypeByName(message).fields]
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known)}."
-        return f"{where}there is no field {name!r} here. {hint}"
+        return f"{where}there is no field {name!r} here. {did_you_mean(name, known)}"
     return f"{where}{what.splitlines()[0].strip('.')}. Correct this line."
 
 

@@ -155,25 +155,6 @@ def test_every_precision_runs_and_is_near_the_checkpoint(tiny, tmp_path, dtype):
 # Attention ------------------------------------------------------------------------------------------------------------
 
 
-def naive(queries, cache, step, index):
-    """Attention of one sequence by the formula, over its tokens one by one."""
-    length, width = int(step.lengths[index]), cache.shape[1]
-    tokens = torch.stack([cache[step.tables[index, place // width], place % width] for place in range(length)])
-    keys, values = tokens.double().chunk(2, 1)
-    groups = queries.shape[1] // keys.shape[1]
-    own = queries[step.begins[index] : step.begins[index + 1]].double()
-    rows = []
-    for row, query in enumerate(own):
-        seen = length - len(own) + row + 1
-        heads = [
-            torch.softmax(keys[:seen, head // groups] @ query[head] / query.shape[-1] ** 0.5, 0)
-            @ values[:seen, head // groups]
-            for head in range(len(query))
-        ]
-        rows.append(torch.stack(heads))
-    return torch.stack(rows)
-
-
 def example(cache, counts, most_tokens) -> runner.Step:
     """Sequences of several lengths, some of them in more than one block, that lie anywhere in the cache."""
     num_blocks, width = cache.shape[:2]
@@ -193,15 +174,6 @@ def random_case(shape, heads, counts, most_tokens, **options):
     return queries.to(**options), cache.to(**options), example(cache, counts, most_tokens)
 
 
-@pytest.mark.parametrize("counts", [[1, 1, 1, 1], [5, 1, 3, 1], [1, 9], [4]])
-@pytest.mark.parametrize("heads, kv_heads", [(4, 4), (9, 3)])
-def test_gathering_is_attention(counts, heads, kv_heads):
-    queries, cache, step = random_case((9, 8, 2 * kv_heads, 16), heads, counts, 24)
-    found = attention.by_gathering(step)(queries, cache)
-    expected = torch.cat([naive(queries, cache, step, index) for index in range(len(counts))])
-    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
-
-
 def paged(queries, keys, values, tables, lengths, begins):
     """What a kernel over blocks computes, sequence by sequence, from the arguments that it is given."""
     parts = []
@@ -215,6 +187,15 @@ def paged(queries, keys, values, tables, lengths, begins):
         )
         parts.append(attended[0].transpose(0, 1))
     return torch.cat(parts)
+
+
+@pytest.mark.parametrize("counts", [[1, 1, 1, 1], [5, 1, 3, 1], [1, 9], [4]])
+@pytest.mark.parametrize("heads, kv_heads", [(4, 4), (9, 3)])
+def test_gathering_is_attention(counts, heads, kv_heads):
+    queries, cache, step = random_case((9, 8, 2 * kv_heads, 16), heads, counts, 24)
+    found = attention.by_gathering(step)(queries, cache)
+    expected = paged(queries, *cache.chunk(2, 2), step.tables, step.lengths, step.begins)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_flash_attention_is_given_what_it_takes(monkeypatch):
