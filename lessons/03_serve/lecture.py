@@ -1,17 +1,16 @@
 # %% [markdown]
 # # {heading}
 #
-# {minutes} min, an estimate. Afterwards you will be able to
+# About {minutes} minutes (an estimate). Afterwards you will be able to
 #
-# - **write** a client for Triton with NVIDIA's `tritonclient`, for whole answers and for streamed ones;
-# - **measure** what a user notices: time to first token, inter-token latency, end-to-end latency;
+# - **write** a streaming client, over HTTP with server-sent events and over gRPC with Triton's tensors;
+# - **measure** what a user notices: TTFT, TPOT, ITL and end-to-end latency, with percentiles;
 # - **end** an answer early, and show how much computing that saves.
 #
-# You need lessons 00 and 02: what a token, an ensemble and a `config.pbtxt` are. Engine, repository and server are made
-# here. To begin in the middle, click a cell and choose *Run All Above Selected Cell* in the menu *Run*. A line under
-# `# your line:` is for you: delete it, write it yourself, and compare with what is folded below.
+# **What you will use elsewhere:** the protocol of the first half is spoken by vLLM, SGLang, `trtllm-serve` and most
+# paid services; the four figures are those of every benchmark of LLM servers. Only the tensors are Triton's own.
 #
-# {navigation}
+# You need lessons 00 and 02: what a token, an ensemble and a `config.pbtxt` are. {navigation}
 
 # %% [markdown]
 # ## {question}
@@ -19,37 +18,35 @@
 # Two teams send the same prompt to the same server. One reports: "It hangs, and then all the text appears at once." The
 # other: "It starts writing immediately." The server's log shows the same answer for both, token for token.
 #
-# Both are right. What a user notices has three names, and this lesson measures each:
-#
-# - [TTFT](00_start_here.ipynb#TTFT), time to first token: from sending the request until the first token arrives.
-# - [ITL](00_start_here.ipynb#ITL), inter-token latency: from one token to the next.
-# - [End-to-end latency](00_start_here.ipynb#End-to-end-latency): from sending the request until the last token arrives.
+# Both are right. And on Monday mornings, when everybody asks at once, both say that it has become slow. How slow?
 
 # %%
-import itertools
+import json
 import os
-import queue
 import signal
-import statistics
 import tempfile
-import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from queue import Queue
 
 import httpx
 import numpy as np
+import openai
 import pandas as pd
 import tritonclient.grpc as triton
-from IPython.display import Markdown, display
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
-from inflight import CourseError, engine
+from inflight import engine
 from inflight.checkpoint import fetch
 from inflight.lessons import serve as lesson
-from inflight.notebook import charts, progress, session, widgets
-from inflight.triton import Client, OpenAIServer, Server, repository, telemetry
+from inflight.notebook import charts, progress, session, told_apart, widgets
+from inflight.triton import OpenAIServer, Server, repository, telemetry
+
+folder = tempfile.TemporaryDirectory()  # it goes when the notebook's kernel ends
+session.others()
 
 # %% [markdown]
 # ## Predict
@@ -57,61 +54,338 @@ from inflight.triton import Client, OpenAIServer, Server, repository, telemetry
 # One user asks, and waits for a whole answer. Then eight users ask at the same moment, each for just as many tokens. They
 # share one model and the same CPU cores. Choose before you measure.
 
-# %% tags=["parameters"]
-prediction = None  # papermill may answer
-
 # %% tags=["nbval-ignore-output"]
 guess = widgets.predict(
     "How many times as long as one user do the eight wait for their whole answers?",
     {
         "as long": 1,
-        "about twice as long": 2,
-        "about four times as long": 4,
+        "two to three times as long": 2.4,
         "about eight times as long": 8,
+        "far more than eight times as long": 24,
     },
-    given=prediction,
 )
-assert guess.value == prediction
 guess
 
 # %% [markdown]
-# ## Start the server
+# ## Server-sent events, by hand
 #
-# `assemble` makes the repository of lesson 02. `decoupled_mode` is false for now: every request gets exactly one
-# response. `iteration_log_path` names a file to which the engine adds a line per
-# [iteration](00_start_here.ipynb#Iteration); you will read it below.
+# `assemble` makes the repository of lesson 02. With `decoupled_mode` the engine may send several responses to one
+# request; `iteration_log_path` names a file to which it adds a line per [iteration](00_start_here.ipynb#Iteration).
+# `OpenAIServer` puts OpenAI's protocol in front of the running Triton, as `inflight serve --openai-port 9000` does in a
+# terminal.
 
 # %%
-workdir = tempfile.TemporaryDirectory()
-log_path = Path(workdir.name) / "iterations.jsonl"
+log_path = Path(folder.name) / "iterations.jsonl"
+engine_dir = engine.cached(fetch())
 repo = repository.assemble(
-    Path(workdir.name) / "repo",
-    engine.cached(fetch()),
-    decoupled_mode=False,
+    Path(folder.name) / "repo",
+    engine_dir,
+    decoupled_mode=True,
     iteration_log_path=log_path,
 )
-server = Server(repo)
+stack = ExitStack()
 with progress.wait("The server starts and loads its models"):
-    server.start()
+    server = Server(repo).start()
+    in_front = stack.enter_context(OpenAIServer(server.grpc_url, engine_dir))
+http = httpx.Client(base_url=in_front.url, timeout=60)
 print("READY:", *sorted(model.name for model in server.models()))
 
 # %% [markdown]
-# ## A whole answer, by hand
-#
-# `tritonclient` is NVIDIA's client library. A request is a list of tensors, each with a name, a datatype and a shape. You
-# need not guess them: the server describes its models.
+# A request is a JSON object. With `"stream": true` the reply is not one object but a text that grows, of the type
+# `text/event-stream`. This is all of it, as it comes:
 
-# %%
-connection = triton.InferenceServerClient(server.grpc_url)
-config = connection.get_model_config("ensemble").config
-required = [tensor.name for tensor in config.input if not tensor.optional]
-print(f"The ensemble takes {len(config.input)} inputs. Required:", *required)
-metadata = connection.get_model_metadata("ensemble", as_json=True)
-pd.DataFrame(metadata["inputs"]).head(4)
+
+# %% tags=["nbval-ignore-output"]
+def body_of(prompt, max_tokens, **options):
+    messages = [{"role": "user", "content": prompt}]
+    return {"messages": messages, "max_tokens": max_tokens, "temperature": 0, **options}
+
+
+body = body_of("Name the capital of France.", 2, stream=True)
+with http.stream("POST", "/chat/completions", json=body) as reply:
+    print(reply.headers["content-type"])
+    for line in reply.iter_lines():
+        print(line)
 
 # %% [markdown]
-# All other inputs are options, such as stop words or a temperature. `BYTES` is Triton's datatype for text. The first
-# dimension is the batch; we send a batch of one, so a single value has the shape `[1, 1]`. This is the whole client:
+# These are *server-sent events*: each is a line that begins with `data: `, and an empty line ends it. The first has the
+# role, each of the next a piece of text in `delta`, then one has the `finish_reason` (`length`: `max_tokens` ended the
+# answer). `[DONE]` is OpenAI's own mark of the end, and no JSON.
+
+
+# %%
+def text_of(line):
+    """The piece of text in a line of the stream; blank where it has none."""
+    if not line.startswith("data: {"):
+        return ""
+    # your line: return the text of the event
+    return json.loads(line[len("data: ") :])["choices"][0]["delta"].get("content", "")
+
+
+# %% tags=["nbval-ignore-output"]
+def stream(prompt, max_tokens, **options):
+    """Yield each piece of text, and the seconds from sending the request to it."""
+    body = body_of(prompt, max_tokens, stream=True, **options)
+    started = time.perf_counter()
+    with http.stream("POST", "/chat/completions", json=body) as reply:
+        for line in reply.iter_lines():
+            if text := text_of(line):
+                yield text, time.perf_counter() - started
+
+
+by_hand = list(stream("What is a prime number?", 24))
+print(*(text for text, _ in by_hand), sep="|")
+print(f"First piece after {1000 * by_hand[0][1]:.0f} ms,", end=" ")
+print(f"last after {1000 * by_hand[-1][1]:.0f} ms")
+
+# %% [markdown]
+# The field's client is the `openai` package. It does what your lines do, with types, retries and errors of their own. Any
+# server of this protocol is one `base_url` away:
+
+# %%
+client = openai.OpenAI(base_url=in_front.url, api_key="none")
+events = client.chat.completions.create(
+    model="tensorrt_llm",
+    messages=[{"role": "user", "content": "What is a prime number?"}],
+    max_tokens=24,
+    temperature=0,
+    stream=True,
+)
+texts = [event.choices[0].delta.content for event in events]
+print("The same pieces:", [text for text in texts if text] == [t for t, _ in by_hand])
+
+# %% [markdown]
+# ## Four figures
+#
+# Let $t_1 … t_n$ be the seconds from sending the request to each of its *n* tokens. Benchmarks name four figures, and not
+# all name them alike:
+#
+# | | | `vllm bench serve` | AIPerf |
+# |---|---|---|---|
+# | [TTFT](00_start_here.ipynb#TTFT) | $t_1$ | TTFT | Time to First Token |
+# | [ITL](00_start_here.ipynb#ITL) | $t_{i+1} - t_i$: *n* − 1 numbers an answer | ITL | Inter *Chunk* Latency |
+# | [TPOT](00_start_here.ipynb#TPOT) | $(t_n - t_1) / (n - 1)$: one number an answer | TPOT | Inter *Token* Latency |
+# | [E2E](00_start_here.ipynb#End-to-end-latency) | $t_n$ | E2EL | Request Latency |
+#
+# Mind the third row: what [AIPerf](https://github.com/ai-dynamo/aiperf/blob/main/docs/metrics_reference.md) calls inter token
+# latency is vLLM's [TPOT](https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py). From the definitions
+# follows, without measuring: E2E = TTFT + (*n* − 1) × TPOT.
+
+
+# %%
+def tpot(times_s):
+    """Seconds per output token after the first, from the arrival of each token."""
+    # your line: return it
+    return (times_s[-1] - times_s[0]) / (len(times_s) - 1)
+
+
+# %% [markdown]
+# Here each piece is one token. A server may also send two tokens in one event, or none while half a character waits for
+# its rest: then *n* comes from `usage`, for which one asks with `"stream_options": {"include_usage": true}`.
+#
+# ## See: one user and eight
+#
+# Users who ask at the same moment are threads that send at the same moment. `ignore_eos` lets no token end the answer (the
+# name is vLLM's), so that all answers have the same number of tokens.
+
+
+# %%
+def streamed(prompt, max_tokens):
+    return [after_s for _, after_s in stream(prompt, max_tokens, ignore_eos=True)]
+
+
+def whole(prompt, max_tokens):
+    started = time.perf_counter()
+    http.post("/chat/completions", json=body_of(prompt, max_tokens, ignore_eos=True))
+    return [time.perf_counter() - started]
+
+
+def measure(send, users, tokens=32):
+    """The arrival times of each user's answer; the engine's iterations meanwhile."""
+    started = time.time()
+    with ThreadPoolExecutor(users) as pool:
+        asked = [
+            pool.submit(send, "Tell me a long story.", tokens) for _ in range(users)
+        ]
+        answers = [answer.result() for answer in asked]
+    return answers, (started, time.time())
+
+
+# %% [markdown]
+# Each case runs once to warm up: what an engine does only once, such as preparing kernels, makes its first requests slow.
+# Then the four take turns, five times, so that a moment in which the machine is busy does not hit one case alone.
+
+# %% tags=["nbval-ignore-output"]
+cases = {
+    "one user, whole": (whole, 1),
+    "one user, streamed": (streamed, 1),
+    "eight users, whole": (whole, 8),
+    "eight users, streamed": (streamed, 8),
+}
+for send, users in cases.values():
+    measure(send, users)
+rounds = [
+    {case: measure(*how) for case, how in cases.items()}
+    for _ in progress.over(range(5), "Round", lambda _: "all four cases")
+]
+last_s = pd.DataFrame(  # when the last token of the last user came
+    [{case: max(a[-1] for a in run[0]) for case, run in one.items()} for one in rounds]
+)
+charts.table(last_s.T.rename(columns="round {}".format).round(2).reset_index())
+
+# %% [markdown]
+# Seconds until the last token of the last user. Compare the rounds with each other before you compare the cases. The
+# picture draws the median round of each case. Grey: nothing to read yet. A square: an answer that came whole. A tick: a
+# token of a streamed answer.
+
+# %% tags=["nbval-ignore-output"]
+median = {case: rounds[last_s[case].argsort().iloc[2]][case] for case in cases}
+pieces = pd.DataFrame(
+    [
+        (case, user, time_s)
+        for case, (answers, _) in median.items()
+        for user, times_s in enumerate(answers)
+        for time_s in times_s
+    ],
+    columns=["case", "user", "time_s"],
+)
+summary = lesson.token_timeline_summary(pieces)
+charts.show(lesson.token_timeline(pieces), summary)
+print(summary)
+
+# %% [markdown]
+# The two upper rows are the same work. Streaming hands out each token when it is made, so the grey shrinks to the TTFT. One
+# of the two teams streams, the other does not. Does streaming bring the *last* token later? And how did you predict?
+
+# %% tags=["nbval-ignore-output"]
+for users in ("one user", "eight users"):
+    told = told_apart(
+        last_s[f"{users}, streamed"], last_s[f"{users}, whole"], "later", "earlier"
+    )
+    print(f"{users}, the last token streamed against whole: {told}")
+ratios = last_s["eight users, whole"] / last_s["one user, whole"]
+print(f"Eight users wait {ratios.min():.1f} to {ratios.max():.1f} times as long.")
+print(guess.score(ratios.median(), "the median of 5 rounds"))
+print(f"Together they get {8 / ratios.median():.1f} times as many tokens a second.")
+
+# %% [markdown]
+# A mean would hide who waited. A percentile says for how many a figure holds: of all gaps, 99 % are no longer than P99. Over
+# the five rounds:
+
+# %% tags=["nbval-ignore-output"]
+rows = []
+for case in ("one user, streamed", "eight users, streamed"):
+    answers = [times_s for one in rounds for times_s in one[case][0]]
+    figures = {
+        "TTFT": [times_s[0] for times_s in answers],
+        "TPOT": [tpot(times_s) for times_s in answers],
+        "ITL": np.concatenate([np.diff(times_s) for times_s in answers]),
+        "E2E": [times_s[-1] for times_s in answers],
+    }
+    for name, found in figures.items():
+        percentiles = 1000 * np.percentile(found, [50, 90, 99, 100])
+        rows.append((case, name, len(found), *percentiles))
+columns = ["case", "figure", "numbers", "P50 (ms)", "P90", "P99", "longest"]
+charts.table(pd.DataFrame(rows, columns=columns))
+
+# %% tags=["remove-cell"]
+assert {len(times_s) for run in median.values() for times_s in run[0]} == {1, 32}
+assert [row[2] for row in rows] == [5, 5, 155, 5, 40, 40, 1240, 40]
+assert 1 < ratios.median() < 8
+
+# %% [markdown]
+# With eight users, compare the longest ITL with the longest TPOT. One long gap is averaged away in the TPOT of its answer,
+# and P99 of ITL does not show it either while fewer than one gap in a hundred is long. Of forty answers, P99 is nearly the
+# slowest one: the fewer the numbers, the less a high percentile means.
+#
+# ## Explain
+#
+# What did the eight wait for? The engine's log has the length of each iteration, as the engine measures it, without Triton
+# and without your client. First the price of an iteration without a prompt, with 1, 2, 4 and 8 users in it; lesson 04
+# takes it from the log in the same way:
+
+
+# %% tags=["nbval-ignore-output"]
+def iterations_of(span):
+    log = telemetry.iterations(log_path)
+    return log[log["timestamp"].between(*span)]
+
+
+numbers, price_ms = [1, 2, 4, 8], {}
+for users in progress.over(numbers, "Users side by side"):
+    log = iterations_of(measure(streamed, users)[1])
+    alike = log[(log["context_tokens"] == 0) & (log["scheduled"] == users)]
+    price_ms[users] = alike["iteration_ms"].mean()
+each_ms, shared_ms = np.polyfit(numbers, list(price_ms.values()), 1)
+rows = [
+    (users, price, shared_ms + users * each_ms, 1000 * users / price)
+    for users, price in price_ms.items()
+]
+columns = ["users", "an iteration (ms)", "by the line (ms)", "tokens/s in all"]
+charts.table(pd.DataFrame(rows, columns=columns))
+print(f"The line: {shared_ms:.1f} ms that all share, {each_ms:.1f} ms for each user.")
+
+# %% [markdown]
+# That is lesson 01 again. An iteration reads the weights and starts its hundreds of operations once, for everybody in it:
+# the part that all share. Products, attention and the reading of one's own KV cache come on top for each user.
+#
+# An answer of *n* tokens needs the iterations with the prompts, of which the last makes its first token, and then *n* − 1
+# iterations at that price:
+
+
+# %%
+def engine_ms(prompts_ms, price_ms, tokens):
+    """What the answer whose prompt came last waits for in the engine, in ms."""
+    # your line: return it
+    return prompts_ms + (tokens - 1) * price_ms
+
+
+# %% tags=["nbval-ignore-output"]
+rows = []
+for case, users in (("one user, streamed", 1), ("eight users, streamed", 8)):
+    answers, span = median[case]
+    log = iterations_of(span)
+    prompts = log[log["context_tokens"] > 0]["iteration_ms"]
+    computed = engine_ms(prompts.sum(), price_ms[users], 32)
+    measured = 1000 * max(times_s[-1] for times_s in answers)
+    decode = 31 * price_ms[users]
+    rest = measured - computed
+    rows.append((case, len(prompts), prompts.sum(), decode, rest, measured))
+columns = ["in ms", "iterations with prompts", "they take", "31 at the price above"]
+columns += ["the rest", "measured E2E"]
+explained = pd.DataFrame(rows, columns=columns)
+charts.table(explained)
+by_parts = explained.iloc[1, 2:] / explained.iloc[0, 2:]
+print(f"Eight against one: prompts {by_parts.iloc[0]:.1f} times,", end=" ")
+print(f"iterations {by_parts.iloc[1]:.1f}, all {by_parts.iloc[3]:.1f}.")
+
+# %% tags=["remove-cell"]
+assert price_ms[8] > price_ms[1] and log["generation_tokens"].sum() == 8 * 31
+
+# %% [markdown]
+# So the factor is neither 1 nor 8 but a mixture. Each prompt has to be computed, and prefill is bound by arithmetic (lesson
+# 01), so prompts gain less from company. The iterations after them gain more, because their users share most. The rest is
+# what is no iteration: on its way a token passes Triton, the detokenizer, HTTP and your thread, and they use the cores on
+# which the engine computes. Therefore an ITL is an iteration *and* what lies between two. A rest below zero says that the
+# machine was busier while the prices were measured.
+#
+# Why do some of the eight begin later? Requests arrive one by one, and an idle engine waits for nobody. It starts with the
+# prompts that are there; those that come meanwhile are all in the next iteration, which is long. Who came first waits for
+# it, too: that is the longest gap of the table.
+#
+# How could this mislead? The prompts are short and alike, nobody arrives later, and the users share their cores with the
+# server. A longer prompt moves TTFT, and hardly TPOT. Try it in the playground: **Run** as it is, then with a prompt of a
+# hundred words, then with `top_k` 200 and temperature 2. Which of the figures changes?
+
+# %%
+playground = widgets.Playground(server)
+playground
+
+# %% [markdown]
+# ## Tensors over gRPC, by hand
+#
+# Triton knows no messages. To Triton a request is a list of tensors, each with a name, a datatype and a shape, and the
+# server describes them. `BYTES` is text; the first dimension is the batch, so a single value has the shape `[1, 1]`.
 
 
 # %%
@@ -121,591 +395,254 @@ def tensor(name, datatype, value):
     return triton.InferInput(name, array.shape, datatype).set_data_from_numpy(array)
 
 
-question = "Name the capital of France."
-request = [tensor("text_input", "BYTES", question), tensor("max_tokens", "INT32", 64)]
-result = connection.infer("ensemble", request)
-whole_text = result.as_numpy("text_output")[0].decode()
-print(whole_text)
-
-# %% [markdown]
-# Over HTTP the same request needs no client library: Triton's endpoint `generate` takes a JSON object whose keys are the
-# tensors' names. `server.http` is an ordinary `httpx` client with the server's address.
-
-# %%
-path = "/v2/models/ensemble/generate"
-in_json = {"text_input": question, "max_tokens": 64}
-reply = server.http.post(path, json=in_json, timeout=60).json()
-print("The same text:", reply["text_output"] == whole_text)
-assert reply["text_output"] == whole_text and "Paris" in whole_text
-
-# %% [markdown]
-# ## A streamed answer, by hand
-#
-# A model that may send several responses to one request is called [decoupled](00_start_here.ipynb#Decoupled), and its
-# config says so. Change that value for the engine, load it again, and send the same request:
-
-# %%
-change = "model_transaction_policy { decoupled: true }"
-print(repository.edit(repo, "tensorrt_llm", change))
-server.load("tensorrt_llm")
+connection = triton.InferenceServerClient(server.grpc_url)
+inputs = connection.get_model_config("ensemble").config.input
+print(len(inputs), "inputs. Required:", *(i.name for i in inputs if not i.optional))
+tensors = [tensor("text_input", "BYTES", "Name the capital of France.")]
+tensors += [tensor("max_tokens", "INT32", 64)]
 try:
-    connection.infer("ensemble", request)
+    connection.infer("ensemble", tensors)
 except InferenceServerException as error:
     print("Refused:", error.message())
 
 # %% [markdown]
-# `ModelInfer` is what gRPC calls `infer`: one request, one response. But you changed the engine's config, and it is the
-# *ensemble* that refuses. Ask the server what it now takes each model for:
-
-# %%
-for model in ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble"):
-    policy = connection.get_model_config(model).config.model_transaction_policy
-    print(f"{model:14}  decoupled: {policy.decoupled}")
-
-# %% [markdown]
-# The ensemble's own file says nothing about it. When Triton loads an ensemble, it looks at the steps: if one of them may
-# answer several times, so may the ensemble. And when a step is loaded again, Triton also loads the ensemble again.
-#
-# A decoupled model is asked on a stream. You send a request on it; for each response `tritonclient` calls a function of
-# yours, in a thread of its own. A queue brings the responses back to your thread:
+# `infer` is one request and one response. You made the engine decoupled, and it is the *ensemble* that refuses: an ensemble is
+# [decoupled](00_start_here.ipynb#Decoupled) as soon as one of its steps is. A decoupled model is asked on a stream. For each
+# response `tritonclient` calls a function of yours, in a thread of its own, and a queue brings it back to yours.
 
 
 # %%
-def responses(request):
-    """Yield each response to one request, on a stream of its own."""
-    arrived = queue.Queue()
-    with triton.InferenceServerClient(server.grpc_url) as stream:
-        stream.start_stream(lambda result, error: arrived.put((result, error)))
-        stream.async_stream_infer("ensemble", request, enable_empty_final_response=True)
-        is_final = False
-        while not is_final:
-            result, error = arrived.get()
-            if error is not None:
-                raise error
-            yield result
-            parameters = result.get_response().parameters
-            is_final = parameters["triton_final_response"].bool_param
+def over_grpc(prompt, max_tokens, *options, cancels=False):
+    """Yield each piece of text of a streamed answer of the ensemble."""
+    values = ("text_input", "BYTES", prompt), ("max_tokens", "INT32", max_tokens)
+    inputs = [tensor(*one) for one in (*values, ("stream", "BOOL", True), *options)]
+    arrived, is_final = Queue(), False
+    with triton.InferenceServerClient(server.grpc_url) as grpc:
+        grpc.start_stream(lambda result, error: arrived.put((result, error)))
+        grpc.async_stream_infer("ensemble", inputs, enable_empty_final_response=True)
+        try:
+            while not is_final:
+                result, error = arrived.get()
+                if error is not None:
+                    raise error
+                parameters = result.get_response().parameters
+                is_final = parameters["triton_final_response"].bool_param
+                if (text := result.as_numpy("text_output")) is not None:
+                    yield text[0].decode()
+        finally:
+            grpc.stop_stream(cancel_requests=cancels)
 
+
+print(*over_grpc("Name the capital of France.", 64), sep="|")
 
 # %% [markdown]
 # How does the loop know the end? Triton marks the last response as final. With `enable_empty_final_response` it also sends
 # one when no text is left; without that, this loop would wait for ever after the last token.
-
-
-# %%
-def stream_by_hand(prompt, max_tokens, *options):
-    """Yield each piece of text, and the seconds from sending the request to it."""
-    request = [
-        tensor("text_input", "BYTES", prompt),
-        tensor("max_tokens", "INT32", max_tokens),
-        tensor("stream", "BOOL", True),
-        *options,
-    ]
-    started = time.perf_counter()
-    for result in responses(request):
-        text = result.as_numpy("text_output")
-        if text is not None:  # the final response may be empty
-            yield text[0].decode(), time.perf_counter() - started
-
-
-# %% [markdown]
-# Ask twice. A `|` marks the end of each piece, which is one token.
-#
-# One line is yours: the ITL of an answer, from its arrival times `times_s`.
-
-# %% tags=["nbval-ignore-output"]
-for attempt in ("first", "second"):
-    times_s = []
-    for piece, after_s in stream_by_hand("What is a prime number?", 24):
-        print(piece, end="|", flush=True)
-        times_s.append(after_s)
-    # your line: the median time from one token to the next, in milliseconds
-    itl_ms = 1000 * statistics.median(np.diff(times_s))
-    print(f"\n{attempt}: TTFT {1000 * times_s[0]:.0f} ms, ITL {itl_ms:.1f} ms,", end="")
-    print(f" end-to-end {1000 * times_s[-1]:.0f} ms\n")
-assert 0 < itl_ms < 1000 * times_s[-1]
-
-# %% [markdown]
-# <details><summary>The line</summary>
-#
-# <code>itl_ms = 1000 * statistics.median(np.diff(times_s))</code>
-# </details>
-#
-# Same prompt, and the TTFT of the first request is long? The engine's log says why. These are the iterations that
-# computed the two prompts:
-
-# %% tags=["nbval-ignore-output"]
-log = telemetry.iterations(log_path)
-prompts = log[log["context_tokens"] > 0].tail(2)
-first_ms, second_ms = prompts["iteration_ms"]
-print(f"The first took {first_ms / second_ms:.1f} times as long as the second.")
-assert prompts["context_tokens"].nunique() == 1  # the same prompt
-prompts[["context_tokens", "iteration_ms"]].round(1)
-
-# %% [markdown]
-# The engine had just been loaded, and a first iteration also does what is done only once, such as allocating memory and
-# preparing kernels. That is why services send *warm-up* requests before they take traffic (vLLM does so before it reports
-# ready), and why benchmarks leave the first requests out.
-#
-# From here on, the course's `Client` does this. It takes `infer` or a stream, whichever the model's config asks for,
-# makes the tensors from keyword arguments, and turns the errors of three libraries into one sentence.
-
-# %%
-client = Client(server.grpc_url)
-
-
-def streamed(prompt, max_tokens, **options):
-    return client.stream(prompt, max_tokens, **options).read()
-
-
-answer = streamed("What is a prime number?", 24)
-by_hand = [piece for piece, _ in stream_by_hand("What is a prime number?", 24)]
-print("the same pieces as by hand:", answer.pieces == by_hand)
-assert answer.pieces == by_hand and len(answer.times_s) == len(by_hand)
-
-# %% [markdown]
-# ## Measure: whole and streamed, one user and eight
-#
-# Users who ask at the same moment are threads that send at the same moment. `end_id=-1` means that no token ends the answer,
-# so that all answers have the same number of tokens (vLLM: `ignore_eos`).
-
-
-# %%
-class Run(NamedTuple):
-    """The answers of users who ask at the same moment, and when that was."""
-
-    answers: list
-    started: float
-    ended: float
-
-
-def measure(send, num_users, num_tokens=32):
-    def ask(_):
-        return send("Explain how rain forms.", num_tokens, end_id=-1)
-
-    with ThreadPoolExecutor(num_users) as users:
-        started = time.time()
-        answers = list(users.map(ask, range(num_users)))
-    return Run(answers, started, time.time())
-
-
-# %% [markdown]
-# Each case runs once to warm up. Then the four take turns, three times, so that a moment in which the machine is busy
-# does not hit one case alone.
-
-# %% tags=["nbval-ignore-output"]
-cases = {
-    "one user, whole": (client.ask, 1),
-    "one user, streamed": (streamed, 1),
-    "eight users, whole": (client.ask, 8),
-    "eight users, streamed": (streamed, 8),
-}
-for send, num_users in cases.values():
-    measure(send, num_users, num_tokens=4)
-rounds = [
-    {case: measure(*how) for case, how in cases.items()}
-    for _ in progress.over(range(3), "Round", lambda _: "all four cases")
-]
-spans = [{case: run.ended - run.started for case, run in one.items()} for one in rounds]
-seconds = pd.DataFrame(spans, index=["round 1", "round 2", "round 3"]).T
-assert all(len(a.pieces) == 32 for a in rounds[0]["eight users, streamed"].answers)
-seconds.round(2)
-
-# %% [markdown]
-# Seconds until the last token of the last user. Compare the rounds with each other before you compare the cases.
-#
-# ## See
-#
-# The last round. Grey: nothing to read yet. A square: an answer that came whole. A tick: a token of a streamed answer.
-
-# %% tags=["nbval-ignore-output"]
-pieces = pd.DataFrame(
-    [
-        (case, user, time_s)
-        for case, run in rounds[-1].items()
-        for user, answer in enumerate(run.answers)
-        for time_s in answer.times_s
-    ],
-    columns=["case", "user", "time_s"],
-)
-[whole] = rounds[-1]["one user, whole"].answers
-[alone] = rounds[-1]["one user, streamed"].answers
-crowd = rounds[-1]["eight users, streamed"].answers
-itl_ms = [1000 * statistics.median(one.inter_token_s) for one in (alone, *crowd)]
-summary = (
-    "Time lines of answers of 32 tokens. One user sees nothing for "
-    f"{whole.latency_s:.2f} s when the answer comes whole, and for "
-    f"{alone.time_to_first_s:.2f} s when it is streamed; the last token arrives "
-    f"after {alone.latency_s:.2f} s. From token to token it is "
-    f"{itl_ms[0]:.0f} ms for one user and {max(itl_ms[1:]):.0f} ms for eight."
-)
-charts.show(lesson.token_timeline(pieces), summary)
-display(Markdown(summary))
-
-# %% [markdown]
-# The two upper rows are the same work. Streaming hands out each token when it is made, so the grey shrinks to the TTFT. One
-# of the two teams streams, the other does not.
-#
-# Now your prediction. It was about whole answers:
-
-# %% tags=["nbval-ignore-output"]
-ratios = seconds.loc["eight users, whole"] / seconds.loc["one user, whole"]
-times_as_long = ratios.median()
-print(f"{ratios.min():.1f} to {ratios.max():.1f} times as long in three rounds.")
-print(guess.score(times_as_long))
-print(f"Together they got {8 / times_as_long:.1f} times as many tokens per second.")
-assert len(ratios) == 3
-
-# %% [markdown]
-# ## Who came first?
-#
-# Look at the left edge of the lowest block: the eight rows need not begin together. The engine's log has the reason. These
-# are its first iterations of that run:
-
-# %% tags=["nbval-ignore-output"]
-together = rounds[-1]["eight users, streamed"]
-log = telemetry.iterations(log_path)
-ours = log[log["timestamp"].between(together.started, together.ended)]
-firsts_ms = sorted(1000 * answer.time_to_first_s for answer in together.answers)
-print("TTFT of the eight, in ms:", *(f"{first_ms:.0f}" for first_ms in firsts_ms))
-assert ours["generation_tokens"].sum() == 8 * (32 - 1)
-columns = ["context_tokens", "generation_tokens", "scheduled", "waiting"]
-ours[[*columns, "iteration_ms"]].head(5).round(1).reset_index(drop=True)
-
-# %% [markdown]
-# Eight threads send at the same moment, but requests arrive one by one, and an idle engine waits for nobody. It starts with
-# the prompts that are there (`scheduled`). Those that come meanwhile are `waiting`, and are taken in at the next
-# iteration: all their prompts at once, so that one is long. Users who came first wait for it too, for their second token.
-#
-# After that, each iteration gives every user one token. Coming first shortens the TTFT, and nothing else. Lesson 04 is
-# about who may start when.
-#
-# ## Explain
-#
-# A streamed answer of *n* tokens takes
-#
-# > end-to-end latency = TTFT + (*n* − 1) × ITL
-#
-# One iteration computes one token for every running user, so the ITL should be the length of an iteration, whatever the
-# number of users. The log has that length as the engine measures it, without Triton and without your client:
-
-# %% tags=["nbval-ignore-output"]
-rows = []
-for case in ("one user, streamed", "eight users, streamed"):
-    run = rounds[-1][case]
-    ours = log[log["timestamp"].between(run.started, run.ended)]
-    iteration_ms = ours.loc[ours["context_tokens"] == 0, "iteration_ms"].median()
-    ttft_ms = 1000 * statistics.median(answer.time_to_first_s for answer in run.answers)
-    measured_ms = 1000 * statistics.median(answer.latency_s for answer in run.answers)
-    # your line: the end-to-end latency of 32 tokens, from ttft_ms and iteration_ms
-    predicted_ms = ttft_ms + (32 - 1) * iteration_ms
-    rows.append((case, ttft_ms, iteration_ms, predicted_ms, measured_ms))
-columns = ["case (all in ms)", "TTFT", "iteration", "predicted", "measured"]
-explained = pd.DataFrame(rows, columns=columns).set_index("case (all in ms)")
-one_ms, eight_ms = explained["iteration"]
-print(f"With eight users an iteration takes {eight_ms / one_ms:.1f} times as long,")
-print("and computes eight times as many tokens.")
-assert explained.notna().all(axis=None)
-explained.round(1)
-
-# %% [markdown]
-# <details><summary>The line</summary>
-#
-# <code>predicted_ms = ttft_ms + (32 - 1) * iteration_ms</code>
-# </details>
-#
-# An iteration reads the model's weights from memory once, however many users share it; only the arithmetic and the
-# attention grow with each user. The formula counts nothing but iterations. Between them, tokens travel through Triton,
-# `postprocessing` and your own threads, on the same cores; and a median leaves the slow iterations out.
-#
-# ## What streaming costs
-#
-# Streaming brings the first token earlier. Does it bring the last token later? Compare within each round:
-
-# %% tags=["nbval-ignore-output"]
-for users in ("one user", "eight users"):
-    ratios = seconds.loc[f"{users}, streamed"] / seconds.loc[f"{users}, whole"]
-    print(f"{users}: {ratios.min():.2f} to {ratios.max():.2f} times as late, ", end="")
-    if ratios.min() > 1:
-        print("later in all three rounds.")
-    else:
-        print("not later in every round, so this run shows no cost.")
-assert (seconds > 0).all(axis=None)
-
-# %% [markdown]
-# Seconds depend on what else the machine does; counts do not. Triton counts the calls of `postprocessing`, a moment after
-# an answer has left: `settled` waits until the count stands still.
-
-
-# %%
-def calls():
-    counted = connection.get_inference_statistics("postprocessing")
-    return counted.model_stats[0].execution_count
-
-
-for how, send in {"whole": client.ask, "streamed": streamed}.items():
-    before = telemetry.settled(calls)
-    measure(send, num_users=8, num_tokens=16)
-    print(f"Eight answers, {how}: {telemetry.settled(calls) - before} calls")
-
-# %% [markdown]
-# A whole answer passes `postprocessing` once, a streamed one once per token. Each call goes from process to process,
-# then to you as a message of its own. Here that work uses the cores on which the engine computes.
 #
 # ## Stop early
 #
-# A user closes the tab. Does the server stop computing, or does it only stop sending? The engine's log tells: it counts the
-# tokens of each iteration. An iteration with a prompt (`context_tokens`) gives a token as well.
+# A user closes the tab. Does the server stop computing, or does it only stop sending? The log counts the tokens of each
+# iteration. An iteration with a prompt (`context_tokens`) gives a token as well.
 
 
 # %%
-ASKED, story = 96, "Tell me a long story about a river."
-no_end = tensor("end_id", "INT32", -1)
+ASKED, STORY = 96, "Tell me a long story about a river."
+NO_END = ("end_id", "INT32", -1)
 ways = {
-    "Client, to the end": (lambda: client.stream(story, ASKED, end_id=-1), ASKED),
-    "by hand, left after 20": (lambda: stream_by_hand(story, ASKED, no_end), 20),
-    "Client, left after 20": (lambda: client.stream(story, ASKED, end_id=-1), 20),
+    "HTTP, read to the end": (lambda: stream(STORY, ASKED, ignore_eos=True), ASKED),
+    "HTTP, left after 20": (lambda: stream(STORY, ASKED, ignore_eos=True), 20),
+    "gRPC, left after 20": (lambda: over_grpc(STORY, ASKED, NO_END), 20),
+    "gRPC, cancelled": (lambda: over_grpc(STORY, ASKED, NO_END, cancels=True), 20),
 }
 
 
-def num_iterations():
-    return len(telemetry.iterations(log_path))
+def saved(computed, asked):
+    """The percentage of the tokens asked for that was not computed."""
+    # your line: return it
+    return 100 * (1 - computed / asked)
 
 
 # %% tags=["nbval-ignore-output"]
 rows = []
 for way, (ask, most) in ways.items():
-    since = telemetry.settled(num_iterations)
-    read = len(list(itertools.islice(ask(), most)))  # then nobody reads on
-    ours = telemetry.iterations(log_path)[since : telemetry.settled(num_iterations)]
+    since = telemetry.settled(lambda: len(telemetry.iterations(log_path)))
+    answer = ask()
+    read = len(list(islice(answer, most)))
+    answer.close()  # what leaving a loop does
+    until = telemetry.settled(lambda: len(telemetry.iterations(log_path)))
+    ours = telemetry.iterations(log_path)[since:until]
     computed = ours["generation_tokens"].sum() + (ours["context_tokens"] > 0).sum()
-    # your line: the percentage of the tokens asked for that was not computed
-    saved = 100 * (1 - computed / ASKED)
-    rows.append((way, read, computed, round(saved)))
+    rows.append((way, read, computed, round(saved(computed, ASKED))))
 columns = ["way", "read", "tokens computed", "saved (%)"]
-stopped = pd.DataFrame(rows, columns=columns).set_index("way")
-assert stopped["tokens computed"].tolist()[:2] == [ASKED, ASKED]
-assert 20 <= stopped["tokens computed"].iloc[2] < ASKED
-stopped
+stopped = pd.DataFrame(rows, columns=columns)
+charts.table(stopped)
+
+# %% tags=["remove-cell"]
+to_end, http_left, grpc_left, grpc_cancelled = stopped["tokens computed"]
+assert to_end == grpc_left == ASKED and 20 <= http_left < ASKED
+assert 20 <= grpc_cancelled < ASKED
 
 # %% [markdown]
-# <details><summary>The line</summary>
+# - **HTTP:** leaving the loop closes the connection. A good server sees that, and ends the request. Ours and vLLM's do;
+#   a proxy between you and them may not pass it on.
+# - **gRPC, left:** nothing saved. The connection is closed in good order: `stop_stream()` waits for the rest, and the
+#   engine computes it for nobody.
+# - **gRPC, cancelled:** `stop_stream(cancel_requests=True)` cancels. Triton tells only those steps of an ensemble that begin
+#   afterwards; here `postprocessing` notices at the next token, and tells the engine.
 #
-# <code>saved = 100 * (1 - computed / ASKED)</code>
-# </details>
-#
-# By hand, leaving the loop saved nothing: the connection is closed in good order, which means that `tritonclient` waits for
-# the rest, and the engine computes it for nobody. `Client` cancels the stream, and the engine computed what you read, and
-# at most a few tokens more. The request's slot is free at once.
-#
-# How does the engine hear of it? There are two ways:
-#
-# - **Cancel the gRPC stream**, as `Client` does. Triton tells only those steps of an ensemble that begin afterwards. Here
-#   `postprocessing` notices at the next token, and tells the engine. In the lab, your client does this.
-# - **Send a second request** to `tensorrt_llm` with the same request id and the input `stop`: TensorRT-LLM's own way.
-#
-# ## Sampling
-#
-# By default this engine is greedy: it takes the likeliest token each time. `temperature` flattens the probabilities,
-# `top_k` keeps the *k* likeliest tokens, `top_p` those that together reach that probability. `random_seed` fixes the
-# random numbers.
-
-# %% tags=["nbval-ignore-output"]
-top_50 = {"temperature": 0.9, "top_k": 50}
-settings = {
-    "greedy": {},
-    "temperature alone": {"temperature": 2.0},
-    "seed 1": {**top_50, "random_seed": 1},
-    "seed 1 again": {**top_50, "random_seed": 1},
-    "seed 2": {**top_50, "random_seed": 2},
-}
-texts = {}
-for name, options in settings.items():
-    texts[name] = client.ask("Write a sentence about a cat.", 20, **options).text
-    print(textwrap.fill(f"{name}: {texts[name]}", 88))
-assert texts["greedy"] == texts["temperature alone"]
-assert texts["seed 1"] == texts["seed 1 again"] != texts["seed 2"]
-
-# %% [markdown]
-# The same seed gives the same text. And a trap: `temperature` alone changed nothing. As long as neither `top_k` nor
-# `top_p` is set, the engine stays greedy, as TensorRT-LLM's engine backend did. In vLLM `temperature` is enough.
-#
-# ## Bad input
-#
-# A good server refuses at once, in a sentence, and goes on serving:
-
-# %%
-mistakes = {
-    "an empty prompt": {"text": ""},
-    "no tokens wanted": {"text": "Hello", "max_tokens": 0},
-    "a prompt of 3,000 words": {"text": "word " * 3000},
-    "a misspelt option": {"text": "Hello", "temprature": 0.5},
-}
-for mistake, given in mistakes.items():
-    try:
-        client.ask(**given)
-    except CourseError as error:
-        print(f"{mistake}:\n{textwrap.indent(textwrap.fill(str(error), 84), '    ')}")
-assert "Paris" in client.ask(question).text
-
-# %% [markdown]
-# The misspelt option never left your client. `preprocessing` refused the empty prompt; the engine refused the other two,
-# before they took a slot.
+# TensorRT-LLM has a way of its own: a second request to `tensorrt_llm` with the same id and the input `stop`. Either way the
+# request's [slot](00_start_here.ipynb#Slot) is free at once.
 #
 # ## Read /metrics
 #
 # An operator does not see your notebook, but `/metrics`: a page of text that a Prometheus server collects
-# ([Triton's list](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/metrics.html)).
-# `telemetry.metrics` makes a table of it. **Counters** only grow: read them twice and subtract.
-# **Gauges** show the moment: read them while something happens.
+# ([Triton's list](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/metrics.html)). A few
+# lines read it:
 
 
-# %% tags=["nbval-ignore-output"]
+# %%
 def read_metrics():
-    return telemetry.metrics(telemetry.page(server.metrics_url)).set_index("name")
+    """The number of each line of the page, by its name with labels."""
+    page = httpx.get(server.metrics_url).text
+    lines = [line for line in page.splitlines() if not line.startswith("#")]
+    samples = (line.rsplit(" ", 1) for line in lines)
+    return {name: float(value) for name, value in samples}
 
 
-def served():
-    counters = read_metrics().loc["nv_inference_request_success"]
-    return counters.set_index("model")["value"].astype(int).to_dict()
-
-
-before = telemetry.settled(served)
-with ThreadPoolExecutor(7) as users:
-    others = [users.submit(streamed, story, 64, end_id=-1) for _ in range(7)]
-    for number, _ in enumerate(client.stream(story, 64, end_id=-1)):
-        if number == 40:
-            during = read_metrics()  # in the middle of eight answers
-after = telemetry.settled(served)
-grown = {model: after[model] - before[model] for model in sorted(after)}
-print("Requests served meanwhile:", grown)
-assert grown["ensemble"] == 8 and grown["postprocessing"] == 8 * 64
+# %% [markdown]
+# **Counters** only grow: read them before and after, and subtract. **Gauges** show the moment: read them while something
+# happens. Eight users stream 64 tokens each from the ensemble; in the middle of it the page is read:
 
 # %% tags=["nbval-ignore-output"]
-slots = during.loc["nv_trt_llm_request_metrics"].set_index("label")["value"]
-blocks = during.loc["nv_trt_llm_kv_cache_block_metrics"].set_index("label")["value"]
-print(
-    f"In the middle, {slots['scheduled']:.0f} of {slots['max']:.0f} slots were taken, "
-    f"{slots['waiting']:.0f} requests waited,\n"
-    f"and {blocks['used']:.0f} of {blocks['max']:.0f} KV cache blocks were in use."
-)
-assert slots["max"] == 8
+SUCCESS = "nv_inference_request_success"
+
+
+def counters():
+    return {k: v for k, v in read_metrics().items() if k.startswith(SUCCESS)}
+
+
+before = telemetry.settled(counters)
+with ThreadPoolExecutor(7) as pool:
+    others = [pool.submit(list, over_grpc(STORY, 64, NO_END)) for _ in range(7)]
+    for number, _ in enumerate(over_grpc(STORY, 64, NO_END)):
+        if number == 40:
+            during = read_metrics()
+after = telemetry.settled(counters)
+for name, value in after.items():
+    print(f"{name}  +{value - before[name]:.0f}")
+for name, value in during.items():
+    if name.startswith("nv_trt_llm_request_metrics"):
+        print(f"{name}  {value:.0f}")
+
+# %% tags=["remove-cell"]
+grown = sorted(after[name] - before[name] for name in after)
+assert grown == [8, 8, 8, 8 * 64]
+assert any("max" in name for name in during if "request_metrics" in name)
 
 # %% [markdown]
-# The engine refreshes its gauges every 100 ms (`stats_check_period_ms`). Only the iteration log has what came and went
-# in between.
-#
-# ## Turn the knob
-#
-# The playground sends your prompt to the running server, and measures TTFT and ITL. Try, in this order:
-#
-# 1. **Run**, and Run again. Is the text the same? (The seed is.)
-# 2. `top_k` 1, then `top_k` 200 with temperature 2. Does the TTFT change? Does the ITL?
-# 3. A prompt of a hundred words. Which of the two changes now?
-# 4. 400 tokens, and **Stop** in the middle.
-
-# %%
-playground = widgets.Playground(server)
-assert playground.frame is None  # nothing is sent before you press Run
-playground
-
-# %% [markdown]
-# ## The protocol that everybody's client speaks
-#
-# Most applications know no tensors: they speak OpenAI's protocol. `OpenAIServer` puts it in front of the running Triton,
-# of which it takes the address, and the engine's folder; in a terminal, `inflight serve --openai-port 9000` does. Triton has such a front end as well, which the course does not use
-# because it runs inside the server's process and needs NVIDIA's build of it.
-
-# %%
-messages = [{"role": "user", "content": question}]
-in_openai = {"messages": messages, "max_tokens": 64, "temperature": 0}
-with OpenAIServer(server.grpc_url, engine.cached(fetch())) as in_front:
-    url = f"{in_front.url}/chat/completions"
-    reply = httpx.post(url, json=in_openai, timeout=60).json()
-print(reply["choices"][0], reply["usage"], sep="\n")
-assert reply["choices"][0]["message"]["content"] == whole_text
-
-# %% [markdown]
-# It is the text of your first request. `OpenAIServer` applies the chat template, turns the text into tokens, asks `tensorrt_llm`
-# on a stream, and counts. `finish_reason` is `stop` when the model ended the answer, and `length` when `max_tokens` did.
-#
-# ## Elsewhere
-#
-# Names and tensors here are those of TensorRT-LLM's engine backend, which was removed in July 2026: your client fits the
-# containers up to then. Today's Triton container serves a model called `llmapi`, without an ensemble and with other names,
-# such as `sampling_param_max_tokens` for `max_tokens`; `inflight serve --contract llmapi` does so here. vLLM's server speaks
-# OpenAI's protocol.
-# [How to start the first two on a GPU](../assets/lab-gpu/README.md).
-#
-# | | Here | `llmapi` | vLLM |
-# |---|---|---|---|
-# | Ready? | `/v2/health/ready` | the same | `/health` |
-# | Whole | `generate` | `generate` | `/v1/completions` |
-# | Streamed | decoupled, each piece new | decoupled, each piece has all so far | `"stream": true` |
-# | Stop early | cancel, or `stop` | the same | close the connection |
-# | Who waits | gauge `waiting` | count at the client | `num_requests_waiting` |
+# Eight requests, and 512 calls of `postprocessing`: a stream of the ensemble calls it once per token. That is what
+# streaming costs in calls, whatever the clock says. The engine refreshes its gauges every 100 ms
+# (`stats_check_period_ms`). How long users wait is in no line of this page: for that, servers of LLMs keep *histograms*, vLLM
+# for one `vllm:time_to_first_token_seconds`.
 #
 # ## What breaks
 #
-# The worst moment for a server to die is the middle of an answer. Start a second one, and kill it there, as the
-# system does when memory runs out:
+# **Requests that cannot be served.** A good server refuses at once, with a status, a sentence and the field:
 
 # %%
-victim = Server(repo)
-with progress.wait("A second server starts"):
-    victim.start()
-dying = Client(victim.grpc_url).stream(story, ASKED, end_id=-1)
-try:
-    for _ in dying:
-        if len(dying.answer.pieces) == 10:
-            os.kill(victim.pid, signal.SIGKILL)
-except CourseError as error:
-    message = str(error).replace(victim.grpc_url, "HOST:PORT")
-    print(textwrap.fill(message, 88))
-assert 10 <= len(dying.answer.pieces) < ASKED
+mistakes = {
+    "no tokens wanted": {"max_tokens": 0},
+    "3,000 words": {"messages": [{"role": "user", "content": "word " * 3000}]},
+    "no such model": {"model": "gpt-6"},
+    "a misspelt option": {"temprature": 2.0},
+}
+for mistake, given in mistakes.items():
+    reply = http.post("/chat/completions", json={**body_of("Hello", 4), **given})
+    said = reply.json().get("error", {"message": "served; the field was ignored"})
+    print(f"{mistake}: {reply.status_code}, {said['message']}")
 
 # %% [markdown]
-# The error comes at once, not after a time-out, and what you had read is still in `dying.answer`. To try again you must
-# send the whole request: the KV cache died with the server.
+# The last row is the dangerous one. Servers of this protocol ignore fields that they do not know. The tensors have a trap of
+# their own: there, `temperature` alone changes nothing. As long as neither `top_k` nor `top_p` is set, the engine takes the
+# likeliest token each time, as TensorRT-LLM's engine backend did.
+
+# %%
+cat = "Write a sentence about a cat."
+hot = list(over_grpc(cat, 20, ("temperature", "FP32", 2.0)))
+print("The same as greedy:", hot == list(over_grpc(cat, 20)))
+
+# %% [markdown]
+# **A server that dies in the middle of an answer.** The status, 200, was sent with the first byte. What can still come is an
+# event. A second server is killed after ten pieces, as the system does when memory runs out:
+
+# %% tags=["nbval-ignore-output"]
+with progress.wait("A second server starts"):
+    victim = Server(repo).start()
+body = body_of(STORY, ASKED, stream=True)
+with OpenAIServer(victim.grpc_url, engine_dir) as front:
+    with httpx.stream("POST", f"{front.url}/chat/completions", json=body) as reply:
+        lines = []
+        for line in filter(None, reply.iter_lines()):
+            lines.append(line)
+            if len(lines) == 11:
+                os.kill(victim.pid, signal.SIGKILL)
+print("status", reply.status_code, "·", len(lines), "events, of which the last two are")
+print(*lines[-2:], sep="\n")
+
+# %% tags=["remove-cell"]
+assert reply.status_code == 200 and '"error"' in lines[-2] and len(lines) < ASKED
+
+# %% [markdown]
+# A client that looks only for `[DONE]` takes half an answer for a whole one. The `openai` package raises `APIError` on such an
+# event. To try again you must send the whole request: the KV cache died with the server.
 #
+# ## Elsewhere
+#
+# | | Here, OpenAI's protocol | Here, Triton's | `llmapi` in Triton | vLLM |
+# |---|---|---|---|---|
+# | whole | `stream: false` | `infer`; HTTP `generate` | the same | `stream: false` |
+# | streamed | `stream: true` | gRPC stream; HTTP `generate_stream` | the same | `stream: true` |
+# | stop early | close the connection | cancel, or `stop` | the same | close the connection |
+# | ready? | `/health` | `/v2/health/ready` | the same | `/health` |
+# | who waits | | gauge `waiting` | count at the client | `vllm:num_requests_waiting` |
+#
+# The tensors are those of TensorRT-LLM's engine backend, which was removed from its main branch in July 2026. Today's Triton
+# model of TensorRT-LLM, `llmapi`, has no ensemble, and other names, such as `sampling_param_max_tokens` for `max_tokens`;
+# `inflight serve --contract llmapi` serves those here. Triton's own OpenAI front end runs inside the server's process and
+# needs NVIDIA's build, which is why the course has one of its own.
+# [How to start them on a GPU](../assets/lab-gpu/README.md). The four figures for such servers, from one command each:
+# `vllm bench serve`, `aiperf profile`.
+
+# %% [markdown]
 # ## Recap
 #
-# - A client of Triton sends tensors with `infer`, or on a stream if the model is decoupled. An ensemble is decoupled if one
-#   of its steps is.
-# - Streaming shows each token when it is made, so the wait shrinks to the TTFT. It costs one call of `postprocessing`
-#   per token.
-# - End-to-end latency = TTFT + (tokens − 1) × ITL, and the ITL is the length of an iteration, which all users share.
-# - Leaving the loop is not cancelling. A request that is cancelled frees its slot, and its remaining tokens are never
-#   computed.
-# - Counters say what a server has done, gauges what it is doing, the iteration log how long each step took.
+# - A streamed answer is a text of server-sent events over HTTP, or a stream of tensors over gRPC.
+# - TTFT is $t_1$, E2E $t_n$, TPOT their distance over *n* − 1, an ITL one gap. Percentiles say for how many they hold.
+# - Eight users share most of an iteration, and pay for each prompt: so they wait a few times as long as one, not eight
+#   times.
+# - Leaving the loop is cancelling only where the server hears of it. Count the tokens to know.
+# - Counters say what a server has done, gauges what it is doing.
 #
 # Three questions to answer without running anything:
 #
-# <details><summary>1. An answer of 101 tokens has a TTFT of 200 ms and an ITL of 15 ms. When does its last token
+# <details><summary>1. An answer of 101 tokens has a TTFT of 200 ms and a TPOT of 15 ms. When does its last token
 # arrive?</summary>
 #
 # After 200 ms + 100 × 15 ms = 1.7 s.
+#
+# </details>
+# <details><summary>2. TPOT is 20 ms for every user, and P99 of ITL is 400 ms. What do users see, and what do you look
+# for?</summary>
+#
+# The text flows, and stands still now and then. Something long goes into an iteration between two of their tokens: the
+# prompt of somebody else is the first suspect. Lesson 05 cuts such prompts.
+#
+# </details>
+# <details><summary>3. TTFT doubles, TPOT stays as it was. What do you look at first?</summary>
+#
+# At the queue: the gauge `waiting`, in vLLM `vllm:num_requests_waiting`. A request that waits for a slot has no first token
+# yet, and those that have one do not notice. Longer prompts are the other candidate.
+#
 # </details>
 #
-# <details><summary>2. Your client cancels a <i>whole</i> answer of the ensemble, not a streamed one. What does the engine
-# hear of it?</summary>
-#
-# Nothing before its end: Triton tells a cancellation only to steps that begin afterwards, and <code>postprocessing</code>
-# begins when the answer is complete. A request with the same id and <code>stop</code> reaches the engine, or
-# <code>allotted_time_ms</code> bounds the request from the start.
-# </details>
-#
-# <details><summary>3. TTFT doubles, ITL stays as it was. What do you look at first?</summary>
-#
-# At the queue: the gauge <code>waiting</code>, in vLLM <code>vllm:num_requests_waiting</code>. A request that waits for a slot
-# has no first token yet, and those that have a slot do not notice. Longer prompts are the other candidate.
-# </details>
-#
-# Now [do the lab]({lab}). Next comes {next}: who may start, and when.
-#
-# ## What runs
-#
-# The first server still runs, for the playground. It ends with the notebook's kernel.
-
-# %% tags=["nbval-ignore-output"]
-session.running()
+# Do the [lab]({lab}), then go on to {next}. The server runs until this kernel ends (*Kernel → Shut Down Kernel*).

@@ -1,4 +1,4 @@
-"""Lab 03's answers: what a reader feels, a client that ends what nobody reads, readers who share, calls that are counted."""
+"""Lab 03's answers: what readers feel, a client that ends what nobody reads, readers who share, calls that are counted."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,29 +15,44 @@ from tests.lessons.answers import SERVER, SLOW, Answer, Made, of_the_lab, replac
 FAR_FROM_BUDGET = {"3.2": ("tokens computed", "pieces with a time of their own")}
 
 
-# 3.1: what a reader feels ---------------------------------------------------------------------------------------------
+# 3.1: what readers feel -----------------------------------------------------------------------------------------------
 
 
-def right_felt(times_s):
-    gaps = len(times_s) - 1
-    return {
-        "ttft_ms": times_s[0] * 1000,
-        "itl_ms": (times_s[-1] - times_s[0]) / gaps * 1000 if gaps else None,
-        "end_to_end_ms": times_s[-1] * 1000,
-        "tokens_per_s": len(times_s) / times_s[-1],
+def gaps_of(answers):
+    return [gap for times_s in answers for gap in pd.Series(times_s).diff().dropna()]
+
+
+def tpots_of(answers):
+    return [(times_s[-1] - times_s[0]) / (len(times_s) - 1) for times_s in answers if len(times_s) > 1]
+
+
+def right_felt(answers, percent):
+    numbers = {
+        "ttft_ms": [times_s[0] for times_s in answers],
+        "tpot_ms": tpots_of(answers),
+        "itl_ms": gaps_of(answers),
+        "e2e_ms": [times_s[-1] for times_s in answers],
     }
+    return {name: pd.Series(values).quantile(percent / 100) * 1000 for name, values in numbers.items()}
 
 
-def median_gap_ms(times_s):
-    return 1000 * pd.Series(times_s).diff().median()
+def felt_but(name, numbers, statistic=None):
+    def felt(answers, percent):
+        values = pd.Series(numbers(answers))
+        wrong = statistic(values) if statistic else values.quantile(percent / 100)
+        return {**right_felt(answers, percent), name: wrong * 1000}
+
+    return felt
 
 
-def felt_but(name, figure):
-    return lambda times_s: {**right_felt(times_s), name: figure(times_s)}
+def crashes_for_one(answers, percent):
+    tpots = [(times_s[-1] - times_s[0]) / (len(times_s) - 1) for times_s in answers]
+    return {**right_felt(answers, percent), "tpot_ms": pd.Series(tpots).quantile(percent / 100) * 1000}
 
 
-def crashes_for_one(times_s):
-    return {**right_felt(times_s), "itl_ms": (times_s[-1] - times_s[0]) / (len(times_s) - 1) * 1000}
+def no_gap_is_0(answers, percent):
+    padded = [*tpots_of(answers), *(0 for times_s in answers if len(times_s) == 1)]
+    return {**right_felt(answers, percent), "tpot_ms": pd.Series(padded).quantile(percent / 100) * 1000}
 
 
 # 3.2: a client --------------------------------------------------------------------------------------------------------
@@ -180,25 +195,29 @@ def calls(function):
 S, SS = [SERVER], [SERVER, SLOW]
 ANSWERS = [
     *of_the_lab("03_serve", {"3.1": "felt"}),
-    Answer("3.1", "a Series", lambda times_s: pd.Series(right_felt(times_s), dtype=float)),
-    Answer("3.1", "rounded", lambda times_s: pd.Series(right_felt(times_s), dtype=float).round(2)),
-    Answer("3.1", "an empty dict", lambda times_s: {}, "not done yet"),
-    Answer("3.1", "a constant", lambda times_s: dict.fromkeys(right_felt(times_s), 5700.0), "wrong", "From where to where"),
-    Answer("3.1", "in seconds", lambda times_s: {name: (value or 0) / 1e3 for name, value in right_felt(times_s).items()},
-           "wrong", "It is in seconds"),
-    Answer("3.1", "over the pieces", felt_but("itl_ms", lambda times_s: times_s[-1] / len(times_s) * 1000), "partly",
-           "gaps between them"),
-    Answer("3.1", "the median gap", felt_but("itl_ms", median_gap_ms), "partly", "From where to where"),
-    Answer("3.1", "from the first piece", felt_but("end_to_end_ms", lambda times_s: (times_s[-1] - times_s[0]) * 1000),
-           "partly", "is sent"),
-    Answer("3.1", "no gap is 0", felt_but("itl_ms", lambda times_s: right_felt(times_s)["itl_ms"] or 0), "partly",
-           "tokens_per_s ✓, an answer of one piece not right yet"),
+    Answer("3.1", "a Series", lambda answers, percent: pd.Series(right_felt(answers, percent))),
+    Answer("3.1", "rounded", lambda answers, percent: pd.Series(right_felt(answers, percent)).round(2)),
+    Answer("3.1", "an empty dict", lambda answers, percent: {}, "not done yet"),
+    Answer("3.1", "a constant", lambda answers, percent: dict.fromkeys(right_felt(answers, percent), 5700.0), "wrong",
+           "From where to where"),
+    Answer("3.1", "in seconds",
+           lambda answers, percent: {name: value / 1e3 for name, value in right_felt(answers, percent).items()}, "wrong",
+           "It is in seconds"),
+    Answer("3.1", "over the pieces", felt_but("tpot_ms", lambda answers: [times_s[-1] / len(times_s) for times_s in answers]),
+           "partly", "gaps between them"),
+    Answer("3.1", "TPOT from all gaps", felt_but("tpot_ms", gaps_of), "partly", "TPOT is one number for each answer"),
+    Answer("3.1", "ITL from the means", felt_but("itl_ms", tpots_of), "partly", "all gaps count together"),
+    Answer("3.1", "the mean", felt_but("itl_ms", gaps_of, pd.Series.mean), "partly", "That is the mean"),
+    Answer("3.1", "the largest", felt_but("itl_ms", gaps_of, pd.Series.max), "partly", "From where to where"),
+    Answer("3.1", "from the first piece",
+           felt_but("e2e_ms", lambda answers: [times_s[-1] - times_s[0] for times_s in answers]), "partly", "is sent"),
+    Answer("3.1", "no gap is 0", no_gap_is_0, "partly", "e2e_ms ✓, an answer of one piece among them not right yet"),
     Answer("3.1", "crashes for one piece", crashes_for_one, "partly",
-           "ttft_ms ✓, itl_ms ✓, end_to_end_ms ✓, tokens_per_s ✓, an answer of one piece not right yet. Your answer could not "
-           "be checked: ZeroDivisionError: float division by zero. That was for "),
-    Answer("3.1", "the number of pieces", felt_but("tokens_per_s", len), "partly", "the number of pieces"),
-    Answer("3.1", "half of it", lambda times_s: {"ttft_ms": times_s[0] * 1000, "itl_ms": None, "end_to_end_ms": times_s[-1] * 1000},
-           "partly", "ttft_ms ✓, itl_ms still open, end_to_end_ms ✓, tokens_per_s still open"),
+           "ttft_ms ✓, tpot_ms ✓, itl_ms ✓, e2e_ms ✓, an answer of one piece among them not right yet. Your answer could not "
+           "be checked: ZeroDivisionError"),
+    Answer("3.1", "half of it", lambda answers, percent: {name: value for name, value in right_felt(answers, percent).items()
+                                                          if name in ("ttft_ms", "e2e_ms")},
+           "partly", "ttft_ms ✓, tpot_ms still open, itl_ms still open, e2e_ms ✓"),
 
     Answer("3.2", "the solution", client(text=written("03_serve", "solutions", "client.py")), marks=S),
     Answer("3.2", "as handed out", client(text=written("03_serve", "labs", "client.py")), "not done yet", marks=S),

@@ -303,9 +303,10 @@ def test_token_timeline():
     assert {trace.marker.color for trace in (alone, *pair, one(fig, "a whole answer"))} == {DECODE}
     assert titles(fig, "xaxis") == ["time since the request was sent (s)"]
     said = [note.text for note in fig.layout.annotations]
-    for words in ("all at once · end-to-end 1.20 s", "TTFT 200 ms · ITL 100 ms · end-to-end 0.60 s",
-                  "TTFT 1000 ms · ITL 100 ms · end-to-end 1.20 s"):  # fmt: skip
-        assert words in said
+    for words in ("all at once · end-to-end 1.20 s",
+                  "TTFT 200 ms · median ITL 100.0 ms · TPOT 133.3 ms · end-to-end 0.60 s",
+                  "TTFT 1000 ms · median ITL 100.0 ms · TPOT 100.0 ms · end-to-end 1.20 s"):  # fmt: skip
+        assert words in said and words in serve.token_timeline_summary(pieces)
     assert legend(fig) == ["nothing to read", "a whole answer", "a piece of an answer"]
 
 

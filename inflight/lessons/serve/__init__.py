@@ -5,6 +5,6 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "charts": ["token_timeline"],
+        "charts": ["token_timeline", "token_timeline_summary"],
     },
 )

@@ -38,6 +38,15 @@ def token_timeline(pieces: pd.DataFrame) -> go.Figure:
     return fig.update_layout(height=700, margin={"l": 110})
 
 
+def token_timeline_summary(pieces: pd.DataFrame) -> str:
+    """The picture of `token_timeline` in a sentence a case."""
+    told = [
+        f"{case}: {_latencies([user['time_s'].tolist() for _, user in rows.groupby('user')])}."
+        for case, rows in pieces.groupby("case", sort=False)
+    ]
+    return "\n".join(["When each piece of each answer arrived.", *told])
+
+
 def _draw_answers(fig: go.Figure, case: str, users: list[list[float]], places: list[float]) -> None:
     is_whole = len(users[0]) == 1
     name = "a whole answer" if is_whole else "a piece of an answer"
@@ -91,5 +100,6 @@ def _latencies(users: list[list[float]]) -> str:
     if len(users[0]) == 1:
         return f"all at once · {end_to_end}"
     gaps = np.concatenate([np.diff(times) for times in users])
-    first = f"TTFT {np.median([times[0] for times in users]) * 1000:.0f} ms"
-    return f"{first} · ITL {np.median(gaps) * 1000:.0f} ms · {end_to_end}"
+    ttft, itl = np.median([times[0] for times in users]), np.median(gaps)
+    tpot = np.median([(times[-1] - times[0]) / (len(times) - 1) for times in users])
+    return f"TTFT {ttft * 1000:.0f} ms · median ITL {itl * 1000:.1f} ms · TPOT {tpot * 1000:.1f} ms · {end_to_end}"

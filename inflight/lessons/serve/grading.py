@@ -1,4 +1,4 @@
-"""Lab 03: what a reader feels, a client that ends what nobody reads, readers who share a server, what it counts."""
+"""Lab 03: what readers feel, a client that ends what nobody reads, readers who share a server, what it counts."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from inflight import files
@@ -39,50 +40,72 @@ SUBJECTS = ("river", "lighthouse", "garden", "mountain", "library", "railway", "
 # 3.1 ------------------------------------------------------------------------------------------------------------------
 
 
-FELT = ("ttft_ms", "itl_ms", "end_to_end_ms", "tokens_per_s")
+FELT = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
 
 
-@grades("3.1", "TTFT and ITL are two promises: a service may keep one and break the other, and one mean shows neither.")
+@grades("3.1", "TTFT and TPOT are two promises, and one long gap shows in neither, but in ITL.")
 def _felt(felt: Callable, choose: random.Random) -> dict[str, Callable[[], Finding]]:
-    answers = [_times_s(choose, count) for count in (choose.randint(4, 9), 2)]
+    cases = [([_times_s(choose) for _ in range(5)], percent) for percent in (50, 90)]
 
-    def figure(name: str) -> Callable[[list[float]], float | None]:
-        return lambda times_s: (felt(times_s) or {}).get(name)
+    def figure(name: str) -> Callable[[list[list[float]], float], float | None]:
+        return lambda answers, percent: (felt(answers, percent) or {}).get(name)
 
-    of_several = {name: partial(asked, figure(name), [_figure(name, each) for each in answers]) for name in FELT}
-    alone = _times_s(choose, 1)
-    right = {"ttft_ms": alone[0] * 1000, "itl_ms": None, "end_to_end_ms": alone[0] * 1000, "tokens_per_s": 1 / alone[0]}
-    of_one = Case((alone,), right, "Its one piece is the first and the last, and there are no gaps: an ITL of None.")
-    return {**of_several, "an answer of one piece": lambda: asked(lambda times_s: felt(times_s) or None, [of_one])}
+    of_several = {name: partial(asked, figure(name), [_figure(name, *case) for case in cases]) for name in FELT}
+    mixed = [*cases[0][0], [0.45]]
+    right = {name: 1000 * float(np.percentile(_numbers(mixed)[name], 50)) for name in FELT}
+    short = Case((mixed, 50), right, "It counts for TTFT and E2E. It has no gap, so TPOT and ITL leave it out.")
+    return {
+        **of_several,
+        "an answer of one piece among them": lambda: asked(
+            lambda answers, percent: felt(answers, percent) or None, [short]
+        ),
+    }
 
 
-def _times_s(choose: random.Random, count: int) -> list[float]:
+def _times_s(choose: random.Random) -> list[float]:
     """Arrivals of an answer: its gaps grow, so that their mean is none of them, nor the median."""
     times_s = [round(choose.uniform(0.2, 0.9), 3)]
-    for number in range(1, count):
+    for number in range(1, choose.randint(3, 9)):
         times_s.append(round(times_s[-1] + 0.01 * number**2 + choose.uniform(0.001, 0.009), 3))
     return times_s
 
 
-def _figure(name: str, times_s: list[float]) -> Case:
-    """One of the figures of `FELT`, of one answer."""
-    first, last, count = times_s[0], times_s[-1], len(times_s)
-    about = f"{name} for times_s = {times_s}"
-    right = dict(zip(FELT, (first * 1000, (last - first) / (count - 1) * 1000, last * 1000, count / last)))[name]
-    gaps = f"{count} pieces have {count - 1} gaps between them, from the first piece to the last."
+def _numbers(answers: list[list[float]]) -> dict[str, Any]:
+    """In seconds, what each figure of `FELT` is a percentile of."""
+    several = [times_s for times_s in answers if len(times_s) > 1]
+    return {
+        "ttft_ms": [times_s[0] for times_s in answers],
+        "tpot_ms": [(times_s[-1] - times_s[0]) / (len(times_s) - 1) for times_s in several],
+        "itl_ms": np.concatenate([np.diff(times_s) for times_s in several]),
+        "e2e_ms": [times_s[-1] for times_s in answers],
+    }
+
+
+def _figure(name: str, answers: list[list[float]], percent: int) -> Case:
+    """One of the figures of `FELT`, of several answers."""
+    numbers = _numbers(answers)
+
+    def of(values: Any) -> float:
+        return 1000 * float(np.percentile(values, percent))
+
+    gaps = "n pieces have n − 1 gaps between them, from the first piece to the last."
+    from_first = [times_s[-1] - times_s[0] for times_s in answers]
     hint = told(
         "From where to where is it counted?",
-        (
-            right / 1000,
-            "times_s is in seconds." if name == "tokens_per_s" else "It is in seconds: milliseconds are wanted.",
-        ),
-        (last / count * 1000, gaps),
-        ((last - first) / count * 1000, gaps),
-        ((last - first) * 1000, "It begins when the request is sent, and not with the first piece."),
-        (count, "That is the number of pieces: divide by the seconds that all of it took."),
-        (count / (last - first), "The time is that of the whole answer, from sending to the last piece."),
-    )
-    return Case((times_s,), right, hint, about)
+        (of(numbers[name]) / 1000, "It is in seconds: milliseconds are wanted."),
+        (1000 * float(np.mean(numbers[name])), f"That is the mean: percentile {percent} is asked for."),
+        *({
+            "tpot_ms": [
+                (of(numbers["itl_ms"]), "TPOT is one number for each answer, and you took all gaps: that is the ITL."),
+                (of([times_s[-1] / len(times_s) for times_s in answers]), gaps),
+                (of([whole / len(times_s) for whole, times_s in zip(from_first, answers)]), gaps),
+            ],
+            "itl_ms": [(of(numbers["tpot_ms"]), "That is TPOT: an ITL is one gap, and all gaps count together.")],
+            "e2e_ms": [(of(from_first), "It begins when the request is sent, and not with the first piece.")],
+        }.get(name, [])),
+    )  # fmt: skip
+    about = f"{name}, percentile {percent}, of the answers {answers}"
+    return Case((answers, percent), of(numbers[name]), hint, about)
 
 
 # 3.2 ------------------------------------------------------------------------------------------------------------------
