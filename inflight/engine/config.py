@@ -156,6 +156,9 @@ class ExecutorConfig:
     scheduler_path: str | Path | None = setting(
         None, "Python file with a scheduler of your own, used instead of the policy; blank: none."
     )
+    logits_processor_path: str | Path | None = setting(
+        None, "Python file with a class of your own that masks the logits of guided requests; blank: none."
+    )
     max_tokens_in_paged_kv_cache: int | None = setting(
         None, "Most tokens in the KV cache; blank: no such limit.", low=1
     )
@@ -287,6 +290,33 @@ class SamplingConfig:
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
 
 
+GUIDES = ("json", "json_schema", "regex", "ebnf_grammar", "choice", "text_or_json")
+
+
+@dataclass(frozen=True)
+class Guide:
+    """The form that an answer must have.
+
+    Parameters
+    ----------
+    kind : str
+        As TensorRT-LLM calls them: json (any object or array), json_schema, regex, ebnf_grammar (in the form of Lark or
+        of llama.cpp's GBNF); vLLM's choice, one of the texts of a JSON list; and text_or_json, JSON of a schema or a
+        text that does not begin with a brace, for an answer that may call a tool.
+    text : str
+        The schema, the expression, ...; blank for json.
+    """
+
+    kind: str
+    text: str = ""
+
+    def __post_init__(self):
+        if self.kind not in GUIDES:
+            raise CourseError(
+                f"{self.kind!r} is no kind of guide; it must be {', '.join(GUIDES[:-1])} or {GUIDES[-1]}."
+            )
+
+
 @dataclass(frozen=True)
 class Request:
     """One prompt and what is wanted of it.
@@ -309,6 +339,8 @@ class Request:
         Most time from the request's arrival to its end, its wait included.
     request_id : str
         What its client calls it, in the iteration log.
+    guide : Guide, optional
+        What its answer must follow.
     """
 
     input_ids: list[int]
@@ -321,6 +353,7 @@ class Request:
     return_log_probs: bool = False
     allotted_time_ms: float | None = None
     request_id: str = ""
+    guide: Guide | None = None
 
 
 @dataclass(frozen=True)

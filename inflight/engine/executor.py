@@ -28,11 +28,13 @@ import numpy as np
 
 from inflight.engine.config import Chunk, ExecutorConfig, IterationStats, Request, Response
 from inflight.engine.folder import EngineInfo, read
+from inflight.engine.grammar import Guides
 from inflight.engine.kv_cache import BlockManager
 from inflight.engine.model import Model, free_bytes
 from inflight.engine.model import load as load_model
+from inflight.engine.own_part import PartError
 from inflight.engine.own_scheduler import accepted
-from inflight.engine.plan_rules import SchedulerError, enforce
+from inflight.engine.plan_rules import enforce
 from inflight.engine.sampling import log_probability
 from inflight.engine.scheduler import EMPTY_PLANS, Plan, Scheduler, built_in
 from inflight.engine.sequences import Sequence, Sequences
@@ -76,6 +78,8 @@ class Executor:
     config : ExecutorConfig, optional
     scheduler : Scheduler, optional
         Who runs next; by default what `config` names.
+    guides : Guides, optional
+        Makes what guided answers follow.
 
     Raises
     ------
@@ -83,9 +87,16 @@ class Executor:
         The KV cache would be too small for one longest request.
     """
 
-    def __init__(self, model: Model, config: ExecutorConfig | None = None, scheduler: Scheduler | None = None):
+    def __init__(
+        self,
+        model: Model,
+        config: ExecutorConfig | None = None,
+        scheduler: Scheduler | None = None,
+        guides: Guides | None = None,
+    ):
         self.config = config or ExecutorConfig()
         self.model = model
+        self._guides = guides or Guides(model.info)
         self.build_config = model.info.build_config
         self.config.check_prompts_fit(self.build_config)
         by_memory = free_bytes(model.info) * self.config.kv_cache_free_gpu_mem_fraction // model.block_bytes
@@ -125,19 +136,20 @@ class Executor:
         Parameters
         ----------
         traceback_to : int, optional
-            As `own_scheduler.OwnScheduler` takes it: for a process that may be ended by a scheduler that hangs.
+            As `OwnPart` takes it: for a process that may be ended by a learner's part that hangs.
 
         Raises
         ------
         CourseError
             The engine cannot be loaded; memory has no room for it; its KV cache would be too small for one longest
-            request; a `scheduler_path` whose scheduler does not pass its trial.
+            request; a `scheduler_path` whose scheduler does not pass its trial; a `logits_processor_path` of no use.
         """
         config = config or ExecutorConfig()
         info = read(engine_dir)
         check_memory(info)
         scheduler = accepted(config, info.build_config, traceback_to) if config.scheduler_path else None
-        return cls(load_model(info), config, scheduler)
+        guides = Guides(info, config.logits_processor_path, traceback_to)
+        return cls(load_model(info), config, scheduler, guides)
 
     # The loop ---------------------------------------------------------------------------------------------------------
 
@@ -149,7 +161,7 @@ class Executor:
                     return
             try:
                 self.step()
-            except SchedulerError as error:
+            except PartError as error:
                 log.error("iteration %d: %s", self._iteration, error)
                 self._fail_all(str(error))
             except Exception as error:  # whatever the model raises: its requests fail, the engine goes on
@@ -303,9 +315,11 @@ class Executor:
         Raises
         ------
         CourseError
-            The request breaks a limit of the engine, the queue is full, or the executor is closed.
+            The request breaks a limit of the engine, its guide cannot be followed, the queue is full, or the executor
+            is closed.
         """
         request = self._checked(request)
+        guide = self._guides.matcher(request.guide) if request.guide else None  # here, and not in the engine's thread
         with self._work:
             if self._closing:
                 raise CourseError("The engine is shut down and takes no more requests.")
@@ -313,7 +327,8 @@ class Executor:
             if self.config.max_queue_size and num_waiting >= self.config.max_queue_size:
                 raise CourseError(f"The queue is full: {num_waiting} requests wait (max_queue_size). Try later.")
             allotted_ms = math.inf if request.allotted_time_ms is None else request.allotted_time_ms
-            sequence = Sequence(self._next_id, request, on_response, time.monotonic() + allotted_ms / 1000)
+            ends_by_s = time.monotonic() + allotted_ms / 1000
+            sequence = Sequence(self._next_id, request, on_response, ends_by_s, guide)
             self._next_id += 1
             self._unfinished[sequence.id] = sequence
             self._inbox.append(sequence)

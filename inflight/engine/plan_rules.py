@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
+from inflight.engine.own_part import PartError
 from inflight.engine.scheduler import Now, Plan, RequestView, Scheduler
-from inflight.errors import CourseError
 
 
-class SchedulerError(CourseError):
+class SchedulerError(PartError):
     """A scheduler failed, took too long, or asked for what cannot be done; the message names it and the rule."""
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from inflight.engine.config import SamplingConfig
 from inflight.errors import CourseError
+
+if TYPE_CHECKING:
+    from inflight.engine.grammar import Matcher
 
 
 @dataclass
@@ -21,11 +25,14 @@ class Sampler:
         Token that ends an answer.
     bad_words : list of list of int
         Token sequences that must not appear in the answer.
+    guide : Matcher, optional
+        What the answer must follow.
     """
 
     config: SamplingConfig
     end_id: int | None = None
     bad_words: list[list[int]] = field(default_factory=list)
+    guide: Matcher | None = None
 
     def __post_init__(self):
         self._random = np.random.default_rng(self.config.random_seed)
@@ -50,14 +57,16 @@ class Sampler:
                 logits = self._changed(np.array(logits, np.float64), prompt, answer)
         likeliest = int(logits.argmax())
         if logits[likeliest] == -np.inf:
-            raise CourseError("Every token is forbidden by bad_words_list and min_length: allow some.")
+            guide = "" if self.guide is None else ", the guide"
+            raise CourseError(f"Every token is forbidden by bad_words_list{guide} and min_length: allow some.")
         if not np.isfinite(logits[likeliest]):  # argmax finds NaN first
             advice = ": use smaller penalties" if self.config.has_penalties else ""
             raise CourseError(f"The logits contain {logits[likeliest]}, so no token can be chosen{advice}.")
         return likeliest if self.config.is_greedy else self._draw(np.asarray(logits))
 
     def _needs_change(self, answer: list[int]) -> bool:
-        return self.config.has_penalties or len(answer) < self.config.min_length or bool(self.bad_words)
+        is_short = len(answer) < self.config.min_length
+        return self.config.has_penalties or is_short or bool(self.bad_words) or self.guide is not None
 
     def _changed(self, logits: np.ndarray, prompt: list[int], answer: list[int]) -> np.ndarray:
         config = self.config
@@ -67,8 +76,12 @@ class Sampler:
         if answer:
             tokens, counts = np.unique(answer, return_counts=True)
             logits[tokens] -= config.presence_penalty + config.frequency_penalty * counts
+        if self.guide is not None:
+            self.guide.mask(answer, logits)
         if len(answer) < config.min_length and self.end_id is not None:
-            logits[self.end_id] = -np.inf
+            end, logits[self.end_id] = logits[self.end_id], -np.inf
+            if self.guide is not None and logits.max() == -np.inf:  # an answer that is complete ends
+                logits[self.end_id] = end
         for *beginning, last in self.bad_words:
             if not beginning or answer[-len(beginning) :] == beginning:
                 logits[last] = -np.inf

@@ -8,11 +8,15 @@ from __future__ import annotations
 import math
 from collections import abc
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from inflight.engine.config import BuildConfig, Chunk, Request, Response
 from inflight.engine.kv_cache import BlockManager
 from inflight.engine.sampling import Sampler
 from inflight.engine.scheduler import Now, Plan, RequestView
+
+if TYPE_CHECKING:
+    from inflight.engine.grammar import Matcher
 
 
 class Sequence:
@@ -26,6 +30,8 @@ class Sequence:
         Is given each of its responses.
     ends_by_s : float
         When its time is over, on the executor's clock.
+    guide : Matcher, optional
+        What its answer must follow.
     """
 
     def __init__(
@@ -34,12 +40,14 @@ class Sequence:
         request: Request,
         receive: Callable[[Response], None] = lambda response: None,
         ends_by_s: float = math.inf,
+        guide: Matcher | None = None,
     ):
         self.id = request_id
         self.request = request
         self.receive = receive
         self.ends_by_s = ends_by_s
-        self.sampler = Sampler(request.sampling, request.end_id, request.bad_words)
+        self.sampler = Sampler(request.sampling, request.end_id, request.bad_words, guide)
+        self.guide = guide
         self.tokens = list(request.input_ids)  # prompt and answer so far
         self.answer: list[int] = []
         self.log_probs: list[float] = []
@@ -57,10 +65,13 @@ class Sequence:
 
     def add(self, token: int) -> str | None:
         """Make `token` part of the answer, unless it is the end token; return why the answer ends now, or None."""
-        if token == self.request.end_id:
+        is_complete = self.guide is not None and self.guide.take(token)
+        if token == self.request.end_id or (self.guide is not None and token == self.guide.end_id):
             return "end_id"
         self.tokens.append(token)
         self.answer.append(token)
+        if is_complete:
+            return "end_id"
         if any(self.answer[-len(word) :] == word for word in self.request.stop_words):
             return "stop_words"
         return "length" if len(self.answer) >= self.request.request_output_len else None

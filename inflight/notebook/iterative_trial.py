@@ -1,7 +1,7 @@
 """An iterative model played as Triton would, without a server: what its clients hear, what it does, what it keeps.
 
     triton = Triton("model.py", Names("text", "ID", "START", "READY", "word"), places=4)
-    played = triton.play([Stream("a b c", wanted=3), Stream("one two", wanted=2, leaves_after=1)])
+    played = triton.play([PlayedStream("a b c", wanted=3), PlayedStream("one two", wanted=2, leaves_after=1)])
     played.calls, played.streams[0].pieces                  # 3, ["a", "b", "c"]
 
 It runs a `model.py` that others write, and leaves a stand-in for Triton's Python module behind: for a process of its
@@ -71,7 +71,7 @@ class Names:
 
 
 @dataclass(eq=False)
-class Stream:
+class PlayedStream:
     """A client and its sequence.
 
     Attributes
@@ -131,7 +131,7 @@ class Stream:
 class Request:
     """A stream's request in one call; one that is not ready keeps the place of a stream that is not there."""
 
-    def __init__(self, stream: Stream | None, names: Names):
+    def __init__(self, stream: PlayedStream | None, names: Names):
         self.stream, self.flags = stream, ALL
         self._inputs = {
             names.text: np.array([[stream.text.encode("utf-8") if stream else b""]], object),
@@ -148,7 +148,7 @@ class Request:
     def parameters(self) -> str:
         return json.dumps(self.stream.parameters if self.stream else {})
 
-    def get_response_sender(self) -> Stream | None:
+    def get_response_sender(self) -> PlayedStream | None:
         return self.stream
 
     def set_release_flags(self, flags: int) -> None:
@@ -181,7 +181,7 @@ class Played:
 
     Attributes
     ----------
-    streams : list of Stream
+    streams : list of PlayedStream
         With what they were sent.
     calls : int
         Of `execute`.
@@ -195,7 +195,7 @@ class Played:
         See `Triton.growth`, where that was counted.
     """
 
-    streams: list[Stream]
+    streams: list[PlayedStream]
     calls: int = 0
     num_without: int = 0
     num_together: int = 0
@@ -232,7 +232,7 @@ class Triton:
         values = {name: {"string_value": value} for name, value in parameters.items()}
         self._model.initialize({"model_config": json.dumps({"parameters": values})})
 
-    def play(self, streams: Sequence[Stream]) -> Played:
+    def play(self, streams: Sequence[PlayedStream]) -> Played:
         """Call the model's `execute` until all streams are over; the same may be played again.
 
         Raises
@@ -243,8 +243,8 @@ class Triton:
         played = Played([replace(stream) for stream in streams])
         for stream in played.streams:
             stream.number, stream.output = next(self._numbers), self._names.output
-        waiting: list[Stream] = list(played.streams)
-        seats: list[Stream | None] = [None] * self._places
+        waiting: list[PlayedStream] = list(played.streams)
+        seats: list[PlayedStream | None] = [None] * self._places
         moment = num_silent = 0
         while waiting or any(seats):
             moment += 1
@@ -269,7 +269,7 @@ class Triton:
                 raise CourseError(f"{number} streams are in the batch, and none gets a {piece} any more.")
         return played
 
-    def _after(self, request: Request, played: Played) -> Stream | None:
+    def _after(self, request: Request, played: Played) -> PlayedStream | None:
         """Who has the place of this request in the next call."""
         stream = request.stream
         if stream is None:
@@ -297,7 +297,7 @@ class Triton:
         stream.is_late = stream.is_late and not stream.has_left
         return stream
 
-    def growth(self, streams: Sequence[Stream]) -> int:
+    def growth(self, streams: Sequence[PlayedStream]) -> int:
         """By how much what the model keeps grows while it serves these streams once more; see `_kept`."""
         before = _kept(self._model)
         self.play(streams)

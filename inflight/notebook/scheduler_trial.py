@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inflight.engine.plan_rules import SchedulerError
+from inflight.engine.own_part import PartError
 from inflight.engine.play import Trial
 from inflight.engine.scheduler import Now, Plan, Scheduler, tokens_to_compute
 
@@ -93,7 +93,7 @@ def counted(scheduler: Scheduler, trials: Sequence[Trial]) -> Counts:
     ------
     NotImplementedError
         It starts nobody at all.
-    SchedulerError
+    PartError
         It breaks a rule, fails, or does not come to an end.
     """
     counts, latencies = Counts(), []
@@ -101,7 +101,7 @@ def counted(scheduler: Scheduler, trials: Sequence[Trial]) -> Counts:
     for trial in trials:
         try:
             iterations = list(trial.play(watched))
-        except SchedulerError as error:
+        except PartError as error:
             if "computed nothing" in str(error) and not watched.has_admitted:
                 raise NotImplementedError from error
             raise

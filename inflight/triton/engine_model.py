@@ -146,7 +146,8 @@ class EngineModel:
             if values is None:
                 continue
             if kind == "STRING":
-                asked[asks] = python_model.texts(request, name, name)
+                texts = python_model.texts(request, name, name)
+                asked[asks] = texts[row] if dims == [1] else texts
             elif dims == [1]:
                 asked[asks] = values.reshape(-1)[row].item()
             else:

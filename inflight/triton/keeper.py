@@ -37,7 +37,10 @@ GRACE_S = 4  # for the requests of a server whose starter is gone
 LOG, RECORD = "triton.log", "record.json"  # in the server's folder
 TRACEBACK_LINES = 500  # of all threads of a model
 # File and line of a learner's scheduler that did not return, in what Python's `faulthandler` writes before it ends it.
-HUNG = re.compile(r'^Timeout \(.*?File "([^"]+)", line (\d+) in \S+\n +File "[^"]*own_scheduler.py"', re.M | re.S)
+HUNG = re.compile(
+    r'^Timeout \(.*?File "([^"]+)", line (\d+) in \S+\n +File "[^"]*(?:own_part|own_scheduler|grammar)\.py"',
+    re.M | re.S,
+)
 SHM = Path("/dev/shm")
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # only its input ends it: cleaning up is never cut short
 PR_SET_PDEATHSIG = 1

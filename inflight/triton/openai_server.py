@@ -38,10 +38,11 @@ from starlette.requests import ClientDisconnect
 from tritonclient.utils import InferenceServerException
 
 from inflight.checkpoint.tokenizer import load_tokenizer
-from inflight.engine.config import SamplingConfig
+from inflight.engine.config import Guide, SamplingConfig
 from inflight.engine.folder import read
 from inflight.errors import CourseError
 from inflight.triton.client import Client, Refused, course_error, tensors
+from inflight.triton.openai_tools import MOST_TOOLS, Call, NamedTool, ResponseFormat, StructuredOutputs, Tool, Tools
 from inflight.triton.request import ENGINE, OPENAI, arrays_for, fields, is_llmapi
 from inflight.triton.text import Detokenizer
 
@@ -98,8 +99,10 @@ class Message(BaseModel):
         if content is None and not (self.role == "assistant" and self.tool_calls):
             raise OpenAIError(f"A message of the role {self.role} has no content: give it a text.", "messages")
         text = "".join(part.text for part in content) if isinstance(content, list) else content or ""
+        if self.tool_calls and not text:  # as the model itself wrote them
+            text = "\n".join(json.dumps(call.get("function")) for call in self.tool_calls)
         role = "system" if self.role == "developer" else self.role
-        return {**self.model_dump(exclude_none=True), "role": role, "content": text}
+        return {**self.model_dump(exclude_none=True, exclude={"tool_calls"}), "role": role, "content": text}
 
 
 # How tokens are chosen, as the table of fields has it.
@@ -122,6 +125,8 @@ class Body(Sampling):
     max_tokens: int | None = Field(None, ge=1, validation_alias=AliasChoices("max_completion_tokens", "max_tokens"))
     stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] = Field(default_factory=list)
     ignore_eos: bool = False
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
 
 
 class CompletionBody(Body):
@@ -130,6 +135,8 @@ class CompletionBody(Body):
 
 class ChatBody(Body):
     messages: list[Message] = Field(min_length=1)
+    tools: list[Tool] = Field(default_factory=list, max_length=MOST_TOOLS)
+    tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
 
 
 class Completion:
@@ -151,6 +158,7 @@ class Completion:
         except ValidationError as error:
             raise _invalid(error) from None
         check_model(self.body.model)
+        self._tools, self._guide_is = self._wanted_tools(), ""
         try:
             self._ids = self._tokens()
             self._check_length(len(self._ids), engine.limits.max_input_len, "tokens")
@@ -168,6 +176,8 @@ class Completion:
         tokenizer, most = self._engine.tokenizer, self._engine.most_characters
         if isinstance(self.body, ChatBody):
             messages = [message.for_template() for message in self.body.messages]
+            if self._tools:
+                messages = self._tools.tell(messages)
             self._check_length(sum(len(message["content"]) for message in messages), most, "characters")
             return tokenizer.encode_chat(messages)
         prompt: Any = self.body.prompt
@@ -181,6 +191,24 @@ class Completion:
         if not all(0 <= token < tokenizer.vocab_size for token in prompt):
             raise OpenAIError(f"A token is an id from 0 to {tokenizer.vocab_size - 1}.", "prompt")
         return prompt
+
+    def _wanted_tools(self) -> Tools:
+        body = self.body if isinstance(self.body, ChatBody) else None
+        try:
+            return Tools(body.tools, body.tool_choice) if body else Tools([], None)
+        except ValueError as error:
+            raise OpenAIError(f"tool_choice: {error}.", "tool_choice") from None
+
+    def _guide(self) -> Guide | None:
+        """What the answer must follow."""
+        wanted = {name: getattr(self.body, name) for name in ("response_format", "structured_outputs")}
+        guides = {name: asked.guide() for name, asked in wanted.items() if asked is not None}
+        guides |= {"tools": self._tools.guide()} if self._tools else {}
+        found = {name: guide for name, guide in guides.items() if guide is not None}
+        if len(found) > 1:
+            raise OpenAIError(f"{' and '.join(found)} each say what the answer must be: leave out one.", [*found][1])
+        self._guide_is, guide = next(iter(found.items()), ("", None))
+        return guide
 
     def _check_length(self, length: int, most: int, of_what: str) -> None:
         if length > most:
@@ -203,6 +231,8 @@ class Completion:
         inputs = {"input_ids": self._ids, "input_lengths": len(self._ids), "max_tokens": self._max_tokens}
         if self._engine.tokenizer.end_id is not None and not self.body.ignore_eos:
             inputs["end_id"] = self._engine.tokenizer.end_id
+        if guide := self._guide():
+            inputs |= {"guided_decoding_guide_type": guide.kind, "guided_decoding_guide": guide.text}
         return {**inputs, "stream": True, **{SAMPLING[name].name: value for name, value in given.items()}}
 
     async def _pieces(self) -> AsyncIterator[tuple[str, str | None, int]]:
@@ -226,7 +256,8 @@ class Completion:
             meant, status, code = course_error(error, self._engine.url), 503, None
             if isinstance(meant, Refused):
                 status, code = next((told for why, told in CAUSES.items() if re.search(why, str(meant))), (400, None))
-            raise OpenAIError(str(meant), self._prompt if code == TOO_LONG else None, status, code) from None
+            param = self._prompt if code == TOO_LONG else self._guide_is if "The guide" in str(meant) else None
+            raise OpenAIError(str(meant), param, status, code) from None
         except asyncio.CancelledError:
             if not self._engine.is_ending:  # the client has gone
                 raise
@@ -239,7 +270,14 @@ class Completion:
         """The answer in one piece."""
         pieces = [piece async for piece in self._pieces()]
         said, (_, reason, number) = "".join(piece for piece, _, _ in pieces), pieces[-1]
-        content = {"message": {"role": "assistant", "content": said}} if self._is_chat else {"text": said}
+        content: dict[str, Any] = (
+            {"message": {"role": "assistant", "content": said}} if self._is_chat else {"text": said}
+        )
+        if self._tools and (call := Call()):
+            arguments = call.add(said)
+            if call.is_one:
+                content["message"] |= {"content": None, "tool_calls": [_tool_call(call, arguments)]}
+                reason = "tool_calls" if reason == "stop" else reason
         choice = {"index": 0, **content, "logprobs": None, "finish_reason": reason}
         return {**self._head, "choices": [choice], "usage": self._usage(number)}
 
@@ -248,7 +286,9 @@ class Completion:
         wants_usage, number, has_begun = self.body.stream_options.get("include_usage"), 0, False
         rest = {"usage": None} if wants_usage else {}
 
-        def chunk(delta: dict[str, str], reason: str | None = None) -> str:
+        call = Call() if self._tools else None
+
+        def chunk(delta: dict[str, Any], reason: str | None = None) -> str:
             content = {"delta": delta} if self._is_chat else {"text": delta.get("content", "")}
             choice = {"index": 0, **content, "logprobs": None, "finish_reason": reason}
             return _event({**self._head, "choices": [choice], **rest})
@@ -258,10 +298,14 @@ class Completion:
                 if self._is_chat and not has_begun:
                     yield chunk({"role": "assistant", "content": ""})
                 has_begun, number = True, so_far
-                if piece:
+                if call and call.is_one is not False:
+                    was_named, arguments = call.name, call.add(piece)
+                    if call.name and (arguments or not was_named):
+                        yield chunk({"tool_calls": [_tool_call(call, arguments, is_first=not was_named)]})
+                if piece and not (call and call.is_one):
                     yield chunk({"content": piece})
                 if reason:
-                    yield chunk({}, reason)
+                    yield chunk({}, "tool_calls" if call and call.is_one and reason == "stop" else reason)
             if wants_usage:
                 yield _event({**self._head, "choices": [], "usage": self._usage(number)})
         except OpenAIError as error:
@@ -273,6 +317,14 @@ class Completion:
     def _usage(self, number: int) -> dict[str, int]:
         prompt = len(self._ids)
         return {"prompt_tokens": prompt, "completion_tokens": number, "total_tokens": prompt + number}
+
+
+def _tool_call(call: Call, arguments: str, is_first: bool = True) -> dict[str, Any]:
+    """A call as an answer has it or, in a stream, a piece of it, of which only the first says whose it is."""
+    if not is_first:
+        return {"index": 0, "function": {"arguments": arguments}}
+    function = {"name": call.name, "arguments": arguments}
+    return {"index": 0, "id": call.id, "type": "function", "function": function}
 
 
 def check_model(name: str) -> None:

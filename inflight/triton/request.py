@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from inflight.engine.config import Request, SamplingConfig
+from inflight.engine.config import Guide, Request, SamplingConfig
 from inflight.errors import CourseError, did_you_mean
 from inflight.triton.repository.layout import BASELINE, DEFAULT_CONTRACT, LLMAPI, OLDEST_CONTRACT
 
@@ -39,8 +39,6 @@ _ASKS_NOTHING: dict[str, Callable[[np.ndarray], bool]] = {
     "0 or 1": lambda values: bool(((values == 0) | (values == 1)).all()),
     "at most 1": lambda values: bool((values <= 1).all()),
     "of one token at most": lambda values: values.size <= len(values),  # of each prompt
-    '"none" or "auto"': lambda values: all(value in ("none", "auto") for value in values),
-    '{"type": "text"}': lambda values: all(value == {"type": "text"} for value in values),
 }
 
 
@@ -56,8 +54,9 @@ class Field:
         Type, shape, and "?" where it is optional, such as "INT32 [1]?". After " | " stands its form in the contract of
         0.5, where that is another one; nothing stands there where 0.5 has no such field.
     asks : str
-        What of the engine's `Request` it is: a field's name, or "sampling." and that of one of `SamplingConfig`; else
-        what a model does itself under that name. Blank: it is taken, and nothing comes of it.
+        What of the engine's `Request` it is: a field's name, or "sampling." or "guide." and that of one of
+        `SamplingConfig` or `Guide`; else what a model does itself under that name. Blank: it is taken, and nothing
+        comes of it.
     places : dict
         Whose name it is (`ENSEMBLE`, `ENGINE`, `LLMAPI`, `OPENAI`, ...) -> the name there, and behind it, after a
         blank, its form where that is another one.
@@ -117,7 +116,6 @@ _NO_TUNING = "this engine has no prompt tuning. Put it all into the text."
 _NO_LORA = "this engine has no LoRA. Merge the adapter into the checkpoint, and build an engine of that."
 _NO_ENCODER = "this engine's models have no encoder. Put all text into text_input."
 _NO_DRAFTS = "this engine does not check drafts of others. Leave the draft out."
-_NO_GUIDE = "this engine does not guide its answers. Ask for the form in the text."
 _TOP_P_STAYS = "top_p is the same for the whole answer. Leave it out."
 _LIKELIEST = "this model always takes the likeliest token. Ask the ensemble."
 
@@ -158,6 +156,13 @@ FIELDS: tuple[Field, ...] = (
     # The same two, as later releases call them.
     _row("min_tokens", "INT32 [1]?", "sampling.min_length"),
     _row("seed", "UINT64 [1]?", "sampling.random_seed"),
+    # What form the answer must have. OpenAI's protocol says it in several ways, which its server turns into these two.
+    _row("guided_decoding_guide_type", "STRING [1]? |", "guide.kind"),
+    _row("guided_decoding_guide", "STRING [1]? |", "guide.text"),
+    _row("response_format", "", "guide", openai="response_format"),
+    _row("structured_outputs", "", "guide", openai="structured_outputs"),
+    _row("tools", "", "guide", openai="tools"),
+    _row("tool_choice", "", "guide", openai="tool_choice"),
     # How the answer comes, and whether another request is to end.
     _row("stream", "BOOL [1]?", "streaming", tensorrt_llm="streaming", llmapi="streaming", openai="stream"),
     _row("stop", "BOOL [1]?", "stop", ensemble="", tensorrt_llm="stop", llmapi="stop"),
@@ -215,20 +220,14 @@ FIELDS: tuple[Field, ...] = (
     _foreign("lookahead_window_size", "INT32 [1]? |", "left out", _NO_DRAFTS, ensemble=""),
     _foreign("lookahead_ngram_size", "INT32 [1]? |", "left out", _NO_DRAFTS, ensemble=""),
     _foreign("lookahead_verification_set_size", "INT32 [1]? |", "left out", _NO_DRAFTS, ensemble=""),
-    _foreign("guided_decoding_guide_type", "STRING [1]? |", "left out", _NO_GUIDE),
-    _foreign("guided_decoding_guide", "STRING [1]? |", "left out", _NO_GUIDE),
-    _foreign("response_format", "", '{"type": "text"}', _NO_GUIDE, openai="response_format"),
-    _foreign("structured_outputs", "", "left out", _NO_GUIDE, openai="structured_outputs"),
-    _foreign("tools", "", "left out", "this engine calls no tools. Leave them out.", openai="tools"),
-    _foreign("tool_choice", "", '"none" or "auto"', "this engine calls no tools. Leave it out.", openai="tool_choice"),
     _foreign("echo", "BOOL [1]?", "false", "answers come without their prompt. Leave it out.", openai="echo"),
     _foreign("suffix", "STRING [1]?", "left out", "an answer follows its prompt. Leave it out.", openai="suffix"),
     _foreign("store", "BOOL [1]?", "false", "nothing is kept here. Leave it out.", openai="store"),
     *(
         _foreign(name, "", "left out", why, openai=name)
         for why, names in (
-            ("this engine calls no tools. Leave it out.", ("functions",)),
-            (_NO_GUIDE, ("guided_json", "guided_regex", "guided_choice", "guided_grammar")),
+            ("its name is tools.", ("functions",)),
+            ("its name is structured_outputs.", ("guided_json", "guided_regex", "guided_choice", "guided_grammar")),
             ("stop takes texts alone. Leave it out.", ("stop_token_ids", "include_stop_str_in_output")),
             (_AS_THEY_ARE, ("bad_words", "allowed_token_ids")),
             ("this engine decodes one beam. Leave it out.", ("use_beam_search",)),
@@ -274,9 +273,14 @@ def engine_request(asked: dict[str, Any]) -> Request:
         A value is none that it may have.
     """
     given = {name: value for name, value in asked.items() if value is not None}
-    prefix = "sampling."
-    sampling = {name.removeprefix(prefix): given.pop(name) for name in list(given) if name.startswith(prefix)}
-    return Request(**given, sampling=SamplingConfig(**sampling))
+
+    def taken(prefix: str) -> dict[str, Any]:
+        return {name.removeprefix(prefix): given.pop(name) for name in list(given) if name.startswith(prefix)}
+
+    sampling, guide = SamplingConfig(**taken("sampling.")), taken("guide.")
+    if guide.get("text") and not guide.get("kind"):
+        raise CourseError("guided_decoding_guide comes without its guided_decoding_guide_type: say what it is.")
+    return Request(**given, sampling=sampling, guide=Guide(**guide) if guide.get("kind") else None)
 
 
 # As a client writes it ------------------------------------------------------------------------------------------------

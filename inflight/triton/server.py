@@ -342,7 +342,7 @@ class Server:
 def _sentence(reason: str) -> str:
     """Triton's reason without the traceback that Python models add: the sentence of a CourseError if there is one."""
     for line in reason.splitlines():
-        if told := re.search(r"(?:CourseError|SchedulerError): (.*)", line):
+        if told := re.search(r"(?:CourseError|PartError|SchedulerError): (.*)", line):
             return told[1].strip()
     return " ".join(reason.partition("\n\nAt:")[0].split())
 

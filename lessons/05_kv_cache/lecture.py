@@ -7,6 +7,9 @@
 # - **count** what a small KV cache costs: requests that wait, requests that are paused, tokens computed twice;
 # - **protect** readers from a long prompt, and **share** the KV cache of what all prompts begin with.
 #
+# **What you will use elsewhere:** the arithmetic of blocks, and the questions that decide between waiting and pausing, are
+# the same in TensorRT-LLM and vLLM. *Elsewhere* has their names, and what they do differently today.
+#
 # You need lesson 04: slots, iterations, in-flight batching. Engines, repository and server are made here. A line under
 # `# your line:` is for you: delete it, write it yourself, and compare with what is folded below.
 #
@@ -278,7 +281,8 @@ print(summary)
 # %% [markdown]
 # Above, four requests run, and the other four wait until they have finished. Below, all eight start, and their prompts
 # fill the cache. Whenever running requests need a block and none is free, the youngest is paused. An orange edge is a
-# paused request that comes back: all of its blocks are computed again in that iteration.
+# paused request that comes back: its prompt and its answer so far are computed again in that iteration, and everybody who
+# runs waits for the end of it.
 #
 # ## The price of a pause
 #
@@ -489,10 +493,10 @@ charts.show(figure, summary)
 print(summary)
 
 # %% [markdown]
-# One reader stands for all: they get their tokens in the same iterations. No work is saved. The prompt is computed in parts,
-# and the readers get a token after each part. Smaller parts hurt the readers less. For the sender of the prompt it
-# depends on the hardware: each part brings the cost of one more iteration, and on a GPU parts that are too small leave
-# it idle.
+# One reader stands for all: they get their tokens in the same iterations. The raised points in the lower panel are the
+# iterations that compute a part of the prompt. No work is saved, but the readers get a token after each part, so none of
+# their waits is as long as the whole prompt. What it does to the sender's first token, one run of each cannot tell: parts
+# go through the weights once each, and share that with the readers. On a GPU, parts that are too small leave it idle.
 #
 # ## One system prompt, many users
 #
@@ -555,12 +559,44 @@ assert reused == found
 #
 # | | TensorRT-LLM with engines, and here | TensorRT-LLM today (`llmapi`) | vLLM |
 # |---|---|---|---|
-# | Policy | <code>batch_scheduler_<wbr>policy</code> | <code>capacity_scheduler_<wbr>policy</code> | always pauses ("preemption by recomputation") |
+# | Policy | <code>batch_scheduler_<wbr>policy</code> | <code>capacity_scheduler_<wbr>policy</code> | none: it pauses (*preempts*), and computes again |
 # | Size of the cache | <code>max_tokens_in_<wbr>paged_kv_cache</code>, <code>kv_cache_free_<wbr>gpu_mem_fraction</code>; the smaller wins | `max_tokens`, <code>free_gpu_<wbr>memory_fraction</code> | <code>--gpu-memory-<wbr>utilization</code> |
 # | Tokens in an iteration | `max_num_tokens`, when building | `max_num_tokens` | <code>--max-num-<wbr>batched-tokens</code> |
 # | Prompts in parts | <code>enable_chunked_<wbr>context</code> | <code>enable_chunked_<wbr>prefill</code> | on by default |
 # | Reuse | <code>enable_kv_<wbr>cache_reuse</code>: off by default up to 0.18 | <code>enable_block_<wbr>reuse</code>: on by default | on by default |
 # | Tokens in a block | <code>tokens_per_block</code>: here 32; by default 64 in 0.18 | by default 32 | `--block-size` |
+#
+# **Pauses in TensorRT-LLM today.** Which manager of the cache you get depends on the model
+# ([`use_kv_cache_manager_v2: auto`](https://github.com/NVIDIA/TensorRT-LLM/blob/0076e9390e1ed11515f149eec356f5a03f4a00d8/docs/source/features/kvcache.md)).
+# The new one, V2, has no `guaranteed_no_evict`: its scheduler
+# [takes `MAX_UTILIZATION` whatever you ask for](https://github.com/NVIDIA/TensorRT-LLM/pull/17974). It *suspends* a request,
+# and keeps [room in the memory of the host](https://github.com/NVIDIA/TensorRT-LLM/pull/13693) to resume it
+# from. How much a policy can matter: with version 1.2.1 and too small a cache, a 70B model on an H200 made
+# [40.6 % fewer tokens a second](https://github.com/NVIDIA/TensorRT-LLM/issues/16827) under `MAX_UTILIZATION` than under
+# `GUARANTEED_NO_EVICT`, and its P99 of TPOT was 9.1 times as long.
+#
+# **Pauses in vLLM today.** vLLM does not promise blocks for the answer. It admits a request when its
+# [whole prompt](https://github.com/vllm-project/vllm/pull/37307) fits, not only the first part
+# (`scheduler_reserve_full_isl`). A `watermark` keeps a share of the blocks free when requests are admitted; it is off by
+# default. In [its author's measurement](https://github.com/vllm-project/vllm/pull/44594), on a nearly full cache, 5 % free
+# blocks brought 1,065 pauses down to 187 and raised the tokens a second by 5 %. The lab's 5.4 has you find such a reserve.
+#
+# **Order of eviction.** Blocks kept for reuse are given away when a request needs them. TensorRT-LLM takes those of the
+# lowest priority first, and among these the
+# [least recently used](https://nvidia.github.io/TensorRT-LLM/1.4.0rc1/features/kvcache.html); a request may set the
+# priority of its prompt's tokens. vLLM takes the least recently used, of one request
+# [the last blocks first](https://docs.vllm.ai/en/latest/design/prefix_caching/): a beginning is useful to more prompts than
+# an end.
+#
+# **Offload to the host.** TensorRT-LLM can copy evicted blocks to
+# [the host's memory](https://nvidia.github.io/TensorRT-LLM/1.4.0rc1/features/kvcache.html) (`host_cache_size`), from where
+# they can still be reused; vLLM has [`OffloadingConnector`](https://docs.vllm.ai/en/latest/api/vllm/v1/kv_offload/). It pays
+# when copying a block is quicker than computing it.
+#
+# **FP8 cache.** A number of the cache takes one byte in place of two, so twice as many tokens fit:
+# `dtype: fp8` of `kv_cache_config`, in vLLM
+# [`--kv-cache-dtype fp8`](https://docs.vllm.ai/en/latest/features/quantization/quantized_kvcache/). Measure the quality with
+# your own texts: the scales are 1 unless somebody calibrated them. That is lesson 01's comparison of builds.
 #
 # [The page for a lab GPU](../assets/lab-gpu/README.md) has the commands. What to know there:
 #
@@ -568,10 +604,6 @@ assert reused == found
 #   `max_tokens_in_paged_kv_cache`, at no less than the engine's `max_seq_len`.
 # - In `/metrics`, `paused_requests` counts the requests paused *in this iteration*. Later they count as `waiting`.
 # - With engines, chunked context and reuse need `--use_paged_context_fmha enable` when building.
-# - Up to 0.11 the engine backend fell back to `guaranteed_no_evict` when the model was decoupled; in the later of these
-#   releases only without `enable_chunked_context`. Since 0.12, `max_utilization` and `decoupled_mode` go together.
-# - `guaranteed_completion`, which old tutorials name, is the name that `guaranteed_no_evict` had in 0.5. Later releases
-#   warn and take their default; this engine takes it for what was meant.
 #
 # ## What breaks
 #

@@ -9,8 +9,8 @@ import pytest
 from inflight.engine.config import BuildConfig, ExecutorConfig, Request
 from inflight.engine.executor import Executor
 from inflight.engine.fake_model import FakeModel
+from inflight.engine.own_part import PartError
 from inflight.engine.own_scheduler import OwnScheduler, accepted
-from inflight.engine.plan_rules import SchedulerError
 from inflight.errors import CourseError
 from tests.engines import SMALL_VOCAB, fake_answer
 
@@ -93,7 +93,7 @@ FAULTS = {
 def test_a_fault_is_told_with_file_line_and_rule_before_it_serves(write, fault):
     text, sentence = FAULTS[fault]
     path = write(text)
-    with pytest.raises(SchedulerError, match=rf"^my_scheduler\.py.*{sentence}.*\.$"):
+    with pytest.raises(PartError, match=rf"^my_scheduler\.py.*{sentence}.*\.$"):
         accepted(config(path), LIMITS)
 
 
@@ -101,8 +101,9 @@ def test_a_fault_is_told_with_file_line_and_rule_before_it_serves(write, fault):
 def test_one_that_does_not_return_ends_its_process_after_a_traceback(write, text):
     path = write(text)
     script = f"""
+import inflight.engine.own_part as own_part
 import inflight.engine.own_scheduler as own_scheduler
-own_scheduler.LONGEST_S = 2
+own_part.LONGEST_S = 2
 own_scheduler.accepted({config(str(path))!r}, {LIMITS!r}, traceback_to=2)
 """
     names = "from inflight.engine.config import BuildConfig, ExecutorConfig"

@@ -61,7 +61,7 @@ def slow(row: Answer) -> bool:
     return any(mark.name == "slow" for mark in row.marks)
 
 
-@pytest.mark.parametrize("exercise", budget_params())
+@pytest.mark.parametrize("exercise", list(budget_params()))
 def test_a_budget_has_an_answer_just_inside_and_one_just_outside(exercise, request, tmp_path_factory):
     """Just: by one, where it counts, or by two per cent."""
     inside: dict[str, float] = {}

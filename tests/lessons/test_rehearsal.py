@@ -11,14 +11,14 @@ from inflight.engine.play import Trial
 from inflight.engine.play import TrialRequest as Lengths
 from inflight.engine.scheduler import built_in
 from inflight.errors import CourseError
-from inflight.lessons.capstone.rehearsal import Prices, TimedRequest, prices_in, rehearse
+from inflight.lessons.capstone.rehearsal import Prices, TokenRequest, prices_in, rehearse
 
 BUILD = BuildConfig(max_batch_size=4, max_input_len=96, max_seq_len=160, max_num_tokens=256)
 ONE_EACH = Prices(iteration_ms=1000, answer_ms=0, prompt_token_ms=0)  # a second an iteration
 
 
 def burst(lengths, at_s=0.0):
-    return [TimedRequest([number + 1] * prompt, answer, at_s) for number, (prompt, answer) in enumerate(lengths)]
+    return [TokenRequest([number + 1] * prompt, answer, at_s) for number, (prompt, answer) in enumerate(lengths)]
 
 
 @pytest.mark.parametrize("policy", ["guaranteed_no_evict", "max_utilization"])
@@ -35,17 +35,17 @@ def test_as_many_iterations_as_the_engine_takes_for_the_same_burst(policy, seed)
 
 def test_times_are_the_prices_of_the_iterations_since_the_request_was_due():
     prices = Prices(iteration_ms=10, answer_ms=2, prompt_token_ms=1)
-    row = rehearse([TimedRequest([1] * 40, 3, 5.0)], BUILD, ExecutorConfig(), prices).iloc[0]
+    row = rehearse([TokenRequest([1] * 40, 3, 5.0)], BUILD, ExecutorConfig(), prices).iloc[0]
     assert row["ttft_ms"] == pytest.approx(10 + 40) and row["itl_ms"] == pytest.approx(12)
     assert row["first_s"] == pytest.approx(5.05) and row["error"] == ""
-    slower = rehearse([TimedRequest([1] * 40, 3, 5.0)], BUILD, ExecutorConfig(), prices.times(2)).iloc[0]
+    slower = rehearse([TokenRequest([1] * 40, 3, 5.0)], BUILD, ExecutorConfig(), prices.times(2)).iloc[0]
     assert slower["latency_ms"] == pytest.approx(2 * row["latency_ms"])
     assert rehearse([], BUILD, ExecutorConfig(), prices).empty
 
 
 def test_what_two_prompts_begin_with_is_computed_once_with_reuse():
     shared = [7] * 64
-    asked = [TimedRequest([*shared, 1, 2], 1, 0.0), TimedRequest([*shared, 3, 4], 1, 9.0)]
+    asked = [TokenRequest([*shared, 1, 2], 1, 0.0), TokenRequest([*shared, 3, 4], 1, 9.0)]
     prices = Prices(0, 0, 1)
     ways = {reuse: rehearse(asked, BUILD, ExecutorConfig(enable_kv_cache_reuse=reuse), prices) for reuse in (0, 1)}
     assert [round(run["ttft_ms"].iloc[1]) for run in ways.values()] == [66, 2]

@@ -279,8 +279,6 @@ def part(**content):
         (CHAT, part(type="image_url", image_url={"url": "data:"}), 400, "messages", None),
         (CHAT, part(type="text", text=None), 400, "messages", None),
         (CHAT, {"messages": FRANCE, "tools": [{"type": "function"}]}, 400, "tools", None),
-        (CHAT, {"messages": FRANCE, "tool_choice": "required"}, 400, "tool_choice", None),
-        (CHAT, {"messages": FRANCE, "response_format": {"type": "json_object"}}, 400, "response_format", None),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from inflight.engine.config import Request, SamplingConfig
+from inflight.engine.config import Guide, Request, SamplingConfig
 from inflight.errors import CourseError
 from inflight.triton.request import FIELDS, OPENAI, engine_request, fields
 
@@ -15,6 +15,7 @@ OF_ADAPTERS = {"input_lengths", "stop", "exclude_input_in_output", "finish_reaso
 def test_what_a_field_asks_for_is_the_engines_or_a_models_own():
     known = {field.name for field in dataclasses.fields(Request)} | OF_ADAPTERS
     known |= {f"sampling.{field.name}" for field in dataclasses.fields(SamplingConfig)}
+    known |= {f"guide.{field.name}" for field in dataclasses.fields(Guide)}
     assert {field.asks for field in FIELDS} - {""} <= known
 
 

@@ -67,7 +67,7 @@ def prices_in(log: pd.DataFrame) -> Prices:
 
 
 @dataclass(frozen=True)
-class TimedRequest:
+class TokenRequest:
     """One request: token ids of its prompt, tokens of its answer, and when it comes, in seconds."""
 
     input_ids: list[int]
@@ -76,7 +76,7 @@ class TimedRequest:
 
 
 def rehearse(
-    asked: Several[TimedRequest], build: BuildConfig, config: ExecutorConfig, prices: Prices, allotted_ms: float = 0
+    asked: Several[TokenRequest], build: BuildConfig, config: ExecutorConfig, prices: Prices, allotted_ms: float = 0
 ) -> pd.DataFrame:
     """Play a run to its end.
 
@@ -134,7 +134,7 @@ def rehearse(
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _row(number: int, asked: TimedRequest, tokens_at_s: list[float], failed: tuple[str, float] | None) -> dict:
+def _row(number: int, asked: TokenRequest, tokens_at_s: list[float], failed: tuple[str, float] | None) -> dict:
     row = {"request": number, "due_s": asked.at_s, "sent_s": asked.at_s, "input_len": len(asked.input_ids)}
     row |= {"max_tokens": asked.max_tokens, "output_len": 0, "error": ""}
     if failed:

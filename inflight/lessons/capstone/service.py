@@ -278,7 +278,7 @@ def rehearse(settings: Settings, brief: Brief, seeds: Sequence[int], number: int
     for seed in seeds:
         texts, input_ids = requests(brief, seed, number), _token_ids(tokenizer(), seed, number)
         asked = [
-            rehearsal.TimedRequest(ids, text.max_tokens, text.at_s) for ids, text in zip(input_ids, texts, strict=True)
+            rehearsal.TokenRequest(ids, text.max_tokens, text.at_s) for ids, text in zip(input_ids, texts, strict=True)
         ]
         played = rehearsal.rehearse(asked, build, config, brief.prices, chosen.allotted_time_ms)
         tables.append(played.assign(seed=seed))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.models import gpt2_network
-from inflight.notebook.iterative_trial import Names, Stream, Triton
+from inflight.notebook.iterative_trial import Names, PlayedStream, Triton
 from inflight.paths import ASSETS
 
 CHECKPOINT = ASSETS / "checkpoints" / "course-gpt2"
@@ -42,7 +42,7 @@ class Computed:
     grown: int = 0
 
 
-def with_model(path: str | Path, streams: Sequence[Stream], places: int) -> Computed:
+def with_model(path: str | Path, streams: Sequence[PlayedStream], places: int) -> Computed:
     """The answers of the model in a file; what it raises, and what `Triton` does, comes through."""
     import torch
 
@@ -64,7 +64,7 @@ def with_model(path: str | Path, streams: Sequence[Stream], places: int) -> Comp
     return result
 
 
-def without_a_cache(streams: Sequence[Stream]) -> Computed:
+def without_a_cache(streams: Sequence[PlayedStream]) -> Computed:
     """The answers, each text alone and whole at every pass, and the tokens that this computes."""
     from torch.nn.functional import scaled_dot_product_attention
 

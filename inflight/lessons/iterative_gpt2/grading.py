@@ -18,7 +18,7 @@ from inflight.lessons.iterative_gpt2 import gpt2_trial
 from inflight.lessons.iterative_gpt2.log import executions, passes
 from inflight.notebook.checks import grades
 from inflight.notebook.findings import NOT_YET, Case, Compared, Finding, Measured, asked
-from inflight.notebook.iterative_trial import Stream
+from inflight.notebook.iterative_trial import PlayedStream
 from inflight.notebook.parts import COURSES_OWN, PARTS
 from inflight.triton import repository
 from inflight.triton.server import Server
@@ -205,14 +205,14 @@ def _few_slots_many_readers(path: str, choose: random.Random) -> Finding:
     ]
 
 
-def _streams(choose: random.Random) -> list[Stream]:
+def _streams(choose: random.Random) -> list[PlayedStream]:
     """Prompts of many lengths. Five clients leave early, one more than there are slots, and one while it waits."""
     streams = []
     for number, leaves in enumerate([True] * 5 + [False] * 6):
         words = [choose.choice(BEGINNINGS), *choose.choices(REST, k=choose.randint(0, 4))]
         max_tokens = choose.randint(6, 14)
         streams.append(
-            Stream(
+            PlayedStream(
                 " ".join(words),
                 max_tokens,
                 arrives=1 + number // 2,

@@ -10,7 +10,7 @@ from functools import partial
 from inflight.lessons.sequences.sequences import Step
 from inflight.notebook.checks import grades
 from inflight.notebook.findings import Case, Finding, Measured, asked
-from inflight.notebook.iterative_trial import Names, Played, Stream, Triton
+from inflight.notebook.iterative_trial import Names, Played, PlayedStream, Triton
 
 
 @grades("7.1", "From START to END a sequence keeps its place, so a forgotten END keeps everybody else waiting.")
@@ -103,7 +103,7 @@ _SYLLABLES = [consonant + vowel for consonant in "bdgk" for vowel in "aeiou"]
 )
 def _model(path: str, choose: random.Random) -> dict[str, Finding]:
     streams = [_stream(choose, choose.randrange(3, 14)) for _ in range(6)]
-    streams.insert(choose.randrange(1, 7), Stream("", wanted=0))  # it must not keep the others waiting
+    streams.insert(choose.randrange(1, 7), PlayedStream("", wanted=0))  # it must not keep the others waiting
     played = _played(path, streams)
     return {
         "words": _wrong(played.streams),
@@ -160,12 +160,12 @@ def _left(path: str, choose: random.Random) -> dict[str, Finding]:
     }
 
 
-def _stream(choose: random.Random, number: int) -> Stream:
+def _stream(choose: random.Random, number: int) -> PlayedStream:
     words = ("".join(choose.choices(_SYLLABLES, k=2)) for _ in range(number))
-    return Stream(" ".join(words), wanted=number)
+    return PlayedStream(" ".join(words), wanted=number)
 
 
-def _played(path: str, streams: list[Stream]) -> Played:
+def _played(path: str, streams: list[PlayedStream]) -> Played:
     """What a model makes of the streams."""
     triton = Triton(path, NAMES, PLACES)
     played = triton.play(streams)
@@ -177,7 +177,7 @@ def _left_over(played: Played, advice: str) -> Measured:
     return Measured(LEFT, max(0, played.growth), at_most=MOST_LEFT, course=0, advice=advice)
 
 
-def _wrong(streams: list[Stream]) -> Finding:
+def _wrong(streams: list[PlayedStream]) -> Finding:
     """The first of these streams that has not heard its own words."""
     for stream in streams:
         words = [piece for piece in stream.pieces if piece]  # a model may end an empty text with an empty word

@@ -1,0 +1,193 @@
+"""Answers that follow a guide: JSON of a schema, a regular expression, a grammar, or one of several texts.
+
+    guides = Guides(info)                                # one an engine
+    matcher = guides.matcher(Guide("regex", "[0-9]+"))   # one a request
+    matcher.mask(logits); token = ...; matcher.take(token)
+
+A matcher knows how far an answer has come, and forbids every token after which it could not be completed any more.
+llguidance (https://github.com/guidance-ai/llguidance) compiles guides and makes masks. A guide that cannot be compiled
+is refused before the first token, and one that fails later ends its request: none is followed loosely.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from inflight.checkpoint.tokenizer import ChatTokenizer, load_tokenizer
+from inflight.engine.config import Guide
+from inflight.engine.folder import EngineInfo
+from inflight.engine.own_part import OwnPart, PartError
+from inflight.errors import CourseError
+
+LONGEST_GUIDE = 64 * 1024  # characters
+# What a matcher may use. A state of its lexer takes one to two kB; a step's fuel is about 14 ms.
+LEXER_STATES, STEP_FUEL = 20_000, 200_000
+# JSON is written in one line: with any white space allowed, a small model may go on with blanks until its last token.
+JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": False}
+ANY_JSON = '{"type": ["object", "array"]}'
+AFTERWARDS = "Put the form into the prompt in words, or ask for less."
+
+
+class Matcher(Protocol):
+    """How far one answer has come on the way that its guide allows.
+
+    Attributes
+    ----------
+    end_id : int or None
+        The model's token for the end, which a guide may allow whether or not the request names it.
+    """
+
+    end_id: int | None
+
+    def mask(self, answer: list[int], logits: np.ndarray) -> None:
+        """Set `logits` [vocab_size], float64, of the tokens that may not come next to -inf."""
+
+    def take(self, token: int) -> bool:
+        """Go on by a token; True when the answer is complete, and nothing but its end could follow."""
+
+
+class Guides:
+    """Makes the matchers of an engine.
+
+    Parameters
+    ----------
+    info : EngineInfo
+    logits_processor_path : path, optional
+        File with a class `LogitsProcessor`, which masks in place of llguidance.
+    traceback_to : int, optional
+        As `OwnPart` takes it.
+
+    Raises
+    ------
+    PartError
+        The file cannot be used.
+    """
+
+    def __init__(
+        self, info: EngineInfo, logits_processor_path: str | Path | None = None, traceback_to: int | None = None
+    ):
+        self._info, self._own, self._lock = info, None, threading.Lock()
+        self._loaded: tuple[ChatTokenizer, object] | None = None
+        if logits_processor_path is not None:
+            form = "self, token_ids, logits"
+            self._own = OwnPart(logits_processor_path, "LogitsProcessor", "__call__", form, traceback_to)
+
+    def matcher(self, guide: Guide) -> Matcher:
+        """The matcher of a new request.
+
+        Raises
+        ------
+        CourseError
+            The guide cannot be followed; with the place in it that is wrong.
+        """
+        if len(guide.text) > LONGEST_GUIDE:
+            raise CourseError(f"The guide has {len(guide.text):,} characters: send at most {LONGEST_GUIDE:,}.")
+        tokenizer, of_library = self._tokenizers()
+        if self._own:
+            return _OwnMatcher(self._own, guide, tokenizer)
+        return _LibraryMatcher(guide, of_library, tokenizer.end_id)
+
+    def _tokenizers(self):
+        """The engine's tokenizer, and the library's form of it, which takes a quarter of a second to make."""
+        with self._lock:
+            if self._loaded is None:
+                import llguidance
+
+                tokenizer = load_tokenizer(self._info.folder)
+                text = (self._info.folder / "tokenizer.json").read_text(encoding="utf-8")
+                vocab_size = self._info.pretrained_config["vocab_size"]
+                self._loaded = tokenizer, llguidance.LLTokenizer(text, vocab_size, tokenizer.end_id)
+            return self._loaded
+
+
+class _LibraryMatcher:
+    def __init__(self, guide: Guide, tokenizer, end_id: int | None):
+        import llguidance
+
+        self.end_id = end_id
+        limits = llguidance.LLParserLimits(max_lexer_states=LEXER_STATES, step_lexer_fuel=STEP_FUEL)
+        try:
+            grammar = _grammar(guide, llguidance)
+        except (ValueError, RecursionError) as error:
+            raise _refusal(guide, str(error)) from None
+        self._matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
+        self._matcher.compute_bitmask()  # finds a guide that nothing can follow
+        if warnings := self._matcher.get_error() or self._matcher.get_grammar_warnings():
+            raise _refusal(guide, warnings if isinstance(warnings, str) else warnings[0])
+
+    def mask(self, answer, logits):
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        self._raise_error()
+        allowed = np.unpackbits(bits, count=len(logits), bitorder="little")
+        logits[allowed == 0] = -np.inf
+
+    def take(self, token):
+        self._matcher.consume_token(token)
+        self._raise_error()
+        return self._matcher.is_stopped()
+
+    def _raise_error(self):
+        if error := self._matcher.get_error():
+            raise CourseError(f"The guide could not be followed further ({_sentence(error)}). {AFTERWARDS}")
+
+
+class _OwnMatcher:
+    """Masks by a class of the learner's own, one object a request."""
+
+    def __init__(self, part: OwnPart, guide: Guide, tokenizer: ChatTokenizer):
+        self._part, self.end_id = part, tokenizer.end_id
+        with part.telling():
+            self._processor = part.made(guide.text, tokenizer)
+
+    def mask(self, answer, logits):
+        with self._part.telling():
+            changed = self._processor(list(answer), logits.copy())
+        if not isinstance(changed, np.ndarray) or changed.shape != logits.shape or changed.dtype.kind != "f":
+            given = (
+                f"an array {changed.dtype}{list(changed.shape)}" if isinstance(changed, np.ndarray) else repr(changed)
+            )
+            raise PartError(
+                f"{self._part.place}: it returned {given:.80}; return the logits, float{list(logits.shape)}."
+            )
+        logits[:] = changed
+
+    def take(self, token):
+        return token == self.end_id
+
+
+def _grammar(guide: Guide, llguidance) -> str:
+    """The guide in the library's form. Raises ValueError or RecursionError."""
+    make = llguidance.LLMatcher
+    if guide.kind in ("json", "json_schema"):
+        schema = json.loads(guide.text) if guide.kind == "json_schema" else ANY_JSON
+        if schema is True:
+            schema = {}
+        return make.grammar_from_json_schema(schema, overrides=JSON_FORM)
+    if guide.kind == "regex":
+        return make.grammar_from_regex(guide.text)
+    if guide.kind == "ebnf_grammar":
+        return llguidance.grammar_from("ebnf", guide.text)
+    if guide.kind == "text_or_json":
+        schema = json.dumps({**json.loads(guide.text), "x-guidance": JSON_FORM})
+        return make.grammar_from_lark(f"start: TEXT | json\nTEXT: /([^{{](.|\\n)*)?/\njson: %json {schema}")
+    texts = json.loads(guide.text)
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text for text in texts):
+        raise ValueError("a choice is a JSON list of texts")
+    return make.grammar_from_lark("start: " + " | ".join(json.dumps(text) for text in texts))
+
+
+def _refusal(guide: Guide, error: str) -> CourseError:
+    return CourseError(f"The guide ({guide.kind}) cannot be followed: {_sentence(error)}. {AFTERWARDS}")
+
+
+def _sentence(error: str) -> str:
+    """The library's message in one line: without the state of its parser, which follows."""
+    if error.startswith("NoExtension"):
+        return "no text at all is allowed by it"
+    lines = [line.strip(" |^") for line in error.partition("\n<state>")[0].splitlines()]
+    return "; ".join(filter(None, lines)).rstrip(".")[:300]

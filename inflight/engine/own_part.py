@@ -1,0 +1,111 @@
+"""The one door for a learner's parts of the engine: a class in a Python file that a setting names.
+
+`own_scheduler` (`scheduler_path`) and `grammar` (`logits_processor_path`) load theirs here. A part runs in the engine's
+own process. What it raises becomes a sentence with file and line. One that does not return is for whoever started the
+process: a notebook is interrupted, and the process of a Triton model is ended, after a traceback of where it was.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import faulthandler
+import inspect
+import sys
+import traceback
+from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+
+from inflight.errors import CourseError
+
+LONGEST_S = 10  # of running a part's file, and of a call of it, where one that takes longer is ended
+
+
+class PartError(CourseError):
+    """A part that cannot be loaded, raised, or gave what it must not."""
+
+
+class OwnPart:
+    """A class that a file defines.
+
+    Parameters
+    ----------
+    path : path
+        The file. It is run once, here.
+    class_name, method : str
+        It must define this class, with this method.
+    form : str
+        The method's parameters, for the message to who left it out.
+    traceback_to : int, optional
+        File descriptor. A call that takes longer than LONGEST_S ends this process, after a traceback of where it was
+        has been written there; by default none is ended.
+
+    Attributes
+    ----------
+    made : type
+        The class.
+    place : str
+        File and line of the method, as a message names them.
+
+    Raises
+    ------
+    PartError
+        The file cannot be read or run, or has no such class; with file and line.
+    """
+
+    def __init__(self, path: str | Path, class_name: str, method: str, form: str, traceback_to: int | None = None):
+        self._path, self._traceback_to = Path(path).absolute(), traceback_to
+        with self.telling():
+            self.made = self._class(class_name, method, form)
+        code = inspect.unwrap(getattr(self.made, method)).__code__
+        is_own = code.co_filename == str(self._path)  # or it was imported, and its lines are another file's
+        self.place = self._at(code.co_firstlineno if is_own else None)
+
+    def _class(self, class_name: str, method: str, form: str) -> type:
+        """The class, from the file, which is run. Raises whatever that raises."""
+        path = self._path
+        if not path.is_file():
+            raise PartError(
+                f"{path.name}: there is no such Python file; name the one that defines the class {class_name}. "
+                f"{path} is no file."
+            )
+        loader = SourceFileLoader(f"own_{class_name}", str(path))
+        spec = spec_from_loader(loader.name, loader)
+        assert spec is not None
+        module = sys.modules[loader.name] = module_from_spec(spec)
+        source = loader.get_data(str(path))
+        # Compiled anew each time: a cached one may be that of a text that has been changed within the same second.
+        exec(loader.source_to_code(source, str(path)), module.__dict__)
+        kind = getattr(module, class_name, None)
+        if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):  # the protocol, imported
+            raise PartError(f"{path.name}: it defines no class {class_name}.")
+        if not (hasattr(kind, method) and hasattr(inspect.unwrap(getattr(kind, method)), "__code__")):
+            nodes = ast.walk(ast.parse(source))
+            lines = [node.lineno for node in nodes if isinstance(node, ast.ClassDef) and node.name == class_name]
+            where = self._at(lines[0] if lines else None)
+            raise PartError(f"{where}: its class {class_name} has no method {method}({form}).")
+        return kind
+
+    @contextlib.contextmanager
+    def telling(self) -> Iterator[None]:
+        """Tell an error of the file in a sentence, with the last of its lines that took part; end what hangs."""
+        if self._traceback_to is not None:
+            faulthandler.dump_traceback_later(LONGEST_S, exit=True, file=self._traceback_to)
+        try:
+            yield
+        except PartError:
+            raise
+        except (Exception, SystemExit) as error:
+            if isinstance(error, SyntaxError) and error.filename == str(self._path):
+                raise PartError(f"{self._at(error.lineno)}: it is not Python ({error.msg}).") from error
+            own = [row.lineno for row in traceback.extract_tb(error.__traceback__) if row.filename == str(self._path)]
+            what = "it ends the process" if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
+            raise PartError(f"{self._at(own[-1] if own else None)}: {what.rstrip(': .')}.") from error
+        finally:
+            if self._traceback_to is not None:
+                faulthandler.cancel_dump_traceback_later()
+
+    def _at(self, line: int | None) -> str:
+        return f"{self._path.name}, line {line}" if line else self._path.name

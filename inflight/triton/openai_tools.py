@@ -1,0 +1,181 @@
+"""What form a request of OpenAI's protocol wants its answer in, as the engine's guide; and calls of tools.
+
+OpenAI's names are `response_format`, `tools` and `tool_choice`; vLLM's is `structured_outputs`. The chat template of a
+small model knows no tools: they are told to it in the system's turn. Its call is a JSON object with `name` and
+`arguments`, which the guide holds it to, so nothing has to be found in free text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from inflight.engine.config import Guide
+
+MOST_TOOLS = 64
+TOLD = """
+
+You can call these functions. To call one, answer with nothing but a JSON object of its name and its arguments, as in
+{"name": "...", "arguments": {...}}.
+"""
+CALL = re.compile(r'\{"name": "([\w-]+)", "arguments": ')
+
+
+class JsonSchema(BaseModel):
+    schema_: dict[str, Any] | bool = Field(alias="schema")
+
+
+class ResponseFormat(BaseModel):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _has_schema(self):
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise ValueError("json_schema belongs to the type json_schema, which must have it")
+        return self
+
+    def guide(self) -> Guide | None:
+        if self.json_schema:
+            return Guide("json_schema", json.dumps(self.json_schema.schema_))
+        return Guide("json_schema", '{"type": "object"}') if self.type == "json_object" else None
+
+
+class StructuredOutputs(BaseModel):
+    model_config = ConfigDict(extra="forbid")  # one that is not known would be followed loosely
+    json_: dict[str, Any] | str | None = Field(None, alias="json")
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: Annotated[list[str], Field(min_length=1)] | None = None
+    grammar: str | None = None
+
+    @model_validator(mode="after")
+    def _is_one(self):
+        if len(self._given()) != 1:
+            raise ValueError("give one of json, json_object, regex, choice, grammar")
+        return self
+
+    def _given(self) -> dict[str, Any]:
+        return self.model_dump(exclude_none=True, by_alias=True)
+
+    def guide(self) -> Guide | None:
+        [(name, value)] = self._given().items()
+        if name == "json_object":
+            return Guide("json_schema", '{"type": "object"}') if value else None
+        kind = {"json": "json_schema", "grammar": "ebnf_grammar"}.get(name, name)
+        return Guide(kind, value if isinstance(value, str) else json.dumps(value))
+
+
+class Function(BaseModel):
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: str | None = None
+    parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
+
+
+class Tool(BaseModel):
+    type: Literal["function"]
+    function: Function
+
+
+class Named(BaseModel):
+    name: str
+
+
+class NamedTool(BaseModel):
+    type: Literal["function"]
+    function: Named
+
+
+class Tools:
+    """The functions that an answer may call.
+
+    Parameters
+    ----------
+    tools : list of Tool
+    choice : "auto", "none", "required" or NamedTool
+        None is "auto".
+
+    Raises
+    ------
+    ValueError
+        There is no such function.
+    """
+
+    def __init__(self, tools: list[Tool], choice: str | NamedTool | None):
+        self._functions = [] if choice == "none" else [tool.function for tool in tools]
+        self._must_call = choice == "required" or isinstance(choice, NamedTool)
+        if isinstance(choice, NamedTool):
+            self._functions = [each for each in self._functions if each.name == choice.function.name]
+        if self._must_call and not self._functions:
+            raise ValueError("tools has no such function")
+
+    def __bool__(self) -> bool:
+        return bool(self._functions)
+
+    def tell(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The messages with the functions in the system's turn."""
+        told = TOLD + "\n".join(json.dumps(each.model_dump(exclude_none=True)) for each in self._functions)
+        first, rest = messages[0], messages[1:]
+        if first["role"] != "system":
+            first, rest = {"role": "system", "content": "You are a helpful assistant."}, messages
+        return [{**first, "content": first["content"] + told}, *rest]
+
+    def guide(self) -> Guide:
+        """An answer that is a call or, where none is required, any text that does not begin as one."""
+        names = {"additionalProperties": False, "required": ["name", "arguments"], "type": "object"}
+        calls = [
+            {**names, "properties": {"name": {"const": each.name}, "arguments": {"$ref": f"#/$defs/{each.name}"}}}
+            for each in self._functions
+        ]
+        own = {each.name: _moved(each.parameters, f"#/$defs/{each.name}") for each in self._functions}
+        schema = json.dumps({"anyOf": calls, "$defs": own})
+        if self._must_call:
+            return Guide("json_schema", schema)
+        return Guide("text_or_json", schema)
+
+
+def _moved(schema: Any, place: str) -> Any:
+    """A schema whose references to itself hold when it stands at `place` in another one."""
+    if isinstance(schema, list):
+        return [_moved(each, place) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    moved = {name: _moved(value, place) for name, value in schema.items()}
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#"):
+        moved["$ref"] = place + reference[1:]
+    return moved
+
+
+class Call:
+    """A call of a function, as its text comes.
+
+    Attributes
+    ----------
+    is_one : bool or None
+        Whether the answer is a call; None as long as nothing has come.
+    name : str or None
+        As soon as it is there.
+    """
+
+    def __init__(self):
+        self.id = f"call_{uuid.uuid4().hex[:24]}"
+        self.is_one: bool | None = None
+        self.name: str | None = None
+        self._text, self._num_given = "", 0
+
+    def add(self, piece: str) -> str:
+        """What `piece` adds to the arguments, without the brace that closes the call."""
+        self._text += piece
+        if self.is_one is None and self._text:
+            self.is_one = self._text.startswith("{")
+        if self.name is None and (begun := CALL.match(self._text)):
+            self.name, self._num_given = begun[1], begun.end()
+        if self.name is None:
+            return ""
+        begin, self._num_given = self._num_given, max(self._num_given, len(self._text) - 1)
+        return self._text[begin : self._num_given]
