@@ -59,7 +59,7 @@ guess = widgets.predict(
     "How many times as long as one user do the eight wait for their whole answers?",
     {
         "as long": 1,
-        "two to three times as long": 2.4,
+        "two to four times as long": 2.8,
         "about eight times as long": 8,
         "far more than eight times as long": 24,
     },
