@@ -5,7 +5,8 @@
 #
 # - **ask** a language model that runs in a real Triton server on this machine;
 # - **follow** one request from Enter to the first word, and say where its time goes;
-# - **predict** when its last word arrives, from two numbers.
+# - **predict** when its last word arrives, from the time to the first word, the length of an iteration and the number of
+#   tokens.
 #
 # **What you will use elsewhere:** time to first token, prefill and decode are the same in vLLM, in TensorRT-LLM and in
 # every other server of language models. So is the habit of splitting a wait into its parts before blaming one. The names
@@ -141,8 +142,8 @@ print(
 # [prefill](#Prefill), and gets the first new token. From then on each [iteration](#Iteration) gives one more token; this
 # part is called [decode](#Decode). Postprocessing turns a token into text while the engine computes the next.
 #
-# If that is all, two numbers predict when the last word arrives: the time to the first word ([TTFT](#TTFT)), and the
-# length of an iteration.
+# If that is all, three numbers predict when the last word arrives: the time to the first word ([TTFT](#TTFT)), the length
+# of an iteration, and how many there are. For each request, take the first two from the other four:
 
 # %% tags=["nbval-ignore-output"]
 rows = []
@@ -154,6 +155,8 @@ for answered, steps in asked:
     rows.append((ttft_ms, len(tokens), iteration_ms, measured_ms))
 columns = ["TTFT (ms)", "iterations", "an iteration (ms)", "measured (ms)"]
 table = pd.DataFrame(rows, columns=columns)
+for name in ("TTFT (ms)", "an iteration (ms)"):
+    table[name] = [table[name].drop(row).median() for row in table.index]
 decode_ms = table["iterations"] * table["an iteration (ms)"]
 table["predicted (ms)"] = table["TTFT (ms)"] + decode_ms
 table["the rest (ms)"] = table["measured (ms)"] - table["predicted (ms)"]
@@ -161,13 +164,15 @@ table = table[[*columns[:3], "predicted (ms)", "measured (ms)", "the rest (ms)"]
 charts.table(table)
 
 # %% [markdown]
-# A row is a request. TTFT + iterations × an iteration gives what was predicted. The rest is what the prediction leaves out:
-# the pauses between iterations, and the last word's trip back to the client.
+# A row is a request; TTFT and an iteration are medians of the other four. TTFT + iterations × an iteration gives what was
+# predicted. The rest is what the prediction leaves out: the pauses between iterations, the last word's trip back to the
+# client, and how much one request differs from the next.
 #
 # How could the picture mislead? Triton says how long preprocessing and postprocessing took, but not when they began. So
-# their lengths are measured, and their places in the picture follow from what comes next to them. `tensorrt_llm` answers
+# their lengths are measured (of postprocessing, the mean), and their places in the picture follow from what comes next to them. `tensorrt_llm` answers
 # from a thread of its own, and Triton counts only the time until the request is handed over; its bars therefore come from
-# the engine's log. And one user asks here, who has the machine alone. Lesson 03 shows what eight users change.
+# the engine's log. The way back cannot be told from postprocessing; the score counts
+# it there. And one user asks here, who has the machine to herself. Lesson 03 shows what eight users change.
 
 # %% [markdown]
 # ## Turn the knob
@@ -177,7 +182,7 @@ charts.table(table)
 # your last runs. Which of the two changes the time to the first token, and which changes only the rest?
 #
 # [ITL](#ITL) is the time from one token to the next. *Temperature* and *top_k* say how the next token is drawn; leave them
-# until lesson 03.
+# until lesson 03. (Questions 1 and 2 at the end answer it.)
 
 # %% tags=["nbval-ignore-output"]
 widgets.Playground(server)
@@ -230,7 +235,7 @@ for wrong in (
 # <details><summary>1. What does <code>[word.upper() for word in words if word]</code> give, and what does <code>**options</code>
 # mean in a call?</summary>
 #
-# A list of the words in capitals, without the empty ones. And: the entries of a dict, each as an argument of its name. The first
+# A list of the words in capitals, without the empty ones. And: the entries of a dict, each passed as the keyword argument of that name. The first
 # nine chapters of <a href="https://docs.python.org/3/tutorial/">Python's tutorial</a> are all the Python that lessons use.
 # </details>
 #
@@ -251,7 +256,7 @@ for wrong in (
 # <details><summary>4. A program asks a server at <code>127.0.0.1:8000</code>. On which machine does the server run, and what is
 # 8000?</summary>
 #
-# On the same machine: that address reaches no other. 8000 is the port; each server on a machine listens at its own. See <a
+# On the same machine: that address reaches no other. 8000 is the port; each server on a machine listens on its own. See <a
 # href="https://developer.mozilla.org/en-US/docs/Web/HTTP/Guides/Overview">MDN's overview of HTTP</a>.
 # </details>
 #
@@ -333,13 +338,13 @@ session.running()
 # - `tensorrt_llm` names a place in the repository; here the course's engine stands in it.
 # - Before the first word comes the prefill: the model computes the whole prompt in one iteration.
 # - After it, each iteration gives one token.
-# - The time to the first word and the length of an iteration predict when the last word arrives.
+# - The time to the first word, the length of an iteration and their number predict when the last word arrives.
 #
 # ## Questions
 #
 # <details><summary>1. The prompt gets ten times as long, the answer stays. Which part of the picture grows?</summary>
 #
-# The iteration of the prompt, and with it the time to the first word. The iterations after it hardly change.
+# The iteration of the prompt, and with it the time to the first word. The iterations after it grow much less: each reads a longer cache.
 #
 # </details>
 # <details><summary>2. The answer becomes ten times as long, the prompt stays. What does the user notice?</summary>
@@ -349,7 +354,8 @@ session.running()
 # </details>
 # <details><summary>3. Why does postprocessing hardly delay the words, although it runs for each token?</summary>
 #
-# It turns one token into text while the engine computes the next. The client waits only for its work on the last token.
+# It turns one token into text while the engine computes the next. So each word comes later by one call, and the pace stays
+# the engine's.
 #
 # </details>
 #

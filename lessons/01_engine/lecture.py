@@ -3,7 +3,7 @@
 #
 # About {minutes} minutes (an estimate). Afterwards you will be able to
 #
-# - **predict** the tokens per second of a model from its bytes and two numbers of a machine;
+# - **bound** the tokens per second of a model by its bytes and two numbers of a machine, and say what lies below;
 # - **calculate** the KV cache of a token, and how many users fit;
 # - **compare** builds by bytes, speed and quality, and claim no more than the measurement shows.
 #
@@ -113,8 +113,8 @@ print(f"{info.weight_bytes / 1e6:.1f} MB of weights, computed as {info.precision
 
 # %% [markdown]
 # The conversions turn packed weights back into numbers, and nearly all weights belong to the matrix products (`MatMul`).
-# Every token passes through all of them, so **an iteration reads all weights once**, however many tokens it computes. W4 means weights of 4
-# bits. A8 and A16 say how the *activations*, the numbers that flow from layer to layer, are multiplied: rounded to 8 bits
+# Every token passes through all of them, so **an iteration reads all weights once**, however many tokens it computes. W4 means that most
+# weights have 4 bits. A8 and A16 say how the *activations*, the numbers that flow from layer to layer, are multiplied: rounded to 8 bits
 # where the processor has such products (VNNI, AMX), or as floating-point numbers. TensorRT-LLM's name for the latter is
 # W4A16; here they have 32 bits, so W4A32 would be exact.
 #
@@ -146,7 +146,7 @@ print(f"{executor.model.block_bytes // 32:,} in the engine")
 #
 # Two numbers say how fast a machine can be. The first is its [memory bandwidth](00_start_here.ipynb#Memory-bandwidth), here
 # measured with NumPy: all cores add up 256 MB, more than the caches of most processors hold. The second is how many products
-# of a weight and an activation it computes in a second. Its best case is a long prompt, with the engine's own matrices in
+# of a weight and an activation it computes in a second. Its best case is many tokens at once, with the engine's own matrices in
 # the engine's own precision, and nothing else: OpenVINO's matrix products of 256 tokens.
 
 # %%
@@ -226,7 +226,7 @@ rounds = []
 for _ in range(6):
     rounds.append({"bytes/s": bytes_per_s()})
     for name, (users, tokens, before) in work.items():
-        for _ in range(3 if tokens == 1 else 1):  # the last counts: the program is warm
+        for _ in range(3):  # the last counts: the program is warm
             took = iteration_s(executor.model, users, tokens, before)
             alone = multiply.seconds(users * tokens, users)
         rounds[-1] |= {name: took, f"{name}, only products": alone}
@@ -248,14 +248,14 @@ for name, (users, tokens, before) in work.items():
     limit, rate = made / max(read_s, compute_s), made / typical[name]
     ratio = f"{rate / limit:.2f}"
     rows.append((name, to_read / 1e6, bound, limit, rate, ratio, rate / users))
-columns = ["", "MB read", "bound by", "predicted", "measured", "ratio", "per user"]
+columns = ["", "MB read", "bound by", "at most", "measured", "ratio", "per user"]
 table = pd.DataFrame(rows, columns=columns)
 charts.table(table)
 
 # %% [markdown]
-# *Predicted* and *measured* are tokens a second over all users, from medians of five rounds; the ratio is the second over
-# the first. Predicted is the longer of two times: reading the bytes, or computing the products as quickly as they are
-# computed alone in the best of the four.
+# *At most* and *measured* are tokens a second over all users, from medians of five rounds; the ratio is the second over the
+# first. At most comes from the longer of two times: reading the bytes, or computing the products as quickly as they are
+# computed alone in the best of the four. The bandwidth is measured anew here, so the bound differs from yours above.
 
 # %% tags=["nbval-ignore-output"]
 gain = 8 * rounds["decode, 1 user"] / rounds["decode, 8 users"]
@@ -265,7 +265,7 @@ print(
     f"Each of 8 users gets {eight / one:.0%} of what one gets alone, of 32 {many / one:.0%}."
 )
 print(
-    f"One user's tokens come at {table['measured'][0] / table['predicted'][0]:.0%} of the predicted rate."
+    f"One user's tokens come at {table['measured'][0] / table['at most'][0]:.0%} of the bound."
 )
 
 # %% tags=["remove-cell"]
@@ -274,9 +274,9 @@ assert multiply.of_layers + multiply.of_vocabulary > 0.99 * tensors["parameters"
 assert gain.median() > 1.3  # weights are read once for all
 
 # %% [markdown]
-# So the cores were busy, and the machine was not full. An iteration reads the weights once for everybody in it: eight users
-# share the reading, and each gets far more than an eighth. With more users the gain shrinks. Products grow with every
-# token, and each user's KV cache is read for that user alone.
+# So the machine was not full. An iteration reads and unpacks the weights, and starts its operations, once for everybody in
+# it: eight users share that, and each gets far more than an eighth. With more users the gain shrinks. Products grow with
+# every token, and each user's KV cache is read for that user alone.
 #
 # ## See
 #
@@ -298,12 +298,12 @@ print(summary)
 
 # %% [markdown]
 # One user's decode is far to the left: about one product for each byte. A prompt's tokens share the reading as users do, so
-# prefill is far to the right, where only faster arithmetic would help. That is why one user gets so little of the
-# machine, and why a long prompt does not.
+# prefill is far to the right, where only faster arithmetic would help. Memory alone would allow one user more than was
+# measured; the table below shows where the rest goes.
 #
 # ## Explain
 #
-# No point touches the roof. What lies between? The same products were also timed with nothing between them, in the same
+# Decode stays below the roof. What lies between? The same products were also timed with nothing between them, in the same
 # rounds:
 
 # %% tags=["nbval-ignore-output"]
@@ -322,9 +322,9 @@ charts.table(pd.DataFrame(rows, columns=columns))
 # bits have to be unpacked before they are multiplied, which costs time for each weight, not for each byte; and a product
 # with few tokens is too small to keep all cores busy from its beginning to its end. The rest is what stands between the
 # products: attention (which reads the cache), norms, rotations, and the start of hundreds of small operations one after
-# the other. A rest below zero is no saving: the two were timed one after the other, and cannot be told apart closer.
+# the other. A rest below zero is no saving: the two were timed one after the other, and cannot be told apart more finely than that.
 #
-# How could this mislead? Both roofs are what we reached with NumPy and OpenVINO, not what the maker promises. The products
+# Data sheets count operations (FLOPs): two for each product. How could this mislead? Both roofs are what we reached with NumPy and OpenVINO, not what the maker promises. The products
 # of attention are not counted. And the conversations are short: with 2,000 tokens each, the caches of 32 users are 30 times
 # as many bytes as the weights, and no two users share one.
 #
@@ -476,13 +476,15 @@ assert 0.9 < told_apart(judged["16 bits"], judged["default"]).ratio < 1.1
 
 # %% [markdown]
 # The control is told apart, so the method sees what three bits lose. Sixteen bits cannot bring back what the file never
-# had; what can differ is the rounding of activations. And the engine with 3 bits reads as many bytes as the default: its
+# had; what can differ is the rounding of activations: where the default rounds them to 8 bits, two things differ. How small
+# a loss the comparison can see, its interval says. One user's rate falls by less than the bytes alone would say: reading is
+# only part of an iteration. And the engine with 3 bits reads as many bytes as the default: its
 # q still lie in 4 bits each. Fewer levels alone make nothing faster.
 #
 # ## What breaks
 #
 # Limits are decided when an engine is built, and that with 3 bits has narrow ones. What happens to a prompt that is too
-# long, to an answer that would be too long, and to a ninth user of eight slots?
+# long, to an answer that would be too long, and to twelve users of eight slots?
 
 # %%
 limited = executors["3 bits"]
@@ -515,11 +517,13 @@ print(f"Twelve users → at most {most} at once")
 #
 # On GPUs the same two roofs are moved by three things:
 #
-# - **FP8** (Hopper, Ada and later) has floating-point numbers of 8 bits: half the bytes of 16 bits, and GPUs multiply two of
-#   them directly, so it raises both roofs.
-# - **NVFP4** (Blackwell) has floating-point numbers of 4 bits in blocks of 16, each with a scale in FP8: 4.5 bits a weight.
+# - **FP8** (Hopper, Ada and later) has floating-point numbers of 8 bits: half the bytes of 16 bits, which moves a point to the
+#   right, and GPUs multiply two of them directly, which raises the arithmetic roof.
+# - **NVFP4** (Blackwell) has floating-point numbers of 4 bits in blocks of 16, each with a scale in FP8: 4.5 bits
+#   a weight, and multiplied directly, too.
 # - **Tensor parallelism** cuts each matrix into parts, one for each GPU. A GPU reads and multiplies its part only, and in
-#   each layer the GPUs add up their results twice. It is what makes *one* user's tokens come faster.
+#   each layer the GPUs add up their results twice. It makes one user's tokens come
+#   faster, as long as adding up costs less than it saves.
 
 # %% [markdown]
 # ## Recap
@@ -535,7 +539,7 @@ print(f"Twelve users → at most {most} at once")
 # <details><summary>1. The same model, weights in 16 bits. What happens to the rate of one user, and what to the ridge in
 # tokens per iteration?</summary>
 #
-# If memory is the limit, the rate falls to about a third: 16 bits instead of 5 to 6. With fewer products for each byte the
+# If memory were all, the rate would fall to about a third: 16 bits instead of 5 to 6 (here it fell less). With fewer products for each byte the
 # points move to the left, so it takes more users until arithmetic is the limit.
 #
 # </details>

@@ -318,7 +318,8 @@ for name in ("tokenizer_dir", "tokeniser_dir"):
         print(name, "by assemble:", error)
 
 # %% [markdown]
-# `sed` reports nothing. Protobuf does not either, since any key is allowed in `parameters`: the typo is now a second key.
+# `sed` reports nothing. Nor does protobuf, since any key is allowed in `parameters`: the typo is now a second key, which
+# nobody reads.
 # But it knows the *fields* of a config, and their types:
 
 # %%
@@ -343,7 +344,9 @@ server = Server(llm).start()
 client = Client(server.grpc_url)
 question = "Name the capital of France."
 answer = client.ask(question, max_tokens=16)
-print(f"{answer.text!r} after {answer.latency_s * 1000:.0f} ms, the first request")
+print(
+    f"{answer.text!r} after {answer.latency_s * 1000:.0f} ms, the first request: an engine warms up"
+)
 
 # %% [markdown]
 # What must a client send? The ensemble's config says so: an input's `optional` is True or False.
@@ -368,7 +371,7 @@ print(f"{drawn} are drawn below.")
 #
 # ## See
 #
-# The repository as a tree, with each model's files beside it, and the ensemble's maps as arrows. At an arrow stand, **in
+# The repository as a tree, with each model's files beside it, and the ensemble's maps as arrows. Each arrow carries, **in
 # bold**, the name that the steps share, the type, and the shape without the batch; below it the sender's own name → the
 # receiver's. The dashed line, and the entries with ╌, are tensors that go past a model.
 
@@ -427,7 +430,7 @@ charts.table(pd.DataFrame(rows, columns=["shared name", "dtype", "shape"]))
 
 # %% [markdown]
 # The question becomes more ids than it has words, because the chat template adds its own around it. `_TOKENS_BATCH` has the
-# shape `[1, beams, tokens]`. Two things differ in Triton: a step starts as soon as its inputs are there, so steps that do
+# shape `[1, beams, tokens]`. Two more things differ in Triton, even without streaming: a step starts as soon as its inputs are there, so steps that do
 # not need each other run at the same time; and the tensors stay in the server, while ours went to the client and back.
 #
 # What maps cannot say is "if" or "again". For that, a Python model calls other models from its own code, which Triton calls
@@ -452,8 +455,8 @@ for value in ("many", "64"):
     display(Markdown(f"`{value}`: {said}"))
 
 # %% [markdown]
-# `many` is not a number, so the editor did not touch the file. 64 is a number; only the engine knows that it is too small for
-# one request. It refused to load, and the editor put the old file back.
+# `many` is not a number, so the editor did not touch the file. 64 is a number; that it is too small for one request, the check
+# does not know, and the engine does. It refused to load, and the editor put the old file back.
 #
 # ## What breaks
 #
@@ -528,16 +531,16 @@ assert (
 )
 
 # %% [markdown]
-# - What stands in the files alone, the check finds, and it names file and line. Triton's answer names neither; only its log
-#   does. For the typo in a map, the check even has a suggestion.
-# - Whether a path leads to an engine, and whether code runs, shows only where it is loaded: in `initialize`, which Triton
-#   calls once for each model.
+# - Wrong syntax and unconnected names the check finds in the files, and it names the file and the line or field. Triton's
+#   answer names neither. For the typo in a map, the check even has a suggestion.
+# - This check looks at neither paths nor code. A path can be tested on the machine that serves, and a linter finds many
+#   typos; whether an engine and its code work shows only in `initialize`, which Triton calls once for each instance.
 # - Both word lists have the same type and shape, so swapped ones load. The word at which the answer should stop is now one
 #   that it may not use. Only a request whose answer you know finds this. The repository of TensorRT-LLM 0.5 had a related
 #   fault: its maps left the stop words unconnected.
 #
-# Where a load fails, the client notices nothing, because Triton keeps the model that it has; the fault waits for the next
-# restart. So deploy by starting a second server on the new folder. Ask it something, and only then send it the traffic.
+# Where a load *fails*, Triton keeps the model that it has, and the client notices nothing; the fault waits for the next
+# restart. Where a load *succeeds*, an ensemble above it may be gone, as in *Broken on purpose*. So deploy by starting a second server on the new folder. Ask it something, and only then send it the traffic.
 #
 # ## Elsewhere
 #
@@ -567,7 +570,7 @@ print(settings.replace(str(engine_dir), "/engines/model"))
 # | models | four, and `tensorrt_llm_bls` | `tensorrt_llm` | one, `backend: "vllm"` |
 # | makes tokens of text | `preprocessing` | TensorRT-LLM | vLLM |
 # | settings | `parameters` in `config.pbtxt` | `1/model.yaml` | `1/model.json` |
-# | requests at once | `max_batch_size` of the engine | `max_batch_size` | `max_num_seqs` |
+# | requests at once | `max_batch_size` of the engine | `max_batch_size`, at the top of `model.yaml` | `max_num_seqs` |
 # | memory for the KV cache | `kv_cache_free_gpu_mem_fraction` | `kv_cache_config`: `free_gpu_memory_fraction` | `gpu_memory_utilization` |
 # | ready? | `/v2/models/ensemble/ready` | `/v2/models/tensorrt_llm/ready` | `/v2/models/NAME/ready` |
 #
@@ -600,7 +603,8 @@ print(settings.replace(str(engine_dir), "/engines/model"))
 # same?</summary>
 #
 # An error for each request: the ensemble may not be loaded, as after the restart above. It should ask
-# <code>/v2/models/ensemble/ready</code>. And a swapped map, which no probe finds, only a request with a known answer.
+# <code>/v2/models/ensemble/ready</code>. They may also meet wrong answers: no probe finds a swapped map, only a request with a known
+# answer does.
 #
 # </details>
 # <details><summary>3. A model was edited and could not be loaded again. Clients are still served. Is all

@@ -346,7 +346,8 @@ def readers_that_fit(table, max_ttft_ms: float, max_itl_ms: float) -> int | None
 check("3.3", (at_once, who_waited, readers_that_fit, server))
 
 # %% [markdown]
-# Now measure with them. Before you run the cell: what gets worse from 8 readers to 16, TTFT or ITL?
+# Now measure with them. Before you run the cell: what gets worse from 8 readers to 16, TTFT or ITL? (TTFT: the others wait
+# for a slot. No more than eight are in an iteration, so ITL should hardly grow.)
 
 # %% tags=["nbval-ignore-output"]
 import pandas as pd

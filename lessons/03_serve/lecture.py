@@ -108,9 +108,10 @@ with http.stream("POST", "/chat/completions", json=body) as reply:
         print(line)
 
 # %% [markdown]
-# These are *server-sent events*: each is a line that begins with `data: `, and an empty line ends it. The first has the
+# These are *server-sent events*: here each is a line that begins with `data: `, and an empty line ends it. (The standard
+# also allows comments, which begin with a colon, and events of several lines.) The first has the
 # role, each of the next a piece of text in `delta`, then one has the `finish_reason` (`length`: `max_tokens` ended the
-# answer). `[DONE]` is OpenAI's own mark of the end, and no JSON.
+# answer). `[DONE]` is OpenAI's own mark of the end, and is not JSON.
 
 
 # %%
@@ -181,7 +182,8 @@ def tpot(times_s):
 
 # %% [markdown]
 # Here each piece is one token. A server may also send two tokens in one event, or none while half a character waits for
-# its rest: then *n* comes from `usage`, for which one asks with `"stream_options": {"include_usage": true}`.
+# its rest: then *n* comes from `usage`, for which one asks with `"stream_options": {"include_usage": true}`. It comes in an event without
+# choices, which `text_of` would have to skip.
 #
 # ## See: one user and eight
 #
@@ -231,7 +233,11 @@ rounds = [
 last_s = pd.DataFrame(  # when the last token of the last user came
     [{case: max(a[-1] for a in run[0]) for case, run in one.items()} for one in rounds]
 )
-charts.table(last_s.T.rename(columns="round {}".format).round(2).reset_index())
+charts.table(
+    last_s.T.rename(columns=lambda number: f"round {number + 1}")
+    .round(2)
+    .reset_index(names="seconds")
+)
 
 # %% [markdown]
 # Seconds until the last token of the last user. Compare the rounds with each other before you compare the cases. The
@@ -269,6 +275,9 @@ print(guess.score(ratios.median(), "the median of 5 rounds"))
 print(f"Together they get {8 / ratios.median():.1f} times as many tokens a second.")
 
 # %% [markdown]
+# *Not told apart* is not *equal*: these rounds would hide whatever lies inside the interval. And lesson 01 found a larger gain
+# together, because it timed iterations alone; here prompts, Triton and your threads are in it.
+#
 # A mean would hide who waited. A percentile says for how many a figure holds: of all gaps, 99 % are no longer than P99. Over
 # the five rounds:
 
@@ -322,8 +331,8 @@ rows = [
     for users, price in price_ms.items()
 ]
 columns = ["users", "an iteration (ms)", "by the line (ms)", "tokens/s in all"]
-charts.table(pd.DataFrame(rows, columns=columns))
 print(f"The line: {shared_ms:.1f} ms that all share, {each_ms:.1f} ms for each user.")
+charts.table(pd.DataFrame(rows, columns=columns))
 
 # %% [markdown]
 # That is lesson 01 again. An iteration reads the weights and starts its hundreds of operations once, for everybody in it:
@@ -354,10 +363,12 @@ for case, users in (("one user, streamed", 1), ("eight users, streamed", 8)):
 columns = ["in ms", "iterations with prompts", "they take", "31 at the price above"]
 columns += ["the rest", "measured E2E"]
 explained = pd.DataFrame(rows, columns=columns)
-charts.table(explained)
 by_parts = explained.iloc[1, 2:] / explained.iloc[0, 2:]
 print(f"Eight against one: prompts {by_parts.iloc[0]:.1f} times,", end=" ")
-print(f"iterations {by_parts.iloc[1]:.1f}, all {by_parts.iloc[3]:.1f}.")
+print(
+    f"iterations {by_parts.iloc[1]:.1f}, all {by_parts.iloc[3]:.1f}, of one round each."
+)
+charts.table(explained)
 
 # %% tags=["remove-cell"]
 assert price_ms[8] > price_ms[1] and log["generation_tokens"].sum() == 8 * 31
@@ -371,7 +382,7 @@ assert price_ms[8] > price_ms[1] and log["generation_tokens"].sum() == 8 * 31
 #
 # Why do some of the eight begin later? Requests arrive one by one, and an idle engine waits for nobody. It starts with the
 # prompts that are there; those that come meanwhile are all in the next iteration, which is long. Who came first waits for
-# it, too: that is the longest gap of the table.
+# it, too: that makes the longest gaps.
 #
 # How could this mislead? The prompts are short and alike, nobody arrives later, and the users share their cores with the
 # server. A longer prompt moves TTFT, and hardly TPOT. Try it in the playground: **Run** as it is, then with a prompt of a
@@ -542,8 +553,8 @@ assert any("max" in name for name in during if "request_metrics" in name)
 # %% [markdown]
 # Eight requests, and 512 calls of `postprocessing`: a stream of the ensemble calls it once per token. That is what
 # streaming costs in calls, whatever the clock says. The engine refreshes its gauges every 100 ms
-# (`stats_check_period_ms`). How long users wait is in no line of this page: for that, servers of LLMs keep *histograms*, vLLM
-# for one `vllm:time_to_first_token_seconds`.
+# (`stats_check_period_ms`). Of how long users wait, this page has only sums (`nv_inference_request_duration_us`), which give
+# means. For percentiles, servers of LLMs keep *histograms*, vLLM for one `vllm:time_to_first_token_seconds`.
 #
 # ## What breaks
 #
@@ -562,7 +573,8 @@ for mistake, given in mistakes.items():
     print(f"{mistake}: {reply.status_code}, {said['message']}")
 
 # %% [markdown]
-# The last row is the dangerous one. Servers of this protocol ignore fields that they do not know. The tensors have a trap of
+# The last row is the dangerous one. Some servers of this protocol, ours and vLLM's among them, ignore fields that they do
+# not know; `trtllm-serve` refuses them. The tensors have a trap of
 # their own: there, `temperature` alone changes nothing. As long as neither `top_k` nor `top_p` is set, the engine takes the
 # likeliest token each time, as TensorRT-LLM's engine backend did.
 
@@ -594,13 +606,13 @@ assert reply.status_code == 200 and '"error"' in lines[-2] and len(lines) < ASKE
 
 # %% [markdown]
 # A client that looks only for `[DONE]` takes half an answer for a whole one. The `openai` package raises `APIError` on such an
-# event. To try again you must send the whole request: the KV cache died with the server.
+# event; your `text_of` stops there with a KeyError. To try again you must send the whole request: the KV cache died with the server.
 #
 # ## Elsewhere
 #
 # | | Here, OpenAI's protocol | Here, Triton's | `llmapi` in Triton | vLLM |
 # |---|---|---|---|---|
-# | whole | `stream: false` | `infer`; HTTP `generate` | the same | `stream: false` |
+# | whole | `stream: false` | `infer`, HTTP `generate`, where it is not decoupled | the same | `stream: false` |
 # | streamed | `stream: true` | gRPC stream; HTTP `generate_stream`: each piece is new | the same calls: each piece has all so far | `stream: true` |
 # | stop early | close the connection | cancel, or `stop` | the same | close the connection |
 # | ready? | `/health` | `/v2/health/ready` | the same | `/health` |

@@ -303,8 +303,7 @@ check("4.4", (wins, draws))
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# Copy <code>play</code> from the lesson and count. Write <code>room = slots</code> in it: here the first does not start
-# alone.
+# Copy <code>play</code> from the lesson and count: <code>len(play(wins, slots, "static"))</code>.
 # </details>
 #
 # <details><summary>How to begin</summary>

@@ -115,11 +115,10 @@ picture
 
 # %% tags=["nbval-ignore-output"]
 guess = widgets.predict(
-    "In-flight batching makes how many times as many tokens a second "
-    "as static batching?",
+    "In-flight batching gives how many times the tokens a second of static batching?",
     {
-        "as many: the same work is done": 1,
-        "more, but clearly fewer than the iterations say": fewer**0.5,
+        "the same: the same work is done": 1,
+        "about half way between the two": fewer**0.5,
         f"about {fewer:.1f} times as many, as on paper": fewer,
         f"about {slots} times as many, one for each slot": slots,
     },
@@ -161,7 +160,8 @@ client = Client(server.grpc_url, timeout_s=600)
 # %% [markdown]
 # Both rules must begin with the same full queue. If requests came one by one, the first static batch would be whoever
 # came first, alone. So a *gate* is closed first: a request for the longest possible answer, for which the engine sets
-# its whole KV cache aside (here as many tokens as `max_seq_len`). Nobody can start beside it. When all forty-eight wait,
+# its whole KV cache aside (here as many tokens as `max_seq_len`). Nobody can start beside it. (That small cache
+# holds eight of these answers; with longer ones, memory would limit the batch as well: lesson 05.) When all forty-eight wait,
 # the gate's request is cancelled; times and iterations count from then on. `run_from_full_queue` does that. It returns a
 # row per request, as the clients saw it, and a row per iteration, as the engine logged it.
 
@@ -236,8 +236,10 @@ points = [{"type": name, "iterations": count} for name, count in counted.items()
 settings = {"requests": len(lengths), "slots": slots, "longest": max(lengths)}
 picture.measured(points, **settings)  # diamonds in the picture with the sliders
 faster = in_flight.tokens_per_s / static.tokens_per_s
-print(f"{len(static.log) / len(in_flight.log):.1f} times fewer iterations,")
-print(f"but {faster:.2f} times as many tokens a second.")
+print(
+    f"Static takes {len(static.log) / len(in_flight.log):.1f} times as many iterations,"
+)
+print(f"but in flight gives only {faster:.2f} times as many tokens a second.")
 print(guess.score(faster, "the ratio of the two runs"))
 
 # %% [markdown]
@@ -246,8 +248,10 @@ print(guess.score(faster, "the ratio of the two runs"))
 # ## What an iteration costs
 #
 # An iteration with eight answers takes longer than one with a single answer, and static batching has mostly the cheap
-# kind, because its slots are empty. So measure the price. Send 1, 2, 4 and 8 requests side by side, and read from the
-# log how long their iterations take. The mean, since a sum of iterations is what we are after:
+# kind, because its slots are empty. (That is so here. Where finished answers are padded and computed on, as in Hugging Face's
+# `generate`, every iteration keeps the full price, and the gain is larger.) So measure the price. Send 1, 2, 4 and 8 requests side by side, and read from the
+# log how long their iterations take. We take the mean, because we shall add iterations
+# up:
 
 # %% tags=["nbval-ignore-output"]
 alike = replace(requests[1], max_tokens=32, at_s=0.0)
@@ -314,17 +318,18 @@ print(f"Gain: predicted {expected:.2f} times, measured {faster:.2f} times,", end
 print(f"which is {100 * (faster / expected - 1):+.0f} %.")
 
 # %% [markdown]
+# Where both times differ from the prediction in the same direction, the ratio is nearer: what slows both runs alike cancels.
+#
 # How could this mislead? Each rule ran once, and a machine that did something else in the meantime shows it here;
-# `inflight bench compare` takes turns and gives ratios with their spread. The prices between 4 and 8 answers are
+# `inflight bench compare` takes turns and gives ratios with their spread. The prices of 3, 5, 6 and 7 answers are
 # interpolated, and they were measured with at most 70 tokens in the KV cache of each answer. Attention reads the whole
-# cache, so eight long answers in one iteration cost more than eight short ones: with answers of 256 tokens and more, the
-# predicted gain becomes too high.
+# cache, so eight long answers in one iteration cost more than eight short ones.
 #
 # ## Who pays?
 #
-# Tokens a second are the operator's figure. A user feels two others: when the answer is complete, and the time from one
-# of its tokens to the next, the ITL. A static batch hands its answers over when the last has finished, so no client sees
-# its pace. `itl_ms` takes it from the log: the time from the end of an answer's first iteration to the end of its last,
+# Tokens a second are the operator's figure. A user feels three others: when the first token comes, when the answer is
+# complete, and the time from one of its tokens to the next, the ITL. A static batch hands its answers over when the last has
+# finished: the first two are the same moment, and no client sees its pace. `itl_ms` takes it from the log: the time from the end of an answer's first iteration to the end of its last,
 # divided by the tokens in between.
 
 # %% tags=["nbval-ignore-output"]
@@ -338,16 +343,17 @@ both.groupby(["max_tokens", "rule"])[["latency_ms", "itl_ms"]].quantile(
 # %% [markdown]
 # Each mark is a request; above the dashed line it is slower in flight. Look at the long answers in the lower panel. With
 # static batching each of them has the engine to itself once its short neighbours are done. In flight it shares
-# iterations to its end, and each prompt that joins makes one of them longer. Short answers share their iterations under
-# either rule.
+# iterations to its end, and each prompt that joins makes one of them longer. Short answers lose a little
+# pace, too: prompts now join between their tokens.
 #
-# Latency has a second part, the wait for a slot, and that one all of them share: nobody waits for a batch to end. The
-# table says how much each kind of answer gains or loses, at the median and at the 99th percentile.
+# Latency also contains the wait for a slot, and that becomes shorter: nobody waits for a batch to end. So short answers are
+# complete earlier, and later long ones, too; the long ones that started first are complete later. The table says it at the
+# median and at the 99th percentile, which of eight long answers is little more than the slowest.
 #
 # ## When is there no gain?
 #
-# There are two cases. With **equal lengths** a static batch ends for all at once. With **fewer requests than slots**
-# nobody waits. Both run from a full queue, as before:
+# When all requests are there from the start, there are two cases. With **equal lengths** a static batch ends for all at
+# once. With **fewer requests than slots** all start at once. Both run from a full queue, as before:
 
 # %% tags=["nbval-ignore-output"]
 no_gain = {
@@ -369,7 +375,8 @@ for case in no_gain:
     print(f"{per_s[1] / per_s[0]:.2f} times as many tokens a second, of one run each.")
 
 # %% [markdown]
-# As many iterations with as many answers in them: what is left of the ratio is the noise of single runs. And the
+# As many iterations with as many answers in them. What is left of the ratio may be noise, since each ran once, or the price
+# of streaming: in flight, each token is sent by itself. And the
 # summaries of news articles, which benchmarks like? Count them all:
 
 # %%
@@ -392,7 +399,7 @@ pd.DataFrame(rows, columns=columns).set_index("trace").round(2)
 
 # %% [markdown]
 # Sorting the requests by length helps static batching, too. But an answer may end long before its `max_tokens`, and
-# nobody knows where. That is why LLM engines today batch in flight.
+# nobody knows where. That, and requests that come at any time, is why LLM engines today batch in flight.
 #
 # ## Where we came from
 #
@@ -428,10 +435,11 @@ pd.Series(per_s, name="tokens/s").round(0)
 # %% tags=["nbval-ignore-output"]
 python, in_turn, at_once = per_s.values()
 print(f"In turn, the engine is {in_turn / python:.1f} times as fast as llama-python;")
-print(f"sharing iterations makes it {at_once / in_turn:.1f} times faster still.")
+print(f"sharing iterations makes it another {at_once / in_turn:.1f} times as fast.")
 
 # %% [markdown]
-# The second factor is what this lesson is about. The first is outside this lesson, and it has two parts that this run does
+# The second factor is batching as such; four equal answers that start together have it with static batching, too. This
+# lesson asks what in-flight batching adds. The first is outside this lesson, and it has two parts that this run does
 # not separate. One is the weights: 4 bits against 16 or 32. The other is the path. For each token, Hugging Face's
 # `generate` runs a Python loop over logits processors and stopping criteria, 30 layers of Python modules start dozens of
 # small PyTorch operators each, and the KV cache is copied to grow by one token. The engine runs one compiled graph on a
@@ -450,7 +458,8 @@ print(f"sharing iterations makes it {at_once / in_turn:.1f} times faster still."
 #
 # 1. `V1`, then `inflight_fused_batching`, with `skewed`: this lesson's requests, live. Here they come one by one, so the
 #    first static batch is a single request.
-# 2. The same with `equal`: as many requests and tokens, but all alike. Is there any grey to win back?
+# 2. The same with `equal`: as many requests and tokens, but all alike. Equal lengths, and yet grey: which requests does it
+#    come from?
 # 3. The same with `mild`, 32 requests of 8 to 128 tokens. Guess the ratio of the iterations first.
 
 # %% tags=["nbval-ignore-output"]
@@ -512,10 +521,10 @@ except CourseError as error:
 #   and a tail.
 # - The time of an iteration grows with the answers in it, but more slowly than they do. So the gain in time is smaller
 #   than the gain in iterations.
-# - In flight, answers do not wait for a batch to end. Long ones pay: they share iterations that they would have had to
-#   themselves.
-# - The gain depends on the workload. Equal lengths or free slots leave almost none, so a factor is worth nothing without the
-#   lengths.
+# - In flight, answers do not wait for a batch to end. Long ones pay with their pace, and the first of them with their
+#   latency: they share iterations that they would have had to themselves.
+# - The gain depends on the workload. Equal lengths or free slots leave almost none if all requests are there from the start;
+#   so a factor is worth nothing without the lengths and the arrivals.
 #
 # Three questions to answer without running anything:
 #

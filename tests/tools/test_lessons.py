@@ -1,6 +1,7 @@
 """From a lesson's scripts to its three notebooks, and the gate that holds these to their source."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -323,3 +324,16 @@ def test_a_link_to_a_term_has_its_sentence_and_the_glossary_leads_back(root):
     prose = [cell.source for cell in read(root, "notebooks").cells if cell.cell_type == "markdown"]
     assert """A [slot](#Slot "A place in the 'batch'.").""" in prose[1]
     assert '### Slot\nA place in the "batch". Also: seat. [↩ Count](#Count)\n\n### Guest\nWho sits there.' in prose[2]
+
+
+def test_readmes_first_picture_is_that_of_lecture_04_and_its_caption_has_its_figures():
+    readme, lecture = (
+        (lessons.ROOT / "README.md").read_text(),
+        nbformat.read(lessons.ROOT / "notebooks/04_batching.ipynb", 4),
+    )
+    bundles = [output.data for cell in lecture.cells for output in cell.get("outputs", []) if "data" in output]
+    [drawn] = [data for data in bundles if data.get("text/plain", "").startswith("Which of 8 slots was taken")]
+    assert drawn["image/svg+xml"] == (lessons.ROOT / "assets/images/static_above_in_flight.svg").read_text()
+    caption = " ".join(readme[readme.index("*From lesson 04") :].split())
+    for iterations, wasted in re.findall(r"in (\d+) iterations, (\d+) % of the slots' time", drawn["text/plain"]):
+        assert re.search(rf"{iterations}(?: iterations)?, {wasted} %", caption)

@@ -27,8 +27,9 @@ def run_from_full_queue(
 ) -> TraceRun:
     """Send a trace while another request holds the whole KV cache; end that one when all others wait.
 
-    Nobody can be admitted before: a static batch does not begin while one runs, and in flight there are no blocks. So
-    `max_tokens_in_paged_kv_cache` must be `max_seq_len`.
+    Nobody can be admitted before: a static batch does not begin while one runs, and in flight, with
+    `guaranteed_no_evict`, there are no blocks to promise. So `max_tokens_in_paged_kv_cache` must be `max_seq_len`,
+    which has to hold as many of the requests as there are slots.
 
     Parameters
     ----------

@@ -43,7 +43,7 @@ SUBJECTS = ("river", "lighthouse", "garden", "mountain", "library", "railway", "
 FELT = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
 
 
-@grades("3.1", "TTFT and TPOT are two promises, and one long gap shows in neither, but in ITL.")
+@grades("3.1", "TTFT and TPOT are two promises; one long gap is averaged away in TPOT, and shows in ITL.")
 def _felt(felt: Callable, choose: random.Random) -> dict[str, Callable[[], Finding]]:
     cases = [([_times_s(choose) for _ in range(5)], percent) for percent in (50, 90)]
 
