@@ -2,9 +2,11 @@
 # # {heading}
 #
 # Four exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write a model and put it into
-# the ensemble, repair three broken repositories, and fill the templates for an engine that you have not seen. The
-# course keeps your repository, and later labs serve it. Each exercise ends with a `check`. A check starts its own
-# server if it needs one, and a wrong answer never stops the notebook.
+# the ensemble, and repair three broken repositories. Then you fill the templates for an engine that you have not seen,
+# and write a check of your own. The course keeps your repository, and later labs serve it.
+#
+# You need lecture 02. Each exercise ends with a `check`. A check starts its own server if it needs one, and a wrong answer
+# never stops the notebook.
 #
 # Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
 # not been run.
@@ -196,7 +198,7 @@ check("2.2", repaired)
 # %% [markdown]
 # ## Exercise 2.3: fill the templates for another engine
 #
-# *importance 4/5 · difficulty 2/5 · 15 minutes*
+# *Further · importance 4/5 · difficulty 2/5 · 15 minutes*
 #
 # Tomorrow you serve another engine, with its tokenizer in another folder, for another number of users. Write `fill_for`:
 # it makes a repository in `target`, with any tool you like, and returns its path.
@@ -230,7 +232,7 @@ def fill_for(target, engine_dir, tokenizer_dir, users, streams):
 check("2.3", fill_for)
 
 # %% [markdown]
-# <details><summary>Where to look</summary>The lecture's section "Four templates" shows what a variable is. The engine's limit:
+# <details><summary>Where to look</summary>The lecture's section "From templates" shows what a variable is. The engine's limit:
 # <code>engine.read(engine_dir).build_config.max_seq_len</code>, or <code>json.loads</code> of its
 # <code>config.json</code>.</details>
 #
@@ -243,46 +245,58 @@ check("2.3", fill_for)
 # read them; do not type them in. One user too few: their last block is not full, but it is theirs alone.</details>
 
 # %% [markdown]
-# ## Exercise 2.4: who takes this tensor?
+# ## Exercise 2.4: a check of your own
 #
-# *importance 3/5 · difficulty 2/5 · 10 minutes*
+# *Further · importance 4/5 · difficulty 3/5 · 15 minutes*
 #
-# Before you rename or remove a tensor, you want to know which models take it. Write `takers`: given a repository and the
-# ensemble's name for a tensor, it returns a list of pairs, in the order of the steps: a model that takes the tensor, and
-# the model's own name for it. For `"text_input"` that is `[("preprocessing", "QUERY")]`.
+# Triton drops an ensemble whose steps do not fit together, and tells nobody but its log. You want to know before you
+# deploy. Write `misfits`: given a repository, it returns a list of pairs, a model and its own name for an input, of all
+# inputs in the ensemble's maps for which one of these is true:
 #
-# - `repository.read_config(path)` gives a `config.pbtxt` as a message.
-# - The steps are in `config.ensemble_scheduling.step`; each has a `model_name` and an `input_map`.
+# - No input of the ensemble and no earlier step gives the tensor.
+# - Its sender gives it with another type.
+#
+# The list is in the order of the steps; it is empty when all fits. Each model's types are in its own config:
+#
+# - `repository.read_config(path)` gives a `config.pbtxt` as a message, with `input` and `output`; each of these has a
+#   `name` and a `data_type`.
+# - The steps are in `ensemble_scheduling.step`; each has a `model_name`, an `input_map` and an `output_map`.
 
 
 # %%
-def takers(repo: Path, tensor: str) -> list[tuple[str, str]]:
-    """(model, input) of each step of the ensemble that takes `tensor`, in order."""
+def misfits(repo: Path) -> list[tuple[str, str]]:
+    """(model, input) of each input in the ensemble's maps that gets nothing, or a tensor of another type."""
     # BEGIN SOLUTION
     # LAB: return None
-    config = repository.read_config(Path(repo) / "ensemble" / "config.pbtxt")
-    return [
-        (step.model_name, own)
-        for step in config.ensemble_scheduling.step
-        for own, shared in step.input_map.items()
-        if shared == tensor
-    ]
+    files = Path(repo).glob("*/config.pbtxt")
+    configs = {path.parent.name: repository.read_config(path) for path in files}
+    given = {one.name: one.data_type for one in configs["ensemble"].input}
+    found = []
+    for step in configs["ensemble"].ensemble_scheduling.step:
+        model = configs[step.model_name]
+        wanted = {one.name: one.data_type for one in model.input}
+        gives = {one.name: one.data_type for one in model.output}
+        for own, shared in step.input_map.items():
+            if given.get(shared) != wanted[own]:
+                found.append((step.model_name, own))
+        given |= {shared: gives[own] for own, shared in step.output_map.items()}
+    return found
     # END SOLUTION
 
 
 # %%
-check("2.4", takers)
+check("2.4", misfits)
 
 # %% [markdown]
-# <details><summary>Where to look</summary>In the ensemble's <code>config.pbtxt</code>: in an <code>input_map</code> the key
-# is the model's own name, and the value the ensemble's. Look for the value.</details>
+# <details><summary>Where to look</summary>The lecture's section "Explain" runs an ensemble with a dictionary of the tensors
+# by their shared names. Here the dictionary holds types in place of arrays.</details>
 #
-# <details><summary>How to begin</summary>Two loops: over the steps, and over
-# <code>step.input_map.items()</code>.</details>
+# <details><summary>How to begin</summary>Begin with the types of the ensemble's inputs. For each step, look up what its
+# <code>input_map</code> takes. Only then add what its <code>output_map</code> gives.</details>
 #
 # <details><summary>The error you see</summary>"argument of type … is not iterable": you looped over the message itself. Its
 # parts are attributes: <code>config.ensemble_scheduling.step</code>. "… in a hidden ensemble …": the check makes up
-# ensembles, so read the repository that your function is given.</details>
+# repositories, so read the one that your function is given.</details>
 
 # %% [markdown]
 # ## Bonus

@@ -5,44 +5,43 @@
 #
 # - **write** a model repository from blank files, and start a server on it;
 # - **trace** every tensor through an ensemble;
-# - **repair** a repository that does not load.
+# - **find** what keeps a repository from being served, and say what can find it before a restart does.
 #
-# You need a little Python, and the engine of lesson 01; it is built here if it is not there yet. The
-# [glossary](00_start_here.ipynb#Glossary) explains terms that are new to you. Lines under `# your line:` are for you:
-# delete the line, write it yourself, and compare it with the one folded below.
+# **What you will use elsewhere:** every model in Triton, whatever it is for, has such a folder, such a config and such a
+# readiness. That a path, a piece of code and a crossed wire are found at three different times is true of any deployment.
+#
+# You need a little Python, and the engine of lesson 01; it is built here if it is not there yet.
 #
 # {navigation}
 
 # %% [markdown]
-# ## The question
+# ## {question}
 #
-# A colleague hands you a folder with four files called `config.pbtxt`. The server starts, one model is UNAVAILABLE, and
-# the demo is in ten minutes. Which file do you open?
-#
-# **{question}**
+# A colleague hands you a folder with four files called `config.pbtxt`. It was served until this morning; now clients get
+# errors, and the demo is in ten minutes. Which file do you open, and what do you ask the server?
 
 # %%
+import re
 import subprocess
 import tempfile
 from pathlib import Path
-from string import Template
 
 import numpy as np
 import pandas as pd
 import tritonclient.grpc as triton
-import yaml
 from google.protobuf import text_format
 from IPython.display import Markdown, display
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from inflight import engine
+from inflight import CourseError, engine
 from inflight.checkpoint import fetch
 from inflight.lessons import repository as lesson
 from inflight.notebook import charts, session, widgets
 from inflight.triton import Client, Server, repository, tritonserver
 
 folder = tempfile.TemporaryDirectory()  # it goes when the notebook's kernel ends
+session.others()
 
 # %% [markdown]
 # ## Predict
@@ -51,24 +50,20 @@ folder = tempfile.TemporaryDirectory()  # it goes when the notebook's kernel end
 # back into the text. `round_trip` has no code: it sends a text through `to_ids`, then `to_text`.
 #
 # When all three work, you change one word in the config of `to_text`, so that it asks for 64-bit numbers. Then you tell
-# Triton to load `to_text` again.
+# the running server to load `to_text` again.
 
-# %% tags=["parameters"]
-prediction = None  # papermill may answer
-
-# %%
+# %% tags=["nbval-ignore-output"]
 guess = widgets.predict(
-    "Which model becomes UNAVAILABLE?",
+    "Which model can no longer be asked?",
     ["to_ids", "to_text", "round_trip", "none: the text comes back as before"],
-    given=prediction,
 )
 guess
 
 # %% [markdown]
 # ## A model by hand
 #
-# A **model repository** is a folder with one folder for each model. In a model's folder, `config.pbtxt` says what flows
-# in and out and what runs it. The folder `1` holds version 1 of the model itself.
+# A [model repository](00_start_here.ipynb#Model-repository) is a folder with one folder for each model. In a model's
+# folder, `config.pbtxt` says what flows in and out and what runs it. The folder `1` holds version 1 of the model itself.
 
 # %%
 repo = Path(folder.name) / "by_hand"
@@ -103,36 +98,48 @@ for model in ("to_ids", "to_text", "round_trip"):
 # output [ { name: "IDS"  data_type: TYPE_INT32  dims: [ -1 ] } ]
 
 # %% [markdown]
-# That is the whole config. The **backend** `python` is the program that runs `model.py`. `dims` is the shape of one
-# request's tensor: one text in, any number of ids out (`-1`). With `max_batch_size` at 1 or more, Triton puts a batch
-# dimension in front of every shape: the text arrives as `[1, 1]`, and the ids leave as `[1, n]`.
+# That is the whole config. The [backend](00_start_here.ipynb#Backend) `python` is the program that runs `model.py`, of
+# which Triton calls `execute` with a list of requests. `dims` is the shape of one request's
+# [tensor](00_start_here.ipynb#Tensor): one text in, any number of ids out (`-1`). With `max_batch_size` at 1 or more,
+# Triton puts a batch dimension in front of every shape: the text arrives as `[1, 1]`, and the ids leave as `[1, n]`.
 #
-# Now start the server. You decide four arguments:
+# ## What Triton loads, and when it is ready
+#
+# | `--model-control-mode` | loads at the start | afterwards |
+# |---|---|---|
+# | `none`, the default | every model in the folder | nothing more |
+# | `poll` | every model in the folder | whatever changes in the folder |
+# | `explicit` | what `--load-model` names | what a client tells it to |
+#
+# If a model cannot be loaded at the start, Triton ends, unless `--exit-on-error=false` lets it go on with the others.
+# Triton's documentation advises against `poll` in production: it may read a file that is half copied.
 
 # %% tags=["nbval-ignore-output"]
 hand_made = tritonserver(
     [
         f"--model-repository={repo}",
-        "--model-control-mode=explicit",  # load a model only when told to
-        "--load-model=to_ids",  # and this one at the start
+        "--model-control-mode=explicit",
+        "--load-model=to_ids",
         "--disable-auto-complete-config",  # use the files as they are: fill in nothing
     ]
 )
 
 # %% [markdown]
-# The course's `tritonserver` starts the program of that name and prints the whole command: your arguments, and those it
-# adds. It adds free ports on this machine only, and a **key**, so that only you can tell this server to load models.
-# The server ends when this notebook's kernel does.
+# The course's `tritonserver` starts the program of that name and prints the whole command: your four arguments, and those
+# it adds. They are free ports on this machine only and a **key**, so that only you can tell this server to load models.
 #
-# Triton writes a log, and in the log a table of its models. When something is wrong, read this table first:
+# Is the server alive? Is it ready? Is this model ready? Load balancers and Kubernetes' probes ask that over HTTP, and get
+# 200 for yes and 400 for no.
+
 
 # %%
-log = hand_made.log_tail(100)
-table = log[log.index("| Model") :]
-print(table.partition("\nI")[0])
+def health(server, model):
+    """What a load balancer would learn: 200 is yes, 400 is no."""
+    paths = ("/v2/health/live", "/v2/health/ready", f"/v2/models/{model}/ready")
+    return {path: server.http.get(path).status_code for path in paths}
 
-# %% [markdown]
-# `to_ids` is READY. Ask it with NVIDIA's own client. All a client needs are the tensors' names, types and shapes.
+
+print(health(hand_made, "to_ids"))
 
 
 # %%
@@ -148,15 +155,16 @@ def ask(server, model, **tensors):
     return {name: result.as_numpy(name) for name in names}
 
 
-ids = ask(hand_made, "to_ids", TEXT=np.array([[b"Hi!"]], object))["IDS"]
-print(ids.shape, ids)
-assert ids.tolist() == [[72, 105, 33]]
+print(ask(hand_made, "to_ids", TEXT=np.array([[b"Hi!"]], object)))
 
 # %% [markdown]
+# NVIDIA's own client gets the three bytes of the text, as numbers. All that it needs to know are the tensors' names, types
+# and shapes.
+#
 # ## A second model, and an ensemble
 #
-# `to_text` goes the other way. One line is yours: the ids arrive as an array of shape `[1, n]`. Make from them an array
-# of shape `[1, 1]` that holds one `bytes` object, with the dtype `object`.
+# `to_text` goes the other way. The ids arrive as an array of shape `[1, n]`. Triton wants an array of shape `[1, 1]` with
+# the dtype `object`, in which the one text is a `bytes` object.
 
 # %%
 # %%writefile {repo}/to_text/1/model.py
@@ -170,13 +178,9 @@ assert ids.tolist() == [[72, 105, 33]]
 #
 #     def answer(self, request):
 #         ids = pb_utils.get_input_tensor_by_name(request, "IDS").as_numpy()
-#         # your line:
+#         # your line: from `ids`, the bytes as a text of shape [1, 1]
 #         text = np.array([[bytes(ids[0].tolist())]], object)
 #         return pb_utils.InferenceResponse([pb_utils.Tensor("TEXT", text)])
-
-# %% [markdown]
-# <details><summary>The line</summary><code>text = np.array([[bytes(ids[0].tolist())]], object)</code>: the outer two
-# brackets are the batch and the one text in it.</details>
 
 # %%
 # %%writefile {repo}/to_text/config.pbtxt
@@ -187,12 +191,10 @@ assert ids.tolist() == [[72, 105, 33]]
 # output [ { name: "TEXT"  data_type: TYPE_STRING  dims: [ 1 ] } ]
 
 # %% [markdown]
-# The third model is an **ensemble**. It has no code, and its folder `1` stays empty: Triton itself passes the tensors
-# from step to step, as `ensemble_scheduling` says. In each map the **key** is the model's own name for a tensor, and the
-# **value** is the ensemble's name for it. Two steps are connected when they use the same value. A value that is also the
-# name of an input or output of the ensemble connects the step with the client.
-#
-# One line is yours again: connect the input of `to_text` with the output of `to_ids`.
+# The third model is an [ensemble](00_start_here.ipynb#Ensemble). It has no code, and its folder `1` stays empty: Triton
+# itself passes the tensors from step to step. In each map the **key** is the model's own name for a tensor, and the
+# **value** is the name that the ensemble's steps share. Two steps are connected when they use the same value. A value that
+# is also an input or output of the ensemble connects the step with the client.
 
 # %%
 # %%writefile {repo}/round_trip/config.pbtxt
@@ -212,7 +214,7 @@ assert ids.tolist() == [[72, 105, 33]]
 #     {
 #       model_name: "to_text"
 #       model_version: -1
-#       # your line:
+#       # your line: connect the input of to_text with the output of to_ids
 #       input_map { key: "IDS"  value: "ids" }
 #       output_map { key: "TEXT"  value: "text_output" }
 #     }
@@ -220,9 +222,6 @@ assert ids.tolist() == [[72, 105, 33]]
 # }
 
 # %% [markdown]
-# <details><summary>The line</summary><code>input_map { key: "IDS"  value: "ids" }</code>: the model calls its input
-# <code>IDS</code>; the ensemble calls the tensor <code>ids</code>, as in the step before.</details>
-#
 # A request to load a model carries the key, in `headers`.
 
 
@@ -240,431 +239,376 @@ def load(server, model):
 print("round_trip:", load(hand_made, "round_trip"))
 text = np.array([["Hi!"]], object)
 print(ask(hand_made, "round_trip", text_input=text)["text_output"].item())
-pd.DataFrame(hand_made.models())
+charts.table(pd.DataFrame(hand_made.models()))
 
 # %% [markdown]
 # You asked for one more model and got two: loading an ensemble also loads its steps' models.
 #
 # ## Broken on purpose
 #
-# Now the change of your prediction: `to_text` asks for 64-bit numbers. Then the file is put back.
+# Now the change of your prediction: `to_text` asks for 64-bit numbers.
 
 
 # %%
-def last_error(server):
-    """The last error in Triton's log."""
-    lines = server.log_tail(100).splitlines()
-    return [line for line in lines if line.startswith("E")][-1].partition("] ")[2]
-
-
 config = repo / "to_text" / "config.pbtxt"
 intact = config.read_text()
 config.write_text(intact.replace("TYPE_INT32", "TYPE_INT64"))
 print("to_text:", load(hand_made, "to_text"))
 states = pd.DataFrame(hand_made.models())
 display(states)
-print("log:", last_error(hand_made))
-config.write_text(intact)
-print("repaired:", load(hand_made, "to_text"))
-[gone] = states.loc[states["state"] == "UNAVAILABLE", "name"]
+errors = [line for line in hand_made.log_tail(100).splitlines() if line[:1] == "E"]
+print("log:", errors[-1].partition("] ")[2])
+[gone] = states.loc[states["state"] != "READY", "name"]
 print(guess.score(gone))
 
 # %% [markdown]
-# Triton loads `to_text`, because that model is fine by itself. Then it checks the ensembles that use `to_text`. The steps
-# of `round_trip` no longer fit together, so Triton unloads `round_trip`. The model that was changed is READY, and the one
-# that clients call is gone. The reason column says only `unloaded`; the log says why, in a line that begins with `E`.
+# Triton loads `to_text`, because that model is fine by itself. Then it checks the ensembles that use it. The steps of
+# `round_trip` no longer fit together, so Triton unloads `round_trip`. The request to load was answered with success, the
+# model that was changed is READY, and the one that clients call is gone. Only the log says why, in a line that
+# begins with `E`.
 #
-# A second fault: one letter is missing in a map of the ensemble.
+# At the next restart the same files are read by a server that has nothing loaded yet. Try both of its ways:
 
 # %%
-config = repo / "round_trip" / "config.pbtxt"
-intact = config.read_text()
-assert 'key: "IDS"  value: "ids"' in intact
-config.write_text(
-    intact.replace('key: "IDS"  value: "ids"', 'key: "IDS"  value: "id"', 1)
-)
-print("round_trip:", load(hand_made, "round_trip"))
-print("log:", last_error(hand_made))
+for extra in ((), ("--exit-on-error=false",)):
+    given = [f"--model-repository={repo}", "--disable-auto-complete-config", *extra]
+    print("control mode none", *extra)
+    try:
+        with Server(repo, arguments=given) as restarted:
+            print("   ", health(restarted, "round_trip"))
+    except CourseError as error:
+        print("   ", str(error).splitlines()[-1])
 config.write_text(intact)
-print("repaired:", load(hand_made, "round_trip"))
-assert all(row.state == "READY" for row in hand_made.models())
+print("repaired:", load(hand_made, "to_text"))
+print("   ", health(hand_made, "round_trip"))
 
 # %% [markdown]
-# "Failed to poll" means that Triton could not use what it read in the folder. The log names the tensor that is not
-# connected, `ids`. It cannot know that `id` was a typo.
+# The first server ends. The second one serves what it could load, and **says that it is ready**: Triton 2.51, which runs
+# here, does not count an ensemble that does not fit. So let a probe ask for the model that clients call, not only for the
+# server.
 #
-# ## Four templates
+# ## From templates
 #
-# An LLM's repository looks like yours, with three models in the place of two. TensorRT-LLM ships it as templates. Most of
-# a template is fixed; what depends on your machine or your service is a `${variable}`. Here is the shortest of the four.
-# `parameters` hand values to `model.py`; Triton passes them on and does not look at them. The shape `[ -1, -1 ]` is any
-# number of beams, each of any length.
+# An LLM's repository looks like yours, with three models in the place of two. TensorRT-LLM ships it as
+# [templates](00_start_here.ipynb#Template): most of a template is fixed; what depends on your machine or your service is a
+# `${variable}`. `parameters` are values for `model.py`, which Triton passes on without a look.
 
 # %%
 template = (repository.TEMPLATES / "postprocessing" / "config.pbtxt").read_text()
 print(template)
 
 # %% [markdown]
-# Tutorials fill templates with `sed`, or with TensorRT-LLM's `fill_template.py`. Up to release 0.18 that script is
-# Python's `safe_substitute` behind a command line. From 0.19 on it first asserts that the name is in the file. What does
-# each do with the right name, and with a typo?
-
+# Three ways to set `tokenizer_dir`: as text with `sed`; as a protobuf message, which a config is the text form of; with a
+# program that knows the models, such as the course's `assemble`. What does each do with a typo?
 
 # %%
-def with_sed(name, value):
-    command = ["sed", f"s|${{{name}}}|{value}|"]
-    return subprocess.run(command, input=template, stdout=-1, text=True).stdout
-
-
-def with_fill_template_0_18(name, value):
-    return Template(template).safe_substitute({name: value})
-
-
-def with_fill_template_0_19(name, value):
-    assert name in template, f"key '{name}' does not exist in the file"
-    return Template(template).safe_substitute({name: value})
-
-
-for fill in (with_sed, with_fill_template_0_18, with_fill_template_0_19):
-    for name in ("tokenizer_dir", "tokeniser_dir"):
-        try:
-            filled = fill(name, "/engines/model") != template
-            said = "filled" if filled else "nothing changed, no error"
-        except AssertionError as error:
-            said = f"AssertionError: {error}"
-        print(f"{fill.__name__:24} {name}  {said}")
+path = "/engines/model"
+for name in ("tokenizer_dir", "tokeniser_dir"):
+    command = ["sed", f"s|${{{name}}}|{path}|"]
+    by_sed = subprocess.run(command, input=template, stdout=-1, text=True).stdout
+    print(name, "by sed:     ", "filled" if path in by_sed else "no change, no error")
+    message = ModelConfig()
+    for key, value in (("tokenizer_dir", "${tokenizer_dir}"), (name, path)):
+        message.parameters[key].string_value = value
+    print(name, "by protobuf: the keys are", *sorted(message.parameters))
+    try:
+        repository.assemble(Path(folder.name) / "filled", path, **{name: path})
+        print(name, "by assemble: filled")
+    except CourseError as error:
+        print(name, "by assemble:", error)
 
 # %% [markdown]
-# All three change text. But a config is more than text: it is the text form of a **protobuf** message, `ModelConfig`,
-# with known fields of known types. A program that reads the file as that message finds a typo in the name of a field, and
-# a word where a number belongs. It does not find a typo in a key of `parameters`: there, any key is allowed.
+# `sed` reports nothing. Protobuf does not either, since any key is allowed in `parameters`: the typo is now a second key.
+# But it knows the *fields* of a config, and their types:
 
 # %%
-for wrong in (
-    "max_batchsize: 8",
-    "max_batch_size: ${triton_max_batch_size}",
-    'parameters { key: "tokeniser_dir"  value { string_value: "/engines" } }',
-):
+for wrong in ("max_batchsize: 8", "max_batch_size: ${triton_max_batch_size}"):
     try:
         text_format.Parse(wrong, ModelConfig())
-        print("accepted:", wrong)
     except text_format.ParseError as error:
-        print("refused: ", wrong, "\n         ", error)
+        print(error)
 
 # %% [markdown]
-# So a tool that knows the models has to check their keys. The course's `repository.check` does; you meet it below. One
-# caution: a protobuf message has no comments, so a tool that reads and rewrites a config loses them.
+# Only a program that knows the model knows its keys. TensorRT-LLM's `fill_template.py` was like `sed` up to release 0.18; since 0.19
+# it refuses a name that the file does not have.
 #
-# ## Assemble
-#
-# By now you know what has to be done for four models: copy, fill in, look for typos. `assemble` does this in one call.
-# `check` then reads the result as Triton will, before anything starts. `Server` starts `tritonserver` as you did, checks
-# first, and waits until every model is READY.
+# `assemble` makes all four models in one call. `check` reads the result as Triton will, before anything starts. `Server`
+# checks, starts `tritonserver` as you did, and waits until every model is READY.
 
 # %% tags=["nbval-ignore-output"]
 engine_dir = engine.cached(fetch())
 llm = repository.assemble(Path(folder.name) / "llm", engine_dir)
-assert repository.check(llm) == []  # no problem found, and nothing was started
+print("problems that the check finds:", len(repository.check(llm)))
 server = Server(llm).start()
 client = Client(server.grpc_url)
 question = "Name the capital of France."
-answer = client.ask(question)
-print(f"{answer.text!r} after {answer.latency_s * 1000:.0f} ms")
-assert all(row.state == "READY" for row in server.models())
+answer = client.ask(question, max_tokens=16)
+print(f"{answer.text!r} after {answer.latency_s * 1000:.0f} ms, the first request")
 
 # %% [markdown]
-# How many inputs does the ensemble of an LLM have? Read its config. `required` is your line: the names of the inputs that a
-# client must send. An input's `optional` is True or False.
+# What must a client send? The ensemble's config says so: an input's `optional` is True or False.
 
 # %%
 config_text = (llm / "ensemble" / "config.pbtxt").read_text()
-config = text_format.Parse(config_text, ModelConfig())
-# your line:
-required = [one.name for one in config.input if not one.optional]
+ensemble = text_format.Parse(config_text, ModelConfig())
+# your line: the names of the inputs that a client must send
+required = [one.name for one in ensemble.input if not one.optional]
+
+# %%
+print(
+    f"{len(ensemble.input)} inputs, of which {len(required)} are required:", *required
+)
 edges = pd.DataFrame(repository.ensemble_edges(llm))
-used = set(edges.loc[edges["source"] == "client", "tensor"])
-print(f"{len(config.input)} inputs, of which {len(required)} are required:", *required)
-print(f"{len(used)} are drawn below, {len(config.input) - len(used)} are left out.")
-assert required == ["text_input", "max_tokens"]
+drawn = edges.loc[edges["source"] == "client", "tensor"].nunique()
+print(f"{drawn} are drawn below.")
 
 # %% [markdown]
-# <details><summary>The line</summary>
-# <code>required = [one.name for one in config.input if not one.optional]</code></details>
-#
-# The inputs left out belong to features that this engine does not have, such as LoRA and guided decoding. They are
-# declared all the same, because Triton refuses a request with an input that the config does not name, and a client
-# written for TensorRT-LLM may send them. `assemble` adds them; a value that asks for such a feature is refused.
+# The others belong to features that this engine does not have, such as LoRA. They are declared all the same, because Triton
+# refuses a request with an input that the config does not name, and TensorRT-LLM's clients may send them.
 #
 # ## See
 #
-# The repository as a tree, with each model's files beside the model. The arrows are read from the ensemble's maps. At an
-# arrow stand the sender's name of the tensor, the receiver's name, its type, and its shape without the batch dimension.
+# The repository as a tree, with each model's files beside it, and the ensemble's maps as arrows. At an arrow stand, **in
+# bold**, the name that the steps share, the type, and the shape without the batch; below it the sender's own name → the
+# receiver's. The dashed line, and the entries with ╌, are tensors that go past a model.
 
 # %%
 paths = [path for path in sorted(llm.rglob("*")) if path.suffix in (".pbtxt", ".py")]
 files = [str(path.relative_to(llm)) for path in paths]
 counts = edges.groupby("target", sort=False).size()
-alt = (
-    f"A tree of {len(files)} files beside a graph. The client's tensors go to "
-    "preprocessing and tensorrt_llm, those of preprocessing to tensorrt_llm, and those "
-    "of tensorrt_llm to postprocessing and the client. Tensors that may arrive: "
-    + ", ".join(f"{count} at {model}" for model, count in counts.items())
-    + f". {edges['optional'].sum()} of them are optional."
+summary = (
+    f"{len(files)} files of four models. Tensors go from model to model: "
+    + ", ".join(f"{count} may arrive at {model}" for model, count in counts.items())
+    + f". {edges['optional'].sum()} of them are optional: they travel if they are sent."
 )
-charts.show(lesson.repository_map(files, edges), alt)
-Markdown(alt)
+charts.show(lesson.repository_map(files, edges), summary)
+print(summary)
 
 # %% [markdown]
-# An optional tensor of the client travels only if the client sends it.
-#
 # ## Explain
 #
-# Do the ensemble's work by hand: ask the three models one after the other, and give each output the name that the next
-# model knows it by. Each line below is one line of a map. One of them is yours; the picture has its names.
+# The maps are all there is. So an ensemble can be run in ten lines, with a dictionary of the tensors by their shared names.
+# The core is yours: what does a step take?
+
 
 # %%
-first = {
-    "QUERY": np.array([[question.encode()]], object),
-    "REQUEST_OUTPUT_LEN": np.array([[16]], np.int32),
-}
-ids = ask(server, "preprocessing", **first)
-second = {
-    "input_lengths": ids["REQUEST_INPUT_LEN"],
-    "request_output_len": ids["REQUEST_OUTPUT_LEN"],
-    "end_id": ids["OUT_END_ID"],
-    "pad_id": ids["OUT_PAD_ID"],
-    "stop_words_list": ids["STOP_WORDS_IDS"],
-    "bad_words_list": ids["BAD_WORDS_IDS"],
-}
-# your line:
-second["input_ids"] = ids["INPUT_ID"]
-tokens = ask(server, "tensorrt_llm", **second)
+def takes(step, known):
+    """The inputs of a step's model, each with the shared name of what it gets."""
+    # your line: of step.input_map, own name → shared name, what is in `known`
+    return {own: shared for own, shared in step.input_map.items() if shared in known}
 
-# %% [markdown]
-# <details><summary>The line</summary><code>second["input_ids"] = ids["INPUT_ID"]</code></details>
 
 # %%
-third = {
-    "TOKENS_BATCH": tokens["output_ids"],
-    "SEQUENCE_LENGTH": tokens["sequence_length"],
-    "PRECEDING_IDS": tokens["preceding_ids"],
-    "IS_FINAL": tokens["is_final"],
+tensors = {
+    "text_input": np.array([[question.encode()]], object),
+    "max_tokens": np.array([[16]], np.int32),
 }
-words = ask(server, "postprocessing", **third)
-by_hand = words["OUTPUT"].item().decode()
-assert by_hand == answer.text
-Markdown(
-    f"By hand: {by_hand!r}, the same text as from the ensemble. The {len(question)} "
-    f"characters became {second['input_ids'].shape[1]} token ids, because the chat "
-    f"template adds its own words around them. {len(first)} tensors went into "
-    f"preprocessing, {len(second)} into tensorrt_llm, {len(third)} into postprocessing."
+for step in ensemble.ensemble_scheduling.step:
+    inputs = {own: tensors[shared] for own, shared in takes(step, tensors).items()}
+    print(f"{step.model_name} gets", *sorted(inputs))
+    outputs = ask(server, step.model_name, **inputs)
+    for own, shared in step.output_map.items():
+        if own in outputs:
+            tensors[shared] = outputs[own]
+text = tensors["text_output"].item().decode()
+print("\nby hand:", repr(text))
+print("the same as from Triton's ensemble:", text == answer.text)
+
+# %%
+shown = (
+    "text_input",
+    "_INPUT_ID",
+    "_REQUEST_INPUT_LEN",
+    "_TOKENS_BATCH",
+    "text_output",
 )
+rows = [(name, tensors[name].dtype, tensors[name].shape) for name in shown]
+charts.table(pd.DataFrame(rows, columns=["shared name", "dtype", "shape"]))
 
 # %% [markdown]
-# `tensorrt_llm` has a further output, which the maps pass to postprocessing: `stop_id`. Only a streamed answer carries
-# it. With it, postprocessing tells the engine to stop when the client has gone.
+# The question becomes more ids than it has words, because the chat template adds its own around it. `_TOKENS_BATCH` has the
+# shape `[1, beams, tokens]`. Two things differ in Triton: a step starts as soon as its inputs are there, so steps that do
+# not need each other run at the same time; and the tensors stay in the server, while ours went to the client and back.
 #
-# Three methods of a Python model are worth knowing. `initialize` runs once, when the model is loaded, and reads the
-# `parameters`. `execute` is the one you wrote. Here they are in postprocessing. `finalize` runs when a model is unloaded;
-# postprocessing has nothing to close.
-
-# %%
-code = (llm / "postprocessing" / "1" / "model.py").read_text()
-print(code[code.index("    def initialize") : code.index("    def _text")])
-
-# %% [markdown]
+# What maps cannot say is "if" or "again". For that, a Python model calls other models from its own code, which Triton calls
+# [business logic scripting](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/python_backend/README.html#business-logic-scripting)
+# (BLS). TensorRT-LLM's fifth model, `tensorrt_llm_bls`, does the ensemble's work in that way. It can also collect all
+# tokens of a stream before it makes text of them, and let a small draft model write ahead for the large one.
+#
 # ## Turn the knob
 #
-# You can change a config while the server runs. The editor below has a field for every key of `tensorrt_llm`. **Apply**
-# writes the file and tells Triton to load the model again. A value that the key does not take is refused before anything
-# is written. Try:
+# A config can be changed while the server runs. **Apply** writes the file and tells Triton to load the model again. Try:
 #
-# - `exclude_input_in_output` at `false`, then **Apply**. What does `client.ask(question).text` return now, in a cell of
-#   your own? Set it back to `true` before you go on.
+# - `exclude_input_in_output` at `false`. What does `client.ask(question).text` return now, in a cell of your own? Set it
+#   back to `true` before you go on.
 # - `max_tokens_in_paged_kv_cache` at `many`, then at `64`, as the cell does too. What refuses each of them?
 
 # %% tags=["nbval-ignore-output"]
-editor = widgets.ConfigEditor(server, "tensorrt_llm")
+names = ["exclude_input_in_output", "max_tokens_in_paged_kv_cache"]
+editor = widgets.ConfigEditor(server, "tensorrt_llm", names)
 display(editor)
 for value in ("many", "64"):
     said = editor.apply(max_tokens_in_paged_kv_cache=value)
     display(Markdown(f"`{value}`: {said}"))
-    assert "Refused" in said
-assert all(row.state == "READY" for row in server.models())
 
 # %% [markdown]
-# `many` is not a number, so the editor did not touch the file. 64 is a number; only the engine knows that it is too small
-# for one request. So the file was written, the engine refused to load, and the editor put the old file back. Meanwhile
-# the server went on with the model it had.
+# `many` is not a number, so the editor did not touch the file. 64 is a number; only the engine knows that it is too small for
+# one request. It refused to load, and the editor put the old file back.
 #
-# ## Today's repository
+# ## What breaks
 #
-# TensorRT-LLM removed its engines in July 2026. Since then its repository has one model, `tensorrt_llm`, which takes text
-# and does the work of all four. `assemble` makes that one as well, for the same engine. Here are the files of both:
-
-# %%
-today = repository.assemble(Path(folder.name) / "today", engine_dir, contract="llmapi")
-paths = [path for path in sorted(today.rglob("*")) if path.is_file()]
-now = pd.Series([str(path.relative_to(today)) for path in paths])
-pd.DataFrame({"with engines": pd.Series(files), "today": now}).fillna("")
-
-# %% [markdown]
-# The new file is `model.yaml`. Triton does not know it; `model.py` reads it. The engine's settings moved there:
-
-# %%
-text = (today / "tensorrt_llm" / "1" / "model.yaml").read_text()
-print(text.replace(str(engine_dir), "/engines/model"))
-settings = pd.json_normalize(yaml.safe_load(text)).iloc[0]
-moved = {
-    "gpt_model_path": "model",
-    "kv_cache_free_gpu_mem_fraction": "kv_cache_config.free_gpu_memory_fraction",
-    "enable_kv_cache_reuse": "kv_cache_config.enable_block_reuse",
-    "batch_scheduler_policy": "scheduler_config.capacity_scheduler_policy",
-    "enable_chunked_context": "enable_chunked_prefill",
-}
-config_text = (llm / "tensorrt_llm" / "config.pbtxt").read_text()
-parameters = text_format.Parse(config_text, ModelConfig()).parameters
-for old, new in moved.items():
-    assert parameters[old].string_value.lower() == str(settings[new]).lower()
-pd.Series(moved, name="model.yaml").rename_axis("config.pbtxt").reset_index()
-
-# %% [markdown]
-# Each pair has the same value in both files; a policy is in capitals now. `config.pbtxt` keeps the tensors. It no longer
-# says whether the model is decoupled: Triton asks `model.py` when it loads the model, and `model.py` answers with
-# `triton_config`. Start a server on the new repository and ask it, as `curl` would. The names of the inputs are others, too:
+# Five faults, one after the other. Who finds each of them?
 
 # %% tags=["nbval-ignore-output"]
-with Server(today) as other:
-    body = {"text_input": "The capital of France is", "sampling_param_max_tokens": 8}
-    path = "/v2/models/tensorrt_llm/generate"
-    reply = other.http.post(path, json=body, timeout=60).json()
-print(reply)
-assert reply["text_output"].startswith(body["text_input"])
+WHO = [
+    "the check, before a server starts",
+    "only Triton, when it loads the model",
+    "neither: every model is READY",
+]
+FAULTS = (
+    "A variable is not filled",
+    "A name in a map has a typo",
+    "The engine is in another folder",
+    "The code in model.py has a typo",
+    "Stop words and bad words are swapped",
+)
+guesses = {fault: widgets.predict(f"{fault}. Who finds it?", WHO) for fault in FAULTS}
+display(*guesses.values())
+
+# %%
+swap = {"STOP_WORDS_DICT": "BAD_WORDS_DICT", "BAD_WORDS_DICT": "STOP_WORDS_DICT"}
+changes = (  # for each fault a file, and what stands there instead of what
+    ("preprocessing/config.pbtxt", {"max_batch_size: 64": "max_batch_size: ${size}"}),
+    ("ensemble/config.pbtxt", {"_TOKENS_BATCH": "_TOKEN_BATCH"}),
+    ("tensorrt_llm/config.pbtxt", {str(engine_dir): "/engines/model"}),
+    ("postprocessing/1/model.py", {"self.parameters[": "self.parameter["}),
+    ("ensemble/config.pbtxt", swap),
+)
+
+
+# %%
+def tried(file, change):
+    """What the check, Triton and a client say after a change, which is then undone."""
+    path = llm / file
+    intact, pattern = path.read_text(), "|".join(map(re.escape, change))
+    broken = re.sub(pattern, lambda found: change[found[0]], intact, count=len(change))
+    path.write_text(broken)
+    model = path.relative_to(llm).parts[0]
+    problems, said = repository.check(llm), load(server, model)
+    reply = client.ask(question, max_tokens=16, stop_words=[" of"]).text
+    path.write_text(intact)
+    load(server, model)
+    return (
+        str(problems[0]).replace(f"{llm}/", "") if problems else "nothing",
+        said,
+        reply,
+    )
+
+
+# %% tags=["nbval-ignore-output"]
+found = [tried(*change) for change in changes]
+for fault, (checked, said, reply) in zip(FAULTS, found):
+    print(f"{fault}\n  check:  {checked}\n  Triton: {said}\n  client: {reply!r}")
+
+# %%
+right = client.ask(question, max_tokens=16, stop_words=[" of"]).text
+for fault, (checked, said, reply) in zip(FAULTS, found):
+    who = "the check" if checked != "nothing" else "only Triton"
+    if checked == "nothing" and said == "loaded":
+        who = "neither"
+    print(f"{fault}: {who}; the client's answer is as before: {reply == right}")
+    print("   ", guesses[fault].score(who))
+
+# %% tags=["remove-cell"]
+assert right.endswith(" of") and " of" not in found[4][2]
+assert all(row.state == "READY" for row in server.models())
+assert (
+    repository.check(llm) == []
+    and text == answer.text == "The capital of France is Paris."
+)
 
 # %% [markdown]
-# The prompt stands in front of the answer, because nothing asked to leave it out. And the model completes the text: it does
-# not reply to it, because this model applies no chat template. In the repository of four, `preprocessing` does.
+# - What stands in the files alone, the check finds, and it names file and line. Triton's answer names neither; only its log
+#   does. For the typo in a map, the check even has a suggestion.
+# - Whether a path leads to an engine, and whether code runs, shows only where it is loaded: in `initialize`, which Triton
+#   calls once for each model.
+# - Both word lists have the same type and shape, so swapped ones load. The word at which the answer should stop is now one
+#   that it may not use. Only a request whose answer you know finds this. The repository of TensorRT-LLM 0.5 had a related
+#   fault: its maps left the stop words unconnected.
+#
+# Where a load fails, the client notices nothing, because Triton keeps the model that it has; the fault waits for the next
+# restart. So deploy by starting a second server on the new folder. Ask it something, and only then send it the traffic.
 #
 # ## Elsewhere
 #
-# | | TensorRT-LLM with engines, as here | vLLM in Triton |
-# |---|---|---|
-# | models | four: three and an ensemble | one, `backend: "vllm"` |
-# | tokenizes | `preprocessing` | vLLM |
-# | options | `parameters` in `config.pbtxt` | `1/model.json` |
-# | most requests that run at once | `max_batch_size` of the engine | `max_num_seqs` |
-# | memory for the KV cache | `kv_cache_free_gpu_mem_fraction` | `gpu_memory_utilization` |
-#
-# The last row differs in detail: TensorRT-LLM's fraction is of the memory that is free once the weights are loaded; vLLM's
-# is of all the GPU's memory, weights included. With engines, take the templates from the release that you serve, and from no
-# other place: they change with every release. [The page for a lab GPU](../assets/lab-gpu/README.md) has the commands, for
-# engines and for the model of today, which NVIDIA calls `llmapi`. Triton's own pages:
-# [model repository](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/model_repository.html),
-# [model configuration](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/model_configuration.html),
-# [ensembles](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/ensemble_models.html).
+# TensorRT-LLM removed its engines from its main branch in July 2026. Since then its repository has one model, which takes text
+# and does the work of all of them; NVIDIA calls it `llmapi`. `assemble` makes that one too, for the same engine:
+
+# %% tags=["nbval-ignore-output"]
+today = repository.assemble(Path(folder.name) / "today", engine_dir, contract="llmapi")
+paths = [path for path in sorted(today.rglob("*")) if path.is_file()]
+print(*(path.relative_to(today) for path in paths), sep="\n")
+with Server(today) as other:
+    body = {"text_input": "The capital of France is", "sampling_param_max_tokens": 8}
+    path = "/v2/models/tensorrt_llm/generate"
+    print(other.http.post(path, json=body, timeout=60).json())
 
 # %% [markdown]
-# ## What breaks
-#
-# Three more faults, one after the other. Some are found by the check, before anything starts. Some are found only by
-# Triton, when it loads the model. And some are found by neither.
+# The model goes on with the text instead of replying to it: no chat template is applied, which `preprocessing` does above. The
+# settings moved to `model.yaml`:
 
 # %%
-WHO = ["the check", "only Triton", "neither"]
-unfilled = widgets.predict("A variable was not filled. What finds it?", WHO)
-elsewhere = widgets.predict("The engine is in another folder. What finds it?", WHO)
-crossed = widgets.predict("Stop words and bad words are swapped. What finds it?", WHO)
-display(unfilled, elsewhere, crossed)
-
-# %% tags=["nbval-ignore-output"]
-config = llm / "preprocessing" / "config.pbtxt"
-intact = config.read_text()
-config.write_text(
-    intact.replace("max_batch_size: 64", "max_batch_size: ${triton_max_batch_size}")
-)
-[problem] = repository.check(llm)
-print("the check:", str(problem).replace(f"{folder.name}/", ""))
-print("Triton:   ", load(server, "preprocessing"))
-print("a client: ", client.ask(question).text)
-config.write_text(intact)
-print(unfilled.score("the check"))
+settings = (today / "tensorrt_llm" / "1" / "model.yaml").read_text()
+print(settings.replace(str(engine_dir), "/engines/model"))
 
 # %% [markdown]
-# The check names file, line and variable. Triton's answer names none of them; only its log does. The client notices
-# nothing: when a model cannot be loaded again, Triton keeps the one it has. After a restart there would be none.
-
-# %% tags=["nbval-ignore-output"]
-config = llm / "tensorrt_llm" / "config.pbtxt"
-intact = config.read_text()
-config.write_text(intact.replace(str(engine_dir), "/engines/model"))
-assert repository.check(llm) == []  # it finds nothing
-said = load(server, "tensorrt_llm")
-print("Triton:", said)
-config.write_text(intact)
-assert "no engine at /engines/model" in said
-print(elsewhere.score("only Triton"))
-
-# %% [markdown]
-# A path is just a string to the check. Only the machine that serves can tell whether an engine is there, so the error
-# comes from the engine's `initialize`.
-
-# %% tags=["nbval-ignore-output"]
-config = llm / "ensemble" / "config.pbtxt"
-intact = config.read_text()
-before = client.ask(question, max_tokens=24, stop_words=[" of"]).text
-swapped = intact.replace("STOP_WORDS_DICT", "?")
-swapped = swapped.replace("BAD_WORDS_DICT", "STOP_WORDS_DICT")
-config.write_text(swapped.replace("?", "BAD_WORDS_DICT"))
-assert repository.check(llm) == [] and load(server, "ensemble") == "loaded"
-after = client.ask(question, max_tokens=24, stop_words=[" of"]).text
-print("stop at ' of', before:", repr(before))
-print("stop at ' of', after: ", repr(after))
-config.write_text(intact)
-assert load(server, "ensemble") == "loaded" and repository.check(llm) == []
-assert " of" in before and " of" not in after
-print(crossed.score("neither"))
-
-# %% [markdown]
-# Both tensors hold any number of texts, so names, types and shapes all fit, and every model is READY. But the word at
-# which the answer should stop is now a word that it may not use. The repository of TensorRT-LLM 0.5 had a related fault:
-# its maps left the stop words unconnected. Only a test of the behaviour finds such faults.
+# | | TensorRT-LLM with engines, as here | TensorRT-LLM today | vLLM in Triton |
+# |---|---|---|---|
+# | models | four, and `tensorrt_llm_bls` | `tensorrt_llm` | one, `backend: "vllm"` |
+# | makes tokens of text | `preprocessing` | TensorRT-LLM | vLLM |
+# | settings | `parameters` in `config.pbtxt` | `1/model.yaml` | `1/model.json` |
+# | requests at once | `max_batch_size` of the engine | `max_batch_size` | `max_num_seqs` |
+# | memory for the KV cache | `kv_cache_free_gpu_mem_fraction` | `kv_cache_config`: `free_gpu_memory_fraction` | `gpu_memory_utilization` |
+# | ready? | `/v2/models/ensemble/ready` | `/v2/models/tensorrt_llm/ready` | `/v2/models/NAME/ready` |
+#
+# The fractions differ in detail: TensorRT-LLM's is of the memory that is free once the weights are loaded, vLLM's of all the
+# GPU's memory, weights included. `vllm serve`, without Triton, answers `/health` with 200. With engines, take the templates
+# from the release that you serve: [the tensors' names and shapes](../assets/contracts/history.csv) changed again and again.
+# [The page for a lab GPU](../assets/lab-gpu/README.md) has the commands. Triton's own pages:
+# [model repository](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/model_repository.html),
+# [control modes](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/model_management.html),
+# [ensembles](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/ensemble_models.html).
 
 # %% [markdown]
 # ## Recap
 #
 # - A model repository has one folder for each model; `config.pbtxt` names what flows in and out, `1/` holds the model.
 # - An ensemble is maps, not code: two steps are connected when they use the same name for a tensor.
-# - `-1` in a shape means any length, and `max_batch_size` adds one dimension in front of every shape.
-# - `sed` does not report a typo, nor does `fill_template.py` before 0.19. Protobuf knows fields and types; only who knows
-#   the model knows the keys of `parameters`.
-# - When something is wrong, ask in this order: what does the check say, what is each model's state, what is the last
-#   error in the log, and does the answer do what was asked?
+# - The control mode says what is loaded and when. A running server keeps what it has; a restart reads everything anew.
+# - Ask whether the model that clients call is ready. The server's own "ready" may leave it out.
+# - Files, then loading, then answers: a check, a start and a request with a known answer each find what the others cannot.
 #
 # Three questions, without running anything:
 #
 # <details><summary>1. The ensemble has an optional input <code>temperature</code>. Which models get a tensor when a
-# client does not send it?</summary>None. Triton passes on an optional tensor only if it was sent, and
-# <code>tensorrt_llm</code> uses its default.</details>
+# client does not send it?</summary>
 #
-# <details><summary>2. You fill <code>engine_dir</code> with <code>sed s/…/…/</code>, and the path has slashes. What
-# happens?</summary><code>sed</code> takes the first slash of the path as the end of the replacement, and stops with an
-# error. Use another separator, such as <code>|</code> above. A typo in the name is worse: then <code>sed</code> reports
-# nothing.</details>
+# None. Triton passes on an optional tensor only if it was sent, and <code>tensorrt_llm</code> uses its default.
 #
+# </details>
+# <details><summary>2. A load balancer asks <code>/v2/health/ready</code>. What may its clients meet all the
+# same?</summary>
+#
+# An error for each request: the ensemble may not be loaded, as after the restart above. It should ask
+# <code>/v2/models/ensemble/ready</code>. And a swapped map, which no probe finds, only a request with a known answer.
+#
+# </details>
 # <details><summary>3. A model was edited and could not be loaded again. Clients are still served. Is all
-# well?</summary>No. The server goes on with the version it had loaded, and the file on disk is broken. At the next
-# restart the model is missing.</details>
+# well?</summary>
+#
+# No. The server goes on with the version it had loaded, and the file on disk is broken. At the next restart the server
+# ends, or the model is missing.
+#
+# </details>
 #
 # Now the [lab]({lab}), then the next lesson: {next}.
-
-# %% [markdown]
-# ## Appendix: whose clients?
-#
-# Names, types and shapes of the ensemble's tensors are a **contract** with every client that was ever written for it. The
-# course's repository keeps the contract of TensorRT-LLM 0.9 to 0.19; `assemble(…, contract="0.5")` keeps that of the
-# first workshops, and `contract="llmapi"`, above, that of today. The table has what differs: a client has to send, and to
-# expect, what its column says.
-
-# %%
-session.running()  # both servers end with the notebook's kernel
-charts.table(pd.DataFrame(repository.contract_differences()))

@@ -59,7 +59,7 @@ guess = widgets.predict(
     "How many times as long as one user do the eight wait for their whole answers?",
     {
         "as long": 1,
-        "two to three times as long": 2.4,
+        "two to four times as long": 2.8,
         "about eight times as long": 8,
         "far more than eight times as long": 24,
     },
@@ -294,7 +294,7 @@ assert [row[2] for row in rows] == [5, 5, 155, 5, 40, 40, 1240, 40]
 assert 1 < ratios.median() < 8
 
 # %% [markdown]
-# With eight users, compare the longest ITL with the longest TPOT. One long gap is averaged away in the TPOT of its answer,
+# With eight users, compare the longest ITL with the longest TPOT. One long gap is averaged in the TPOT of its answer,
 # and P99 of ITL does not show it either while fewer than one gap in a hundred is long. Of forty answers, P99 is nearly the
 # slowest one: the fewer the numbers, the less a high percentile means.
 #
@@ -601,15 +601,14 @@ assert reply.status_code == 200 and '"error"' in lines[-2] and len(lines) < ASKE
 # | | Here, OpenAI's protocol | Here, Triton's | `llmapi` in Triton | vLLM |
 # |---|---|---|---|---|
 # | whole | `stream: false` | `infer`; HTTP `generate` | the same | `stream: false` |
-# | streamed | `stream: true` | gRPC stream; HTTP `generate_stream` | the same | `stream: true` |
+# | streamed | `stream: true` | gRPC stream; HTTP `generate_stream`: each piece is new | the same calls: each piece has all so far | `stream: true` |
 # | stop early | close the connection | cancel, or `stop` | the same | close the connection |
 # | ready? | `/health` | `/v2/health/ready` | the same | `/health` |
 # | who waits | | gauge `waiting` | count at the client | `vllm:num_requests_waiting` |
 #
 # The tensors are those of TensorRT-LLM's engine backend, which was removed from its main branch in July 2026. Today's Triton
 # model of TensorRT-LLM, `llmapi`, has no ensemble, and other names, such as `sampling_param_max_tokens` for `max_tokens`;
-# `inflight serve --contract llmapi` serves those here. Triton's own OpenAI front end runs inside the server's process and
-# needs NVIDIA's build, which is why the course has one of its own.
+# `inflight serve --contract llmapi` serves those here. Triton's own OpenAI front end needs NVIDIA's build of the server.
 # [How to start them on a GPU](../assets/lab-gpu/README.md). The four figures for such servers, from one command each:
 # `vllm bench serve`, `aiperf profile`.
 

@@ -1,4 +1,4 @@
-"""Lab 02's answers: a model of one's own in the ensemble, repositories repaired and filled, who takes which tensor."""
+"""Lab 02's answers: a model of one's own in the ensemble, repositories repaired and filled, a check of one's own."""
 
 import shutil
 
@@ -209,22 +209,28 @@ def filled(**changed):
     return lambda *given: fill_for(*given, **changed)
 
 
-# 2.4: who takes which tensor ------------------------------------------------------------------------------------------
+# 2.4: a check of one's own --------------------------------------------------------------------------------------------
 
 
-def steps(repo):
-    return repository.read_config(repo / "ensemble" / "config.pbtxt").ensemble_scheduling.step
-
-
-def takers(repo, tensor):
-    found = []
-    for step in steps(repo):
-        found += [[step.model_name, own] for own in step.input_map if step.input_map[own] == tensor]
+def misfits(repo, in_order=True, types=True):
+    """From the messages; without the order of the steps, or without types, what a hasty reader would write."""
+    read = {file.parent.name: repository.read_config(file) for file in repo.rglob("config.pbtxt")}
+    ensemble = read.pop("ensemble")
+    gives, found = {one.name: one.data_type for one in ensemble.input}, []
+    steps = ensemble.ensemble_scheduling.step
+    outputs = [{step.output_map["OUT"]: read[step.model_name].output[0].data_type} for step in steps]
+    if not in_order:
+        gives |= {name: kind for each in outputs for name, kind in each.items()}
+    for step, output in zip(steps, outputs):
+        [(own, shared)] = step.input_map.items()
+        if shared not in gives or (types and gives[shared] != read[step.model_name].input[0].data_type):
+            found.append([step.model_name, own])
+        gives |= output
     return found
 
 
 ANSWERS = [
-    *of_the_lab("02_repository", {"2.3": "fill_for", "2.4": "takers"}),
+    *of_the_lab("02_repository", {"2.3": "fill_for", "2.4": "misfits"}),
     Answer("2.1", "as handed out", None, "not done yet"),
     Answer("2.1", "the solution", extended(), marks=[SERVER]),
     Answer("2.1", "word by word, under a comment", extended(code=WORD_BY_WORD, config="# privacy\n" + CONFIG), marks=[SERVER]),
@@ -289,9 +295,10 @@ ANSWERS = [
     Answer("2.3", "no path", lambda *rest: fill_for(*rest) and None, "wrong", "Return the path of the repository"),
     Answer("2.3", "templates", lambda target, *rest: str(shutil.copytree(repository.TEMPLATES, target)), "wrong", "The check says"),
 
-    Answer("2.4", "pairs are lists", takers),
-    Answer("2.4", "nobody", lambda repo, tensor: [], "wrong", "in a hidden ensemble, in the order of the steps"),
-    Answer("2.4", "backwards", lambda *asked: takers(*asked)[::-1], "wrong", "see the order"),
-    Answer("2.4", "the first", lambda *asked: takers(*asked)[:1], "wrong", "in the order of the steps"),
-    Answer("2.4", "pairs turned round", lambda *asked: [pair[::-1] for pair in takers(*asked)], "wrong", "its own name"),
+    Answer("2.4", "pairs are lists", misfits),
+    Answer("2.4", "all fits", lambda repo: [], "wrong", "A tensor is there once an earlier step gives it"),
+    Answer("2.4", "names alone", lambda repo: misfits(repo, types=False), "wrong", "of another type"),
+    Answer("2.4", "any order", lambda repo: misfits(repo, in_order=False), "wrong", "a later step gives it"),
+    Answer("2.4", "backwards", lambda repo: misfits(repo)[::-1], "wrong", "of another type"),
+    Answer("2.4", "pairs turned round", lambda repo: [pair[::-1] for pair in misfits(repo)], "wrong", "a model and its input"),
 ]  # fmt: skip

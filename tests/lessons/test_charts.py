@@ -243,19 +243,20 @@ def test_repository_map():
     files.append("preprocessing/1/model.py")
     edges_of = pd.DataFrame(
         [
-            ("client", "preprocessing", "text_input", "QUERY", "STRING", (1,), False),
-            ("client", "tensorrt_llm", "temperature", "temperature", "FP32", (1,), True),
-            ("preprocessing", "tensorrt_llm", "INPUT_ID", "input_ids", "INT32", (-1,), False),
-            ("tensorrt_llm", "client", "output_ids", "output_ids", "INT32", (-1, -1), False),
+            ("client", "preprocessing", "text_input", "text_input", "QUERY", "STRING", (1,), False),
+            ("client", "tensorrt_llm", "temperature", "temperature", "temperature", "FP32", (1,), True),
+            ("preprocessing", "tensorrt_llm", "_INPUT_ID", "INPUT_ID", "input_ids", "INT32", (-1,), False),
+            ("tensorrt_llm", "client", "output_ids", "output_ids", "output_ids", "INT32", (-1, -1), False),
         ],
-        columns=["source", "target", "output", "input", "data_type", "dims", "optional"],
+        columns=["source", "target", "tensor", "output", "input", "data_type", "dims", "optional"],
     )
     fig = repository.repository_map(files, edges_of)
     notes = sorted(fig.layout.annotations, key=lambda note: note.y)
     at = {note.text: note.y for note in notes}
     said = [
-        "client", "<b>ensemble/</b>", "text_input → QUERY  STRING [1]", "<b>preprocessing/</b>",
-        "INPUT_ID → input_ids  INT32 [-1]", "<b>tensorrt_llm/</b>", "output_ids  INT32 [-1, -1]", "client",
+        "client", "<b>ensemble/</b>", "<b>text_input</b>  STRING [1]", "\N{EM SPACE}text_input → QUERY",
+        "<b>preprocessing/</b>", "<b>_INPUT_ID</b>  INT32 [-1]", "\N{EM SPACE}INPUT_ID → input_ids",
+        "<b>tensorrt_llm/</b>", "<b>output_ids</b>  INT32 [-1, -1]", "client",
     ]  # fmt: skip
     assert [note.text for note in notes if note.text in said] == said, "from the top down"
     assert at["╌ 1 optional"] < at["<b>tensorrt_llm/</b>"], "past the model between, at the arrow to its target"

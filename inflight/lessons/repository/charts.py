@@ -11,7 +11,6 @@ from inflight.notebook.palette import DECODE, INK, WASTE, WASTE_TEXT
 # Pixels, and so are the units of both axes: the map is never wider than this, and a page narrower still shrinks it.
 _WIDTH, _RAIL, _ARROW, _BOX_LEFT, _BOX_RIGHT, _FILES = 420, 14, 52, 28, 172, 184
 _ROW, _BOX_HEIGHT, _GAP, _FRAME_HEAD = 18, 40, 30, 44
-_LINE_CHARACTERS = 40  # a longer line at an arrow becomes two
 
 
 def repository_map(files: list[str], edges: pd.DataFrame) -> go.Figure:
@@ -22,8 +21,9 @@ def repository_map(files: list[str], edges: pd.DataFrame) -> go.Figure:
     files : list of str
         Paths of the files within the repository, as "ensemble/config.pbtxt".
     edges : DataFrame
-        One row a tensor: source, target, output, input, data_type, dims, optional; "client" is at both ends, and
-        targets come in the order of the steps. Optional tensors are counted, the others named.
+        One row a tensor: source, target, tensor (the name that the steps share), output, input, data_type, dims,
+        optional; "client" is at both ends, and targets come in the order of the steps. Optional tensors are counted,
+        the others named.
     """
     steps = list(dict.fromkeys(name for name in edges.target if name != "client"))
     nodes = ["client", *steps, "client "]  # the client asks at the top and is answered at the bottom
@@ -56,13 +56,12 @@ def repository_map(files: list[str], edges: pd.DataFrame) -> go.Figure:
 
 
 def _flow_lines(rows: pd.DataFrame) -> list[str]:
-    """What is written at an arrow: each required tensor by name, type and shape, and how many more there may be."""
+    """What is written at an arrow: each required tensor by its names, type and shape, and how many more may come."""
     lines = []
     for row in rows[~rows.optional].sort_values("output").itertuples():
-        name = row.output if row.input == row.output else f"{row.output} → {row.input}"
-        kind = f"{row.data_type} {list(row.dims)}"
-        is_short = len(name) + len(kind) < _LINE_CHARACTERS
-        lines += [f"{name}  {kind}"] if is_short else [f"{row.output} →", f"    {row.input}  {kind}"]
+        lines.append(f"<b>{row.tensor}</b>  {row.data_type} {list(row.dims)}")
+        if {row.output, row.input} != {row.tensor}:
+            lines.append(f"\N{EM SPACE}{row.output} → {row.input}")
     count = int(rows.optional.sum())
     return lines + ([f"and {count} optional"] if lines else [f"{count} optional"]) * (count > 0)
 

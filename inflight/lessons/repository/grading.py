@@ -1,4 +1,4 @@
-"""Lab 02: a model of one's own in the ensemble, repositories repaired and filled, and who takes which tensor."""
+"""Lab 02: a model of one's own in the ensemble, repositories repaired and filled, and a check of one's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from tritonclient.grpc import InferResult
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from inflight.checkpoint import load_tokenizer
 from inflight.engine import BuildConfig, ExecutorConfig, engine_version
@@ -296,30 +296,40 @@ def _filled(
 # 2.4 ------------------------------------------------------------------------------------------------------------------
 
 
-@grades("2.4", "A tensor is connected by its name in the ensemble alone: every step that asks for that name gets it.")
-def _takers(takers: Callable, choose: random.Random) -> Finding:
+_KINDS = ("nobody gives it", "a later step gives it", "of another type")
+
+
+@grades("2.4", "What stands in the files alone, names and types, a program can check before a server starts.")
+def _misfits(misfits: Callable, choose: random.Random) -> Finding:
     with tempfile.TemporaryDirectory() as folder:
-        cases = [case for number in range(3) for case in _ensemble(Path(folder) / str(number), choose)]
-        return asked(takers, cases)
+        kinds = [(), *((kind,) for kind in _KINDS), _KINDS]
+        return asked(misfits, [_ensemble(Path(folder) / str(n), faults, choose) for n, faults in enumerate(kinds)])
 
 
-def _ensemble(repo: Path, choose: random.Random) -> list[Case]:
-    """Make a repository that is nothing but an ensemble, and ask who takes each of its tensors."""
-    steps = [f"step_{letter}" for letter in choose.sample("abcdefghijkl", 5)]
-    tensors = [f"tensor_{number}" for number in choose.sample(range(100), 6)]
-    config, takers = ModelConfig(name="ensemble", platform="ensemble"), {tensor: [] for tensor in [*tensors, "nothing"]}
-    for step in steps:
-        message = config.ensemble_scheduling.step.add(model_name=step, model_version=-1)
-        for tensor in choose.sample(tensors[:-1], 3):
-            own = f"IN_{choose.randint(0, 999)}"
-            if own not in message.input_map:
-                message.input_map[own] = tensor
-                takers[tensor].append([step, own])
-        message.output_map["OUT"] = tensors[-1]  # given, and taken by nobody
-    (repo / "ensemble").mkdir(parents=True)
+def _ensemble(repo: Path, faults: tuple[str, ...], choose: random.Random) -> Case:
+    """Make a repository whose ensemble has these faults, and ask for the inputs that do not fit."""
+    config, wrong = ModelConfig(name="ensemble", platform="ensemble"), []
+    given = {"text_input": DataType.TYPE_STRING}
+    config.input.add(name="text_input", data_type=given["text_input"], dims=[1])
+    letters, faulty = choose.sample("abcdefghijkl", 5), dict(zip(choose.sample(range(1, 4), len(faults)), faults))
+    for number, letter in enumerate(letters):
+        own, shared, fault = f"IN_{choose.randint(0, 999)}", choose.choice(list(given)), faulty.get(number)
+        kind = DataType.TYPE_FP32 if fault == _KINDS[2] else given[shared]
+        if fault == _KINDS[0]:
+            shared += "_"
+        if fault == _KINDS[1]:
+            shared, kind = f"tensor_{letters[number + 1]}", DataType.TYPE_INT32
+        wrong += [[f"step_{letter}", own]] if fault else []
+        given[f"tensor_{letter}"] = DataType.TYPE_INT32
+        model = ModelConfig(name=f"step_{letter}", backend="python")
+        model.input.add(name=own, data_type=kind, dims=[-1])
+        model.output.add(name="OUT", data_type=DataType.TYPE_INT32, dims=[-1])
+        config.ensemble_scheduling.step.add(
+            model_name=model.name, model_version=-1, input_map={own: shared}, output_map={"OUT": f"tensor_{letter}"}
+        )
+        (repo / model.name).mkdir(parents=True)
+        repository.write_config(model, repo / model.name / repository.CONFIG)
+    (repo / "ensemble").mkdir()
     repository.write_config(config, repo / "ensemble" / repository.CONFIG)
-    hint = "Each pair is a model and its own name for the tensor, as in the input_map of its step; see the order."
-    return [
-        Case((repo, tensor), right, hint, f"Who takes {tensor!r} in a hidden ensemble, in the order of the steps")
-        for tensor, right in takers.items()
-    ]
+    hint = "Each pair is a model and its input. A tensor is there once an earlier step gives it; types must be equal."
+    return Case((repo,), wrong, hint, f"What does not fit in a hidden ensemble ({', '.join(faults) or 'all fits'})")

@@ -37,7 +37,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "parameters": ["DEFAULTS", "PARAMETERS", "Parameter", "Problem", "typed_parameters"],
         "pbtxt": ["diff", "fill", "parse", "read_config", "to_text", "write_config"],
         "editing": ["edit", "get_parameter", "get_value", "note_files", "set_value", "spec"],
-        "contracts": ["contract_differences"],
         "ensembles": ["Edge", "ensemble_edges"],
         "checks": ["check"],
         "assembly": ["assemble", "refit"],

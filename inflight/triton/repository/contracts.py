@@ -2,7 +2,6 @@
 
     assemble("repo", engine_dir, contract="0.5")        # for clients of the first workshops
     assemble("repo", engine_dir, contract="llmapi")     # for those of TensorRT-LLM's model of today
-    pd.DataFrame(contract_differences())                # what changed, when, and what it breaks
 
 The templates have the tensors that the models of a pipeline pass to each other. Those that a client may send are in the
 table of `inflight.triton.request`, and those of answers that one contract has otherwise than another are below.
@@ -15,11 +14,9 @@ Of such outputs none is ever given: a client may name them, and is told then tha
 
 from __future__ import annotations
 
-import csv
 from typing import TYPE_CHECKING, Any
 
 from inflight.errors import CourseError
-from inflight.paths import ASSETS
 from inflight.triton.repository.layout import BASELINE, CONTRACTS, DEFAULT_CONTRACT, LLMAPI, OLDEST_CONTRACT
 from inflight.triton.request import ENGINE, ENSEMBLE, FIELDS, PREPROCESSING, parsed
 
@@ -63,15 +60,6 @@ OLDEST_FORMS = {
     ("postprocessing", "input", "SEQUENCE_LENGTH"): "INT32 [-1]?",
     ("postprocessing", "output", "OUTPUT"): "STRING [-1, -1]",
 }
-
-
-def contract_differences() -> list[dict[str, str]]:
-    """What changed in TensorRT-LLM's contract, one row a change: when, which tensors, what was, what is, what breaks.
-
-    `as before with` says which option has the tensors as they were; blank: clients of both sides are served.
-    """
-    with open(ASSETS / "contracts" / "history.csv", encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def contract_values(contract: str) -> dict[str, Any]:
