@@ -46,7 +46,7 @@ class Schedule:
         return busy / (len(self.iterations) * self.stays["slot"].max())
 
 
-def schedule(lengths: list[int], slots: int, gpt_model_type: str, at_the_start: int = 1) -> Schedule:
+def schedule(lengths: list[int], slots: int, gpt_model_type: str) -> Schedule:
     """Give slots to requests that all wait from the start, in their order.
 
     Parameters
@@ -57,12 +57,9 @@ def schedule(lengths: list[int], slots: int, gpt_model_type: str, at_the_start: 
         The engine's `max_batch_size`.
     gpt_model_type : str
         "V1": a batch begins when every slot is free, and leaves together. Otherwise a slot is taken as it gets free.
-    at_the_start : int
-        Requests that are there when the idle engine begins: it does not wait for more. The others come during the first
-        iteration.
     """
     limits = BuildConfig(max_batch_size=slots, max_num_tokens=max(slots, BuildConfig.max_num_tokens))
-    asked = [TrialRequest(1, int(tokens), int(tokens), number >= at_the_start) for number, tokens in enumerate(lengths)]
+    asked = [TrialRequest(1, int(tokens), int(tokens), 0) for tokens in lengths]
     enough = sum(-(-one.answer_tokens // limits.tokens_per_block) + 1 for one in asked)  # blocks
     scheduler = built_in(ExecutorConfig(gpt_model_type=gpt_model_type))
     free, stays = list(range(1, slots + 1)), {}

@@ -49,7 +49,7 @@ print(f"{len(mild)} requests, {sum(one.max_tokens for one in mild)} tokens")
 # %% [markdown]
 # ## Exercise 4.1: the waste in a log
 #
-# *importance 3/5 · difficulty 1/5 · 8 minutes*
+# *Further · importance 3/5 · difficulty 1/5 · 8 minutes*
 #
 # Run the mild trace with static batching:
 
@@ -280,7 +280,7 @@ for name, run in (("static", static), ("built-in", built_in), ("your file", own)
 # %% [markdown]
 # ## Exercise 4.4: a trace that wins, and one that does not
 #
-# *importance 4/5 · difficulty 3/5 · 12 minutes*
+# *Further · importance 4/5 · difficulty 3/5 · 12 minutes*
 #
 # Make two lists of 24 answer lengths, each between 8 and 128 tokens, for an engine of eight slots. All wait from the
 # start, in this order.
@@ -324,7 +324,7 @@ check("4.4", (wins, draws))
 #
 # ## Exercise 4.5: what a file says
 #
-# *importance 3/5 · difficulty 2/5 · 10 minutes*
+# *Further · importance 3/5 · difficulty 2/5 · 10 minutes*
 #
 # Here are the files of a benchmark that colleagues can open: a CSV with a row per request; one with a line per run, in the
 # columns that TensorRT-LLM's own client writes with `--op-stats-csv`; and a time line for

@@ -1,22 +1,25 @@
 # %% [markdown]
 # # {heading}
 #
-# {minutes} min, an estimate. Afterwards you will be able to
+# About {minutes} minutes (an estimate). Afterwards you will be able to
 #
 # - **predict** from the lengths of the answers how many iterations static and in-flight batching need, and how long
 #   those take;
 # - **switch** a running server from one to the other, and show which request had which slot;
 # - **decide** when the switch gains nothing, and say who pays for it.
 #
+# **What you will use elsewhere:** vLLM, SGLang and TensorRT-LLM all batch in flight. That a gain depends on the lengths,
+# and how to work it out from lengths and prices, is the same for each of them.
+#
 # You need lessons 00 and 03: what an iteration, a prompt's prefill and ITL are. Engine, repository and server are made
-# here. A line under `# your line:` is for you: delete it, write it yourself, and compare with what is folded below.
+# here.
 #
 # {navigation}
 
 # %% [markdown]
 # ## {question}
 #
-# Your engine has eight slots (`max_batch_size`). Twenty-four requests wait for them, like guests at the door of a small
+# Your engine has eight slots (`max_batch_size`). Forty-eight requests wait for them, like guests at the door of a small
 # restaurant. Most ask for 8 tokens, every sixth for 128. The engine works in rounds: one
 # [iteration](00_start_here.ipynb#Iteration) gives one token to each request in a slot.
 #
@@ -30,6 +33,7 @@
 # ([its batch manager](https://github.com/NVIDIA/TensorRT-LLM/blob/2a115dae84f13daaa54727534daa837c534eceb4/docs/source/advanced/batch-manager.md)).
 
 # %%
+import inspect
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -43,26 +47,28 @@ from inflight.bench import trace_run, workload
 from inflight.checkpoint import fetch, load_tokenizer
 from inflight.lessons import batching as lesson
 from inflight.models import huggingface
-from inflight.notebook import charts, progress, widgets
+from inflight.notebook import charts, progress, session, widgets
 from inflight.triton import Client, Server, repository
 
 engine_dir = engine.cached(fetch())
-slots = engine.read(engine_dir).build_config.max_batch_size
+limits = engine.read(engine_dir).build_config
+slots = limits.max_batch_size
+session.others()
 print("An engine with", slots, "slots.")
 
 # %% [markdown]
 # ## On paper
 #
-# These are the answers that the twenty-four ask for, in tokens, in the order in which they come. Nobody will get fewer:
+# These are the answers that the forty-eight ask for, in tokens, in the order in which they wait. Nobody will get fewer:
 # the run below ignores the model's own end of an answer.
 
 # %%
-lengths = ([128] + [8] * 5) * 4
+lengths = ([128] + [8] * 5) * 8
 print(len(lengths), "requests,", sum(lengths), "tokens:", lengths[:8], "…")
 
 # %% [markdown]
 # The lengths are enough to count iterations. This is a whole scheduler; the one line that distinguishes the two rules
-# is yours.
+# is yours. `rule` is "static" or "in-flight".
 
 
 # %%
@@ -70,29 +76,19 @@ def play(lengths, slots, rule):
     """How many requests are computed in each iteration."""
     waiting, running, computed = list(lengths), [], []
     while waiting or running:
-        # your line: may requests start now? rule is "static" or "in-flight"
+        # your line: may requests start now?
         may_start = rule == "in-flight" or not running
-        if may_start:
-            # An idle engine does not wait for company: the first starts alone.
-            room = slots if computed else 1
-            while waiting and len(running) < room:
-                running.append(waiting.pop(0))
+
+        while may_start and waiting and len(running) < slots:
+            running.append(waiting.pop(0))
         computed.append(len(running))
         running = [left - 1 for left in running if left > 1]  # a token each
     return computed
 
 
-# %% [markdown]
-# <details><summary>The line</summary>
-#
-# <code>may_start = rule == "in-flight" or not running</code>: with static batching requests start only when nobody
-# runs.
-# </details>
-
 # %%
 on_paper = {rule: play(lengths, slots, rule) for rule in ("static", "in-flight")}
 for rule, computed in on_paper.items():
-    # your line: the share of all slots, in all iterations, that computed something
     used = sum(computed) / (len(computed) * slots)
     print(
         f"{rule:9} {len(computed):4} iterations, {100 * used:.0f} % of the slots used"
@@ -101,12 +97,7 @@ fewer = len(on_paper["static"]) / len(on_paper["in-flight"])
 print(f"Static batching needs {fewer:.1f} times as many.")
 
 # %% [markdown]
-# <details><summary>The line</summary>
-#
-# <code>used = sum(computed) / (len(computed) * slots)</code>
-# </details>
-#
-# A static batch lasts as long as its longest answer, and each of the four batches here has a long one: 4 × 128. In
+# A static batch lasts as long as its longest answer, and each of the six batches here has a long one: 6 × 128. In
 # flight the slots stay full until nobody waits. Then the last answers run on with empty slots beside them: the *tail*.
 # No rule ends before the longest answer does.
 #
@@ -122,24 +113,31 @@ picture
 #
 # Now the same requests go to a real engine, once with each rule. You know the iterations. Commit yourself to the speed:
 
-# %% tags=["parameters"]
-prediction = None  # papermill may answer
-
-# %%
+# %% tags=["nbval-ignore-output"]
 guess = widgets.predict(
     "In-flight batching makes how many times as many tokens a second "
     "as static batching?",
     {
-        "about 1.2 times": 1.2,
-        "about 2 times": 2,
-        f"about {fewer:.1f} times, as on paper": fewer,
-        f"about {slots} times, one for each slot": slots,
+        "as many: the same work is done": 1,
+        "more, but clearly fewer than the iterations say": fewer**0.5,
+        f"about {fewer:.1f} times as many, as on paper": fewer,
+        f"about {slots} times as many, one for each slot": slots,
     },
-    given=prediction,
 )
 guess
 
 # %% [markdown]
+# ## The engine's loop
+#
+# This is the real engine's iteration. `_plan` asks the scheduler, of which there is one for each rule; `forward` runs the
+# model once for all chunks; `_give_tokens` hands each request its token.
+
+# %%
+print(inspect.getsource(engine.Executor.step))
+
+# %% [markdown]
+# Your `play` is this loop without the model. In the lab you write the scheduler that the running engine asks.
+#
 # ## Static: run it
 #
 # The repository is assembled with `V1`. The engine writes a line for each iteration into a log: who was computed, and
@@ -154,27 +152,36 @@ repo = repository.assemble(
     batching_strategy="V1",
     decoupled_mode=True,
     iteration_log_path=log_path,
+    max_tokens_in_paged_kv_cache=limits.max_seq_len,
 )
 with progress.wait("The server starts"):
     server = Server(repo).start()
 client = Client(server.grpc_url, timeout_s=600)
 
 # %% [markdown]
-# A *trace* is a list of requests: a prompt, the tokens of its answer, and when it is sent. Here the first comes at once
-# and the others a moment later, one after the other. `trace_run.run` sends a trace, each request from a thread of its
-# own, and waits for all answers. It returns a row per request, as the clients saw it, and a row per iteration, as the
-# engine logged it. One request goes ahead and is not counted: an engine's first is its slowest.
+# Both rules must begin with the same full queue. If requests came one by one, the first static batch would be whoever
+# came first, alone. So a *gate* is closed first: a request for the longest possible answer, for which the engine sets
+# its whole KV cache aside (here as many tokens as `max_seq_len`). Nobody can start beside it. When all forty-eight wait,
+# the gate's request is cancelled; times and iterations count from then on. `run_from_full_queue` does that. It returns a
+# row per request, as the clients saw it, and a row per iteration, as the engine logged it.
 
 # %% tags=["nbval-ignore-output"]
 texts = workload.trace("skewed", load_tokenizer(engine_dir), num_requests=len(lengths))
-moments = [0.0, *np.arange(1, len(lengths)) * 0.005 + 0.03]
 requests = [
-    replace(text, max_tokens=length, at_s=moment)
-    for text, length, moment in zip(texts, lengths, moments, strict=True)
+    replace(text, max_tokens=length)
+    for text, length in zip(texts, lengths, strict=True)
 ]
-trace_run.run(client, requests[1:2], log_path)
-with progress.wait(f"{len(requests)} requests, static"):
-    static = trace_run.run(client, requests, log_path)
+
+
+def run_all(what, requests=requests):
+    """The requests from a full queue, with the rule that the engine has now."""
+    with progress.wait(f"{len(requests)} requests, {what}"):
+        return lesson.run_from_full_queue(
+            server, requests, log_path, limits.max_seq_len
+        )
+
+
+static = run_all("static")
 print(f"static: {len(static.log)} iterations, {static.tokens_per_s:.0f} tokens/s")
 
 # %% [markdown]
@@ -188,9 +195,7 @@ print(repository.edit(repo, "tensorrt_llm", gpt_model_type="inflight_fused_batch
 server.load("tensorrt_llm")
 
 # %% tags=["nbval-ignore-output"]
-trace_run.run(client, requests[1:2], log_path)
-with progress.wait(f"{len(requests)} requests, in flight"):
-    in_flight = trace_run.run(client, requests, log_path)
+in_flight = run_all("in flight")
 print(f"in flight: {len(in_flight.log)} iterations,", end=" ")
 print(f"{in_flight.tokens_per_s:.0f} tokens/s")
 
@@ -205,36 +210,38 @@ stays = {"static (V1)": static.stays, "in-flight": in_flight.stays}
 charts.show(lesson.slot_map(stays, slots), lesson.slot_map_summary(stays, slots))
 
 # %% [markdown]
-# Above, one long answer in each batch keeps the other slots empty. Below, a slot is taken as soon as it is free, and
-# almost all of the grey is in the tail.
+# Above, each batch waits for a long answer, beside which its other slots are empty. Below, a slot is taken as soon as it
+# is free, and the grey is in the tail: the last long answers run on when nobody waits any more.
 #
-# Does the engine count as the paper does? Two requests that are sent within milliseconds may overtake each other on
-# their way through 24 threads, the network and the tokenizer. The engine numbers them as they arrive, so the log knows
-# the real order, and `play` can play that one:
+# Does the engine count as the paper does? On a busy machine one request may overtake another on its way to the engine. The
+# engine numbers them as they arrive, so the log knows the real order, and `play` can play that one, too:
 
 # %% tags=["nbval-ignore-output"]
 runs = {"static": static, "in-flight": in_flight}
+replayed = {}
 for rule, run in runs.items():
     arrived = run.stays.sort_values("request")
     in_order = (arrived["last"] - arrived["first"] + 1).tolist()
-    assert sorted(in_order) == sorted(lengths)
-    replayed = len(play(in_order, slots, rule))
+    replayed[rule] = len(play(in_order, slots, rule))
     print(f"{rule:9} on paper {len(on_paper[rule])}, in the order of arrival", end=" ")
-    print(f"{replayed}, counted {len(run.log)}")
+    print(f"{replayed[rule]}, counted {len(run.log)}")
+
+# %%
+same = all(replayed[rule] == len(run.log) for rule, run in runs.items())
+print("In the order of arrival, the engine counts as the paper does:", same)
+
+# %% tags=["nbval-ignore-output"]
 counted = {"V1": len(static.log), "inflight_fused_batching": len(in_flight.log)}
 points = [{"type": name, "iterations": count} for name, count in counted.items()]
 settings = {"requests": len(lengths), "slots": slots, "longest": max(lengths)}
 picture.measured(points, **settings)  # diamonds in the picture with the sliders
-
-# %% tags=["nbval-ignore-output"]
 faster = in_flight.tokens_per_s / static.tokens_per_s
 print(f"{len(static.log) / len(in_flight.log):.1f} times fewer iterations,")
 print(f"but {faster:.2f} times as many tokens a second.")
-print(guess.score(faster))
+print(guess.score(faster, "the ratio of the two runs"))
 
 # %% [markdown]
-# So the paper is right about the iterations, give or take the order of arrival. But they are not the gain. What did it
-# miss?
+# The paper is right about the iterations. But they are not the gain. What did it miss?
 #
 # ## What an iteration costs
 #
@@ -288,29 +295,30 @@ print(f"the prompts of all {len(requests)} requests {prompts_s:.1f} s.")
 # Now put it together: the iterations from the paper, each at its price, and the prompts, which cost the same with both
 # rules. No run of the trace is in this prediction.
 
+
+# %%
+def predicted(computed, price_ms, prompts_s):
+    """Seconds of a run: answers in each iteration, the price of so many, the prompts."""
+    # your line: price_ms is a NumPy array, which takes a list of numbers as its index
+    return sum(price_ms[computed]) / 1000 + prompts_s
+
+
 # %% tags=["nbval-ignore-output"]
 predicted_s = {}
 for rule, run in runs.items():
-    # your line: seconds, from on_paper[rule] (answers in each iteration) and price_ms
-    predicted_s[rule] = sum(price_ms[on_paper[rule]]) / 1000 + prompts_s
+    predicted_s[rule] = predicted(on_paper[rule], price_ms, prompts_s)
     measured_s = run.requests["last_s"].max()
     print(f"{rule:9} predicted {predicted_s[rule]:.1f} s, measured {measured_s:.1f} s")
 expected = predicted_s["static"] / predicted_s["in-flight"]
-print(f"Gain: predicted {expected:.2f} times, measured {faster:.2f} times.")
+print(f"Gain: predicted {expected:.2f} times, measured {faster:.2f} times,", end=" ")
+print(f"which is {100 * (faster / expected - 1):+.0f} %.")
 
 # %% [markdown]
-# <details><summary>The line</summary>
-#
-# <code>predicted_s[rule] = sum(price_ms[on_paper[rule]]) / 1000 + prompts_s</code>: a NumPy array takes a list of
-# numbers as its index.
-# </details>
-#
 # How could this mislead? Each rule ran once, and a machine that did something else in the meantime shows it here;
 # `inflight bench compare` takes turns and gives ratios with their spread. The prices between 4 and 8 answers are
-# interpolated. And they were measured with short contexts, at most 70 tokens in the KV cache of each answer. Attention
-# reads the whole cache, so eight long answers in one iteration cost more than eight short ones. That bends the
-# prediction one way: in flight, long answers share iterations; with static batching most of theirs are almost empty. With
-# answers of 256 tokens and more, the predicted gain is visibly too high.
+# interpolated, and they were measured with at most 70 tokens in the KV cache of each answer. Attention reads the whole
+# cache, so eight long answers in one iteration cost more than eight short ones: with answers of 256 tokens and more, the
+# predicted gain becomes too high.
 #
 # ## Who pays?
 #
@@ -322,7 +330,10 @@ print(f"Gain: predicted {expected:.2f} times, measured {faster:.2f} times.")
 # %% tags=["nbval-ignore-output"]
 paid = {name: run.requests.assign(itl_ms=run.itl_ms) for name, run in runs.items()}
 charts.show(lesson.who_pays(paid), lesson.who_pays_summary(paid))
-print(lesson.who_pays_summary(paid))
+both = pd.concat(paid, names=["rule"]).reset_index("rule")
+both.groupby(["max_tokens", "rule"])[["latency_ms", "itl_ms"]].quantile(
+    [0.5, 0.99]
+).unstack().round(0)
 
 # %% [markdown]
 # Each mark is a request; above the dashed line it is slower in flight. Look at the long answers in the lower panel. With
@@ -330,13 +341,36 @@ print(lesson.who_pays_summary(paid))
 # iterations to its end, and each prompt that joins makes one of them longer. Short answers share their iterations under
 # either rule.
 #
-# Latency has a second part, the wait for a slot. Short answers no longer wait for a long neighbour to finish. The first
-# long answer is the one to look at: with static batching it ran alone from the beginning.
+# Latency has a second part, the wait for a slot, and that one all of them share: nobody waits for a batch to end. The
+# table says how much each kind of answer gains or loses, at the median and at the 99th percentile.
 #
 # ## When is there no gain?
 #
 # There are two cases. With **equal lengths** a static batch ends for all at once. With **fewer requests than slots**
-# nobody waits. And the summaries of news articles, which benchmarks like? Count them all:
+# nobody waits. Both run from a full queue, as before:
+
+# %% tags=["nbval-ignore-output"]
+no_gain = {
+    "equal lengths": [replace(one, max_tokens=28) for one in requests[:24]],
+    "fewer than slots": requests[:4],
+}
+seconds = {}
+for rule, name in (("in-flight", "inflight_fused_batching"), ("static", "V1")):
+    server.load("tensorrt_llm", gpt_model_type=name)
+    for case, some in no_gain.items():
+        seconds[case, rule] = run_all(f"{case}, {rule}", some)
+for case in no_gain:
+    ways = seconds[case, "static"], seconds[case, "in-flight"]
+    iterations, per_s = zip(*((len(run.log), run.tokens_per_s) for run in ways))
+    print(
+        f"{case}: {iterations[0]} iterations static, {iterations[1]} in flight;",
+        end=" ",
+    )
+    print(f"{per_s[1] / per_s[0]:.2f} times as many tokens a second, of one run each.")
+
+# %% [markdown]
+# As many iterations with as many answers in them: what is left of the ratio is the noise of single runs. And the
+# summaries of news articles, which benchmarks like? Count them all:
 
 # %%
 articles = workload.from_dataset(workload.read_dataset(), load_tokenizer(engine_dir))
@@ -347,7 +381,6 @@ cases = {
     "articles, 64 slots": (summaries, 64),
     "equal lengths": ([64] * 48, slots),
     "fewer than slots": ([64, 16, 128, 8], slots),
-    # your line: a trace of your own
     "long ones last": (sorted(lengths), slots),
 }
 rows = []
@@ -358,10 +391,8 @@ columns = ["trace", "shortest", "longest", "static", "in flight", "ratio"]
 pd.DataFrame(rows, columns=columns).set_index("trace").round(2)
 
 # %% [markdown]
-# The two cases still show more than 1, for a single reason: an idle engine does not wait for company, so the first static
-# batch is one request, and the others wait for its whole answer. Sorting the requests by length helps static batching,
-# too. But an answer may end long before its `max_tokens`, and nobody knows where. That is why LLM engines today batch in
-# flight.
+# Sorting the requests by length helps static batching, too. But an answer may end long before its `max_tokens`, and
+# nobody knows where. That is why LLM engines today batch in flight.
 #
 # ## Where we came from
 #
@@ -389,7 +420,7 @@ with (
         ("engine, in turn", client, "ensemble", 1),
         ("engine, all at once", client, "ensemble", 4),
     ):
-        trace_run.run(to, four[:1], log_path, model)
+        trace_run.run(to, four[:1], log_path, model)  # an engine's first is its slowest
         run = trace_run.run(to, four, log_path, model, concurrency=users)
         per_s[way] = run.tokens_per_s
 pd.Series(per_s, name="tokens/s").round(0)
@@ -400,7 +431,7 @@ print(f"In turn, the engine is {in_turn / python:.1f} times as fast as llama-pyt
 print(f"sharing iterations makes it {at_once / in_turn:.1f} times faster still.")
 
 # %% [markdown]
-# The second factor is what this lesson is about. The first is not the lesson's, and it has two parts that this run does
+# The second factor is what this lesson is about. The first is outside this lesson, and it has two parts that this run does
 # not separate. One is the weights: 4 bits against 16 or 32. The other is the path. For each token, Hugging Face's
 # `generate` runs a Python loop over logits processors and stopping criteria, 30 layers of Python modules start dozens of
 # small PyTorch operators each, and the KV cache is copied to grow by one token. The engine runs one compiled graph on a
@@ -417,15 +448,17 @@ print(f"sharing iterations makes it {at_once / in_turn:.1f} times faster still."
 # The dashboard edits the config, loads the model again, and draws the slots while the requests run. The run before
 # stays above, on the same scale. Try:
 #
-# 1. `V1`, then `inflight_fused_batching`, with `skewed`: the picture of this lesson, live.
+# 1. `V1`, then `inflight_fused_batching`, with `skewed`: this lesson's requests, live. Here they come one by one, so the
+#    first static batch is a single request.
 # 2. The same with `equal`: as many requests and tokens, but all alike. Is there any grey to win back?
 # 3. The same with `mild`, 32 requests of 8 to 128 tokens. Guess the ratio of the iterations first.
 
 # %% tags=["nbval-ignore-output"]
+arriving = [replace(one, at_s=0.02 * number) for number, one in enumerate(requests)]
 equal = sum(lengths) // len(lengths)
 traces = {
-    "skewed": requests,
-    "equal": [replace(request, max_tokens=equal) for request in requests],
+    "skewed": arriving[:24],
+    "equal": [replace(request, max_tokens=equal) for request in arriving[:24]],
     "mild": workload.trace("mild", load_tokenizer(engine_dir)),
 }
 board = lesson.board(server, traces, slots, log_path)
@@ -446,7 +479,7 @@ board
 # [The page for a lab GPU](../assets/lab-gpu/README.md) says which container has what. Two things to know with `V1` there:
 #
 # - `max_queue_delay_microseconds` lets Triton gather requests, so that they reach the engine together. Without it the
-#   first static batch is a single request, as here.
+#   first static batch is a single request.
 # - All requests of a static batch need the same `end_id`, `pad_id`, `beam_width` and set of optional inputs. Otherwise
 #   all of them get an error.
 #
@@ -481,7 +514,7 @@ except CourseError as error:
 #   than the gain in iterations.
 # - In flight, answers do not wait for a batch to end. Long ones pay: they share iterations that they would have had to
 #   themselves.
-# - The gain belongs to the trace. Equal lengths or free slots leave almost none, so a factor is worth nothing without the
+# - The gain depends on the workload. Equal lengths or free slots leave almost none, so a factor is worth nothing without the
 #   lengths.
 #
 # Three questions to answer without running anything:
@@ -501,8 +534,8 @@ except CourseError as error:
 #
 # <details><summary>3. A colleague reports "in-flight batching gives 1.3 times". What do you ask first?</summary>
 #
-# The lengths of prompts and answers, the number of slots, and how many requests waited. The gain belongs to the trace,
-# not to the engine.
+# The lengths of prompts and answers, the number of slots, and how many requests waited. The gain depends on the workload,
+# not on the engine alone.
 # </details>
 #
 # Now [do the lab]({lab}): there you write both rules, and the running engine obeys them. Or go on with {next}: what if

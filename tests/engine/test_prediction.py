@@ -12,7 +12,7 @@ COST = IterationCost(pd.Series({0: 0.0, 1: 10.0, 2: 12.0}), prompt_token_ms=0.5)
 
 
 def test_static_takes_the_longest_of_each_batch():
-    plan = schedule([4, 2, 3, 1], slots=2, gpt_model_type="V1", at_the_start=2)
+    plan = schedule([4, 2, 3, 1], slots=2, gpt_model_type="V1")
     assert plan.stays[["slot", "first", "last", "answered"]].values.tolist() == [
         [1, 1, 4, 4],
         [2, 1, 2, 4],
@@ -24,15 +24,8 @@ def test_static_takes_the_longest_of_each_batch():
     assert plan.occupancy == 10 / 14
 
 
-def test_the_first_batch_is_whoever_is_there_when_the_idle_engine_begins():
-    plan = schedule([4, 2, 3, 1], slots=2, gpt_model_type="V1")
-    assert plan.stays["first"].tolist() == [1, 5, 5, 8]
-    joining = schedule([4, 2, 3, 1], slots=2, gpt_model_type="inflight_fused_batching")
-    assert joining.stays["first"].tolist() == [1, 2, 4, 5]
-
-
 def test_in_flight_a_slot_is_taken_as_it_gets_free():
-    plan = schedule([4, 2, 3, 1], slots=2, gpt_model_type="inflight_fused_batching", at_the_start=2)
+    plan = schedule([4, 2, 3, 1], slots=2, gpt_model_type="inflight_fused_batching")
     assert plan.stays[["slot", "first", "last", "answered"]].values.tolist() == [
         [1, 1, 4, 4],
         [2, 1, 2, 2],
@@ -57,7 +50,7 @@ def test_nobody_is_lost_and_no_slot_is_taken_twice(gpt_model_type):
 
 
 def test_time_is_answers_and_prompts_by_their_cost():
-    plan = schedule([3, 1], slots=2, gpt_model_type="inflight_fused_batching", at_the_start=2)
+    plan = schedule([3, 1], slots=2, gpt_model_type="inflight_fused_batching")
     assert COST.milliseconds(plan, prompt_tokens=20).tolist() == [20.0, 10.0, 10.0]
     assert COST.seconds(plan, prompt_tokens=20) == 0.04
 

@@ -14,5 +14,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "who_pays_summary",
         ],
         "explorables": ["slots_on_paper"],
+        "full_queue": ["run_from_full_queue"],
     },
 )
