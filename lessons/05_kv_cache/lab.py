@@ -67,7 +67,7 @@ def serve(**parameters):
 # %% [markdown]
 # ## Exercise 5.1: promised for nothing
 #
-# *importance 3/5 · difficulty 2/5 · 10 minutes*
+# *Further · importance 3/5 · difficulty 2/5 · 10 minutes*
 #
 # A day in the log of your service: for each request the tokens of its prompt, its `max_tokens`, and the tokens of its
 # answer. `guaranteed_no_evict` promised blocks for prompt and `max_tokens`. Which share of all blocks that were promised
@@ -107,7 +107,7 @@ for name, row in {
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# The lecture's class <code>OnPaper</code>, under <em>On paper</em>: what is promised, and what is held at the end.
+# The lecture's <code>may_need</code> and <code>holds</code>, under <em>On paper</em>: what is promised, and what is held.
 # </details>
 #
 # <details><summary>How to begin</summary>
@@ -125,7 +125,7 @@ for name, row in {
 # %% [markdown]
 # ## Exercise 5.2: the smallest cache
 #
-# *importance 3/5 · difficulty 3/5 · 12 minutes*
+# *Further · importance 3/5 · difficulty 3/5 · 12 minutes*
 #
 # How small may `max_tokens_in_paged_kv_cache` be, if under `guaranteed_no_evict` no request shall ever wait beside a free
 # slot, **in whatever order the requests come**? Write `smallest_cache`. It gets a list of (tokens of the prompt, tokens of
