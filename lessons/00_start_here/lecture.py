@@ -6,7 +6,7 @@
 # - **ask** a language model that runs in a real Triton server on this machine;
 # - **follow** one request from Enter to the first word, and say where its time goes;
 # - **predict** when its last word arrives, from the time to the first word, the length of an iteration and the number of
-#   tokens.
+#   tokens after the first.
 #
 # **What you will use elsewhere:** time to first token, prefill and decode are the same in vLLM, in TensorRT-LLM and in
 # every other server of language models. So is the habit of splitting a wait into its parts before blaming one. The names
@@ -68,8 +68,9 @@ answer = client.ask("Name the capital of France.", max_tokens=32)
 print(f"{answer.text}\n\n({answer.latency_s:.2f} s, the first request after the start)")
 
 # %% [markdown]
-# This answer was computed on your machine, by a model that is small enough for a laptop. It makes more mistakes than the
-# models you know, but it is served in the same way as a large one.
+# (The first request also pays for warming up, so never time it.) This answer was computed on your machine, by a model
+# that is small enough for a laptop. It makes more mistakes than the models you know, but it is served in the same way
+# as a large one.
 #
 # Four models are READY, because the work is divided. `preprocessing` turns your text into numbers, `tensorrt_llm`
 # is the language model, `postprocessing` turns numbers into text, and `ensemble` says in which order.
@@ -138,8 +139,8 @@ print(
 # ## Explain
 #
 # The text goes from model to model. [Preprocessing](#Preprocessing-and-postprocessing) turns it into
-# [tokens](#Token). `tensorrt_llm` computes all of these tokens in one iteration, which is called the
-# [prefill](#Prefill), and gets the first new token. From then on each [iteration](#Iteration) gives one more token; this
+# [tokens](#Token). `tensorrt_llm` computes all of these tokens, here in one iteration; this part is called
+# the [prefill](#Prefill). It gives the first new token. From then on each [iteration](#Iteration) gives one more token; this
 # part is called [decode](#Decode). Postprocessing turns a token into text while the engine computes the next.
 #
 # If that is all, three numbers predict when the last word arrives: the time to the first word ([TTFT](#TTFT)), the length
@@ -164,15 +165,17 @@ table = table[[*columns[:3], "predicted (ms)", "measured (ms)", "the rest (ms)"]
 charts.table(table)
 
 # %% [markdown]
-# A row is a request; TTFT and an iteration are medians of the other four. TTFT + iterations × an iteration gives what was
-# predicted. The rest is what the prediction leaves out: the pauses between iterations, the last word's trip back to the
-# client, and how much one request differs from the next.
+# A row is a request; iterations are the tokens less one, because the prefill gives the first. TTFT and an iteration are
+# medians of the other four. TTFT + iterations × an iteration gives what was predicted. The rest is what the prediction
+# leaves out: the pauses between iterations, the last word's trip back to the client, and how much one request differs
+# from the next.
 #
 # How could the picture mislead? Triton says how long preprocessing and postprocessing took, but not when they began. So
-# their lengths are measured (of postprocessing, the mean), and their places in the picture follow from what comes next to them. `tensorrt_llm` answers
-# from a thread of its own, and Triton counts only the time until the request is handed over; its bars therefore come from
-# the engine's log. The way back cannot be told from postprocessing; the score counts
-# it there. And one user asks here, who has the machine to herself. Lesson 03 shows what eight users change.
+# their lengths are measured (of postprocessing, the mean), and their places in the picture follow from what comes next
+# to them. `tensorrt_llm` answers from a thread of its own, and Triton counts only the time until the request is handed
+# over; its bars therefore come from the engine's log. The way back cannot be told from the hand-over to postprocessing;
+# the table counts both in *tensorrt_llm: the prompt*, which is why that is longer than its bar. And one user asks here,
+# who has the machine to herself. Lesson 03 shows what eight users change.
 
 # %% [markdown]
 # ## Turn the knob
@@ -193,10 +196,10 @@ assert engine.read(engine_dir).build_config.max_input_len == 1024  # as the text
 # %% [markdown]
 # ## Elsewhere
 #
-# TensorRT-LLM's repository has five models. The course keeps four of them with their names, tensors and connections; of
-# the fifth, `tensorrt_llm_bls`, lesson 02 says what it is for. NVIDIA removed the engine behind `tensorrt_llm` from
-# TensorRT-LLM's main branch in July 2026; the second row is for containers from before. Today TensorRT-LLM and vLLM load a
-# Hugging Face folder with PyTorch, and one command serves it.
+# Until July 2026 TensorRT-LLM's repository had five models. The course keeps four of them with their names, tensors and
+# connections; of the fifth, `tensorrt_llm_bls`, lesson 02 says what it is for. NVIDIA removed the engine behind
+# `tensorrt_llm` from TensorRT-LLM's main branch in July 2026; the second row is for containers from before. Today
+# TensorRT-LLM and vLLM load a Hugging Face folder with PyTorch, and one command serves it.
 #
 # | | start | ask by HTTP |
 # |---|---|---|
@@ -235,8 +238,9 @@ for wrong in (
 # <details><summary>1. What does <code>[word.upper() for word in words if word]</code> give, and what does <code>**options</code>
 # mean in a call?</summary>
 #
-# A list of the words in capitals, without the empty ones. And: the entries of a dict, each passed as the keyword argument of that name. The first
-# nine chapters of <a href="https://docs.python.org/3/tutorial/">Python's tutorial</a> are all the Python that lessons use.
+# A list of the words in capitals, without the empty ones. And: the entries of a dict, each passed as the keyword
+# argument of that name. The first nine chapters of <a href="https://docs.python.org/3/tutorial/">Python's tutorial</a>
+# are all the Python that lessons use.
 # </details>
 #
 # <details><summary>2. An array has the shape [8, 1, 128]. How many numbers are in it, and how many does
@@ -287,7 +291,7 @@ for wrong in (
 # the line, then run the folded cell below it: it says whether your line gives what the course's gives, and shows the
 # course's when you click it. A blank that you leave is filled in, so that you can go on.
 #
-# How far are you? In your own copy, this table counts the exercises that you have done. Run the cell again to see it grow.
+# How far are you? In your own copy, this table counts the exercises that you have done. Run the cell again to update it.
 
 # %% tags=["nbval-ignore-output"]
 charts.table(record.exercises())
@@ -296,7 +300,7 @@ charts.table(record.exercises())
 # ## Your machine
 #
 # What the course needs, and what it found here. In a terminal, `inflight doctor` prints the same table. Only a *no* keeps
-# the course from running. A dash is a hint: all works, and the last column says what would be better.
+# the course from running. A dash is a hint: everything works, and the last column says what would be better.
 
 # %% tags=["nbval-ignore-output"]
 checks = pd.DataFrame(
@@ -336,15 +340,17 @@ session.running()
 #
 # - A request goes client → Triton → preprocessing → tensorrt_llm → postprocessing → client.
 # - `tensorrt_llm` names a place in the repository; here the course's engine stands in it.
-# - Before the first word comes the prefill: the model computes the whole prompt in one iteration.
+# - Before the first word comes the prefill: the model computes the whole prompt, here in one iteration.
 # - After it, each iteration gives one token.
-# - The time to the first word, the length of an iteration and their number predict when the last word arrives.
+# - The time to the first word, the length of an iteration and their number say when the last word arrives; here of answers
+#   of one length.
 #
 # ## Questions
 #
 # <details><summary>1. The prompt gets ten times as long, the answer stays. Which part of the picture grows?</summary>
 #
-# The iteration of the prompt, and with it the time to the first word. The iterations after it grow much less: each reads a longer cache.
+# The iteration of the prompt, and with it the time to the first word. The iterations after it grow much less: each
+# reads a longer cache.
 #
 # </details>
 # <details><summary>2. The answer becomes ten times as long, the prompt stays. What does the user notice?</summary>

@@ -74,8 +74,8 @@ check("1.1", (kv_bytes, users_that_fit))
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# The formula in [What a token has to read](../notebooks/01_engine.ipynb#What-a-token-has-to-read). Which of its factors does each row of
-# the table change?
+# The formula in [What a token has to read](../notebooks/01_engine.ipynb#What-a-token-has-to-read). Which of its factors
+# does each row of the table change?
 #
 # </details>
 # <details><summary>How to begin</summary>
@@ -187,8 +187,8 @@ check("1.3", decode)
 # </details>
 # <details><summary>The error you see</summary>
 #
-# *buffer size must be a multiple of element size*: you took an odd number of bytes as float16. Weights of many thousands: you
-# read d and m as whole numbers.
+# *buffer size must be a multiple of element size*: you took an odd number of bytes as float16. Weights of many
+# thousands: you read d and m as whole numbers.
 #
 # </details>
 
@@ -197,9 +197,10 @@ check("1.3", decode)
 #
 # *Further · importance 3/5 · difficulty 3/5 · 15 minutes*
 #
-# Now the other way. `quantize` takes float32 weights, a row of 32 for each block, and returns 20 bytes for each block. Find d
-# and m from the smallest and the largest weight, and for each weight the q of the nearest level. The check decodes what
-# you made, and compares the squared error with a budget, on blocks of three kinds. In one kind all 32 weights are alike.
+# Now the other way. `quantize` takes float32 weights, a row of 32 for each block, and returns 20 bytes for each block.
+# Find d and m from the smallest and the largest weight, and for each weight the q of the nearest level. The check
+# decodes what you made, and compares the squared error with a budget, on blocks of three kinds. In one kind all 32
+# weights are alike.
 #
 # Compute with whole arrays: a model has millions of blocks. The check runs your file in a process of its own, so the file
 # needs its own imports.
@@ -321,8 +322,8 @@ steady = engine.build(
 check("1.5", (compare, steady))
 
 # %% [markdown]
-# How far does company move a token's log-probability? Four answers of 16 tokens, alone and together, on the default engine and
-# on yours; compared as long as the words are the same.
+# How far does company move a token's log-probability? Four answers of 16 tokens, alone and together, on the default
+# engine and on yours; compared as long as the words are the same.
 
 # %% tags=["nbval-ignore-output"]
 texts = [f"Tell me about {topic}." for topic in ("rivers", "chess", "bread", "bees")]
@@ -350,8 +351,8 @@ for name, folder in {"the default": engine.cached(checkpoint), "yours": steady}.
 # </details>
 # <details><summary>How to begin</summary>
 #
-# `executor.generate(Request(prompt, 32))` runs one request alone. `executor.generate_all([...])` takes a list, runs all of them
-# at once, and returns the answers in the same order. An answer's tokens are its `.token_ids`.
+# `executor.generate(Request(prompt, 32))` runs one request alone. `executor.generate_all([...])` takes a list, runs all
+# of them at once, and returns the answers in the same order. An answer's tokens are its `.token_ids`.
 #
 # </details>
 # <details><summary>The error you see</summary>

@@ -3,7 +3,8 @@
 #
 # About {minutes} minutes (an estimate). Afterwards you will be able to
 #
-# - **bound** the tokens per second of a model by its bytes and two numbers of a machine, and say what lies below;
+# - **bound** the tokens per second of a model by its bytes and two numbers of a machine, and explain why the measured
+#   rate is lower;
 # - **calculate** the KV cache of a token, and how many users fit;
 # - **compare** builds by bytes, speed and quality, and claim no more than the measurement shows.
 #
@@ -113,12 +114,12 @@ print(f"{info.weight_bytes / 1e6:.1f} MB of weights, computed as {info.precision
 
 # %% [markdown]
 # The conversions turn packed weights back into numbers, and nearly all weights belong to the matrix products (`MatMul`).
-# Every token passes through all of them, so **an iteration reads all weights once**, however many tokens it computes. W4 means that most
-# weights have 4 bits. A8 and A16 say how the *activations*, the numbers that flow from layer to layer, are multiplied: rounded to 8 bits
-# where the processor has such products (VNNI, AMX), or as floating-point numbers. TensorRT-LLM's name for the latter is
-# W4A16; here they have 32 bits, so W4A32 would be exact.
+# Every token passes through all of them, so **an iteration reads all weights once**, however many tokens it computes.
+# W4 means that most weights have 4 bits. A8 and A16 say how the *activations*, the numbers that flow from layer to
+# layer, are multiplied: rounded to 8 bits where the processor has such products (VNNI, AMX), or as floating-point
+# numbers. TensorRT-LLM's name for the latter is W4A16; here they have 32 bits, so W4A32 would be exact.
 #
-# A token reads something else besides. Each layer turns it into a *key*, by which later tokens find it, and a *value*,
+# A token also reads something else. Each layer turns it into a *key*, by which later tokens find it, and a *value*,
 # which they read. They are kept: that is the [KV cache](00_start_here.ipynb#KV-cache). Keys and values belong to *KV
 # heads*, of which this model has 3 in each layer (its 9 *query heads* share them), and each has 64 numbers. The engine
 # keeps a number in 4 bytes.
@@ -146,8 +147,8 @@ print(f"{executor.model.block_bytes // 32:,} in the engine")
 #
 # Two numbers say how fast a machine can be. The first is its [memory bandwidth](00_start_here.ipynb#Memory-bandwidth), here
 # measured with NumPy: all cores add up 256 MB, more than the caches of most processors hold. The second is how many products
-# of a weight and an activation it computes in a second. Its best case is many tokens at once, with the engine's own matrices in
-# the engine's own precision, and nothing else: OpenVINO's matrix products of 256 tokens.
+# of a weight and an activation it computes in a second. Its best case is many tokens at once, with the engine's own
+# matrices in the engine's own precision, and nothing else: OpenVINO's matrix products of 256 tokens.
 
 # %%
 cores = os.cpu_count()
@@ -179,7 +180,8 @@ for name, found in (("bytes", read), ("products", computed)):
 
 # %% [markdown]
 # The first figure is the median of five rounds; half of the rounds lie between the other two. On a machine with other work
-# they lie far apart, which is why the measurements below take turns with these two.
+# they lie far apart; close together they prove only a quiet minute, which is why the measurements below take turns with
+# these two.
 #
 # ## One user, by arithmetic
 #
@@ -256,7 +258,9 @@ charts.table(table)
 # %% [markdown]
 # *At most* and *measured* are tokens a second over all users, from medians of five rounds; the ratio is the second over the
 # first. At most comes from the longer of two times: reading the bytes, or computing the products as quickly as they
-# were computed in the best of the four, in an iteration or alone. The bandwidth is measured anew here, so the bound differs from yours above.
+# were computed in the best of the four, in an iteration or alone. The bandwidth is measured anew here, so the bound
+# differs from yours above. The best of the four sets the arithmetic, so its ratio is 1 by construction and proves
+# nothing.
 
 # %% tags=["nbval-ignore-output"]
 gain = 8 * rounds["decode, 1 user"] / rounds["decode, 8 users"]
@@ -277,7 +281,7 @@ assert gain.median() > 1.3  # weights are read once for all
 # %% [markdown]
 # So the machine was not full. An iteration reads and unpacks the weights, and starts its operations, once for everybody in
 # it: eight users share that, and each gets far more than an eighth. With more users the gain shrinks. Products grow with
-# every token, and each user's KV cache is read for that user alone.
+# every token, and each user's KV cache is read for that user alone. So buy no machine for the eighth user.
 #
 # ## See
 #
@@ -319,15 +323,17 @@ columns = ["", "the roof's time", "products alone", "the rest", "an iteration"]
 charts.table(pd.DataFrame(rows, columns=columns))
 
 # %% [markdown]
-# All columns are in milliseconds. With few users, products alone take longer than the roof allows. Two causes are likely: four
-# bits have to be unpacked before they are multiplied, which costs time for each weight, not for each byte; and a product
-# with few tokens is too small to keep all cores busy from its beginning to its end. The rest is what stands between the
-# products: attention (which reads the cache), norms, rotations, and the start of hundreds of small operations one after
-# the other. A rest below zero is no saving: the two were timed one after the other, and cannot be told apart more finely than that.
+# All columns are in milliseconds. With few users, products alone take longer than the roof allows. Two causes are
+# likely: four bits have to be unpacked before they are multiplied, which costs time for each weight, not for each byte;
+# and a product with few tokens is too small to keep all cores busy from its beginning to its end. The rest is what
+# stands between the products: attention (which reads the cache), norms, rotations, and the start of hundreds of small
+# operations one after the other. A rest below zero is no saving: the two were timed one after the other, and cannot be
+# told apart more finely than that.
 #
-# Data sheets count operations (FLOPs): two for each product. How could this mislead? Both roofs are what we reached with NumPy and OpenVINO, not what the maker promises. The products
-# of attention are not counted. And the conversations are short: with 2,000 tokens each, the caches of 32 users are 30 times
-# as many bytes as the weights, and no two users share one.
+# Data sheets count operations (FLOPs): two for each product. How could this mislead? Both roofs are what we reached
+# with NumPy and OpenVINO, not what the maker promises. The products of attention are not counted. And the conversations
+# are short: with 2,000 tokens each, the caches of 32 users are 30 times as many bytes as the weights, and no two users
+# share one.
 #
 # ## Who fits
 #
@@ -356,8 +362,8 @@ charts.show(lesson.bytes_held(by_kind, cache), summary)
 print(summary)
 
 # %% [markdown]
-# One conversation of 2,048 tokens weighs about as much as this model. That is true of 135 million parameters only. Llama 3 8B has 32
-# layers and 8 KV heads of 128 numbers:
+# One conversation of 2,048 tokens weighs about as much as this model. That is so because the cache has 32 bits here,
+# the weights 5 to 6, and the model is small. Llama 3 8B has 32 layers and 8 KV heads of 128 numbers:
 
 # %%
 of_llama = kv_bytes(32, 8, 128, 2)
@@ -477,10 +483,12 @@ assert 0.9 < told_apart(judged["16 bits"], judged["default"]).ratio < 1.1
 
 # %% [markdown]
 # The control is told apart, so the method sees what three bits lose. Sixteen bits cannot bring back what the file never
-# had; what can differ is the rounding of activations: where the default rounds them to 8 bits, two things differ. How small
+# had; what can differ is the rounding of activations: where the default rounds them to 8 bits, two things differ. Whether 4
+# bits are worse than the published 16-bit weights cannot be seen here: both builds come from the 4-bit file. How small
 # a loss the comparison can see, its interval says. One user's rate falls by less than the bytes alone would say: reading is
 # only part of an iteration. And the engine with 3 bits reads as many bytes as the default: its
-# q still lie in 4 bits each. Fewer levels alone make nothing faster.
+# q still lie in 4 bits each. Fewer levels alone make nothing faster. If that build is
+# told apart in speed, distrust it: of six comparisons at 95 %, one errs now and then.
 #
 # ## What breaks
 #
@@ -513,13 +521,15 @@ print(f"Twelve users → at most {most} at once")
 # | precision of weights | `quant_algo` | the checkpoint's | `--quantization` |
 # | smaller cache | `kv_cache_quant_algo` | `kv_cache_config`: `dtype` | `--kv-cache-dtype` |
 #
-# TensorRT-LLM removed its engines, with `convert_checkpoint.py` and `trtllm-build`, from its main branch in July 2026, and
-# from the release candidates of 1.3 on. [The page for a lab GPU](../assets/lab-gpu/README.md) has today's commands.
+# TensorRT-LLM removed its engines, with `convert_checkpoint.py` and `trtllm-build`, from its main branch in July 2026;
+# 1.3.0rc20 is the last release candidate with them. [The page for a lab GPU](../assets/lab-gpu/README.md) has today's
+# commands.
 #
-# On GPUs the same two roofs are moved by three things:
+# An H100 (SXM, by its data sheet 989 dense TFLOPS in BF16 and 3.35 TB/s) has its ridge at about 148 products a byte:
+# with 16-bit weights, some 300 tokens in an iteration. Three things change the picture on GPUs:
 #
-# - **FP8** (Hopper, Ada and later) has floating-point numbers of 8 bits: half the bytes of 16 bits, which moves a point to the
-#   right, and GPUs multiply two of them directly, which raises the arithmetic roof.
+# - **FP8** (Hopper, Ada and later) has floating-point numbers of 8 bits: half the bytes of 16 bits, which moves a point
+#   to the right, and GPUs multiply two of them directly, which raises the arithmetic roof.
 # - **NVFP4** (Blackwell) has floating-point numbers of 4 bits in blocks of 16, each with a scale in FP8: 4.5 bits
 #   a weight, and multiplied directly, too.
 # - **Tensor parallelism** cuts each matrix into parts, one for each GPU. A GPU reads and multiplies its part only, and in
@@ -530,7 +540,8 @@ print(f"Twelve users → at most {most} at once")
 # ## Recap
 #
 # - An iteration reads all weights once, for all tokens in it: bytes over bandwidth bounds one user's rate.
-# - Few products a byte: bound by memory (decode of one user). Many: bound by arithmetic (prefill, many users).
+# - Few products a byte: memory sets the ceiling (decode of one user; unpacking and small products keep it below). Many:
+#   bound by arithmetic (prefill, many users).
 # - Eight users share one reading; the total grows, while each gets less. Each user's cache is read for that user alone.
 # - KV cache per token = 2 × layers × KV heads × head size × bytes of a number.
 # - Judge a build by ratios with intervals, beside a control that must be worse.
@@ -540,8 +551,8 @@ print(f"Twelve users → at most {most} at once")
 # <details><summary>1. The same model, weights in 16 bits. What happens to the rate of one user, and what to the ridge in
 # tokens per iteration?</summary>
 #
-# If memory were all, the rate would fall to about a third: 16 bits instead of 5 to 6 (here it fell less). With fewer products for each byte the
-# points move to the left, so it takes more users until arithmetic is the limit.
+# If memory were all, the rate would fall to about a third: 16 bits instead of 5 to 6 (here it fell less). With fewer
+# products for each byte the points move to the left, so it takes more users until arithmetic is the limit.
 #
 # </details>
 # <details><summary>2. A model has 32 layers, 32 KV heads of 128 numbers, and a cache in float16. How many bytes per

@@ -330,8 +330,8 @@ for wrong in ("max_batchsize: 8", "max_batch_size: ${triton_max_batch_size}"):
         print(error)
 
 # %% [markdown]
-# Only a program that knows the model knows its keys. TensorRT-LLM's `fill_template.py` was like `sed` up to release 0.18; since 0.19
-# it refuses a name that the file does not have.
+# Only a program that knows the model knows its keys. TensorRT-LLM's `fill_template.py` was like `sed` up to release
+# 0.18; since 0.19 it refuses a name that the file does not have.
 #
 # `assemble` makes all four models in one call. `check` reads the result as Triton will, before anything starts. `Server`
 # checks, starts `tritonserver` as you did, and waits until every model is READY.
@@ -430,8 +430,9 @@ charts.table(pd.DataFrame(rows, columns=["shared name", "dtype", "shape"]))
 
 # %% [markdown]
 # The question becomes more ids than it has words, because the chat template adds its own around it. `_TOKENS_BATCH` has the
-# shape `[1, beams, tokens]`. Two more things differ in Triton, even without streaming: a step starts as soon as its inputs are there, so steps that do
-# not need each other run at the same time; and the tensors stay in the server, while ours went to the client and back.
+# shape `[1, beams, tokens]`. Two more things differ in Triton, even without streaming: a step starts as soon as its
+# inputs are there, so steps that do not need each other run at the same time; and the tensors stay in the server, while
+# ours went to the client and back.
 #
 # What maps cannot say is "if" or "again". For that, a Python model calls other models from its own code, which Triton calls
 # [business logic scripting](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/python_backend/README.html#business-logic-scripting)
@@ -455,8 +456,8 @@ for value in ("many", "64"):
     display(Markdown(f"`{value}`: {said}"))
 
 # %% [markdown]
-# `many` is not a number, so the editor did not touch the file. 64 is a number; that it is too small for one request, the check
-# does not know, and the engine does. It refused to load, and the editor put the old file back.
+# `many` is not a number, so the editor did not touch the file. 64 is a number; that it is too small for one request,
+# the check does not know, and the engine does. It refused to load, and the editor put the old file back.
 #
 # ## What breaks
 #
@@ -540,12 +541,14 @@ assert (
 #   fault: its maps left the stop words unconnected.
 #
 # Where a load *fails*, Triton keeps the model that it has, and the client notices nothing; the fault waits for the next
-# restart. Where a load *succeeds*, an ensemble above it may be gone, as in *Broken on purpose*. So deploy by starting a second server on the new folder. Ask it something, and only then send it the traffic.
+# restart. Where a load *succeeds*, an ensemble above it may be gone, as in *Broken on purpose*. So deploy by starting a
+# second server on the new folder. Ask it something, and only then send it the traffic.
 #
 # ## Elsewhere
 #
-# TensorRT-LLM removed its engines from its main branch in July 2026. Since then its repository has one model, which takes text
-# and does the work of all of them; NVIDIA calls it `llmapi`. `assemble` makes that one too, for the same engine:
+# TensorRT-LLM removed its engines from its main branch in July 2026. Since then its repository has one model, which
+# takes text and does the work of all of them; NVIDIA calls it `llmapi`. `assemble` makes that one too, for the same
+# engine:
 
 # %% tags=["nbval-ignore-output"]
 today = repository.assemble(Path(folder.name) / "today", engine_dir, contract="llmapi")
@@ -557,8 +560,8 @@ with Server(today) as other:
     print(other.http.post(path, json=body, timeout=60).json())
 
 # %% [markdown]
-# The model goes on with the text instead of replying to it: no chat template is applied, which `preprocessing` does above. The
-# settings moved to `model.yaml`:
+# The model goes on with the text instead of replying to it: no chat template is applied, which `preprocessing` does
+# above. The settings moved to `model.yaml`:
 
 # %%
 settings = (today / "tensorrt_llm" / "1" / "model.yaml").read_text()

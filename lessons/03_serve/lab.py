@@ -268,21 +268,19 @@ check("3.2", (client_file, server))
 # <details><summary>How to begin</summary>
 #
 # <code>__init__</code> first: a queue, a connection, <code>start_stream</code> with a callback that puts response and time into
-# the queue (the callback runs at the moment of arrival), <code>async_stream_infer</code>. Then <code>__iter__</code>, which takes
-# from the queue. Run the check: the first parts are right. Then <code>cancel</code>. Last <code>read_until</code>: a loop over a
-# stream, with <code>cancel</code> in a <code>finally</code>.
+# the queue (the callback runs at the moment of arrival), <code>async_stream_infer</code>. Then <code>__iter__</code>,
+# which takes from the queue. Run the check: the first parts are right. Then <code>cancel</code>. Last
+# <code>read_until</code>: a loop over a stream, with <code>cancel</code> in a <code>finally</code>.
 # </details>
 #
 # <details><summary>The error you see</summary>
 #
 # <code>got an unexpected keyword argument 'result'</code>: tritonclient passes arguments by name; the callback's parameters must
 # be called <code>result</code> and <code>error</code>.<br>
-# The check does not come back: without <code>enable_empty_final_response=True</code> no final response follows the last token,
-# and the loop waits for one.<br>
-# The word has arrived, and your loop goes on: a piece may be half a word, or a word and more. Look for it anywhere in the text
-# so far, not in the last piece.<br>
-# All tokens were computed: <code>close()</code>, and <code>stop_stream()</code> without an argument, wait for the rest of the
-# answer.
+# The check does not come back: without <code>enable_empty_final_response=True</code> no final response follows the last
+# token, and the loop waits for one.<br> The word has arrived, and your loop goes on: a piece may be half a word, or a
+# word and more. Look for it anywhere in the text so far, not in the last piece.<br> All tokens were computed:
+# <code>close()</code>, and <code>stop_stream()</code> without an argument, wait for the rest of the answer.
 # </details>
 
 # %% [markdown]
@@ -485,7 +483,8 @@ print(f"\n{len(stream.answer.pieces)} of 200 tokens")
 # It works in the containers that have TensorRT-LLM's engine backend (removed from its main branch in July 2026), whose
 # ensemble has these tensors. What
 # <code>cancel</code> saves there, you have to count: Triton tells a cancellation only to the steps of an ensemble that begin
-# afterwards. Here <code>postprocessing</code> passes it on to the engine; another one may not. A <code>stop</code> request to
+# afterwards. Here <code>postprocessing</code> passes it on to the engine; another one may not. A <code>stop</code>
+# request to
 # <code>tensorrt_llm</code> with the same id reaches the engine in any case. Today's <code>llmapi</code> is one model with other
 # names (<code>sampling_param_max_tokens</code>), and hears a cancellation itself. With vLLM you close the HTTP connection.
 # </details>
@@ -495,17 +494,18 @@ print(f"\n{len(stream.answer.pieces)} of 200 tokens")
 #
 # <details><summary>Answer</summary>
 #
-# The number of calls is the same, and each takes as long as before, since it runs on the CPU. Its share of the time grows: with
-# enough readers, <code>postprocessing</code> sets the pace. More instances of it help, or pieces of several tokens.
+# The number of calls is the same, and each takes as long as before, since it runs on the CPU. Its share of the time
+# grows: with enough readers, <code>postprocessing</code> sets the pace. More instances of it help, or pieces of several
+# tokens.
 # </details>
 #
-# **3.** The readers come through a web gateway that collects each answer and passes it on whole. Which of the two promises of 3.3
-# still holds for them?
+# **3.** The readers come through a web gateway that collects each answer and passes it on whole. Which of the two
+# promises of 3.3 still holds for them?
 #
 # <details><summary>Answer</summary>
 #
-# Neither: the first token reaches them together with the last, after the end-to-end latency. The server streams, with all that
-# costs, and nobody sees it. Measure where the reader is.
+# Neither: the first token reaches them together with the last, after the end-to-end latency. The server streams, with
+# all that costs, and nobody sees it. Measure where the reader is.
 # </details>
 
 # %% [markdown]

@@ -168,9 +168,9 @@ print("The same pieces:", [text for text in texts if text] == [t for t, _ in by_
 # | [TPOT](00_start_here.ipynb#TPOT) | $(t_n - t_1) / (n - 1)$: one number an answer | TPOT | Inter *Token* Latency |
 # | [E2E](00_start_here.ipynb#End-to-end-latency) | $t_n$ | E2EL | Request Latency |
 #
-# Mind the third row: what [AIPerf](https://github.com/ai-dynamo/aiperf/blob/main/docs/metrics_reference.md) calls inter token
-# latency is vLLM's [TPOT](https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py). From the definitions
-# follows, without measuring: E2E = TTFT + (*n* − 1) × TPOT.
+# Mind the third row: what [AIPerf](https://github.com/ai-dynamo/aiperf/blob/main/docs/metrics_reference.md) calls inter
+# token latency is vLLM's [TPOT](https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py). From the
+# definitions follows, without measuring: E2E = TTFT + (*n* − 1) × TPOT.
 
 
 # %%
@@ -182,8 +182,8 @@ def tpot(times_s):
 
 # %% [markdown]
 # Here each piece is one token. A server may also send two tokens in one event, or none while half a character waits for
-# its rest: then *n* comes from `usage`, for which one asks with `"stream_options": {"include_usage": true}`. It comes in an event without
-# choices, which `text_of` would have to skip.
+# its rest: then *n* comes from `usage`, for which one asks with `"stream_options": {"include_usage": true}`. It comes
+# in an event without choices, which `text_of` would have to skip.
 #
 # ## See: one user and eight
 #
@@ -275,8 +275,8 @@ print(guess.score(ratios.median(), "the median of 5 rounds"))
 print(f"Together they get {8 / ratios.median():.1f} times as many tokens a second.")
 
 # %% [markdown]
-# *Not told apart* is not *equal*: these rounds would hide whatever lies inside the interval. And lesson 01 found a larger gain
-# together, because it timed iterations alone; here prompts, Triton and your threads are in it.
+# *Not told apart* is not *equal*: these rounds would hide whatever lies inside the interval. And do not compare the
+# gain together with lesson 01's, which comes from another run, of iterations alone.
 #
 # A mean would hide who waited. A percentile says for how many a figure holds: of all gaps, 99 % are no longer than P99. Over
 # the five rounds:
@@ -335,8 +335,9 @@ print(f"The line: {shared_ms:.1f} ms that all share, {each_ms:.1f} ms for each u
 charts.table(pd.DataFrame(rows, columns=columns))
 
 # %% [markdown]
-# That is lesson 01 again. An iteration reads the weights and starts its hundreds of operations once, for everybody in it:
-# the part that all share. Products, attention and the reading of one's own KV cache come on top for each user.
+# Roughly, that is lesson 01 again. (See how far the line misses each price.) An iteration reads the weights and starts
+# its hundreds of operations once, for everybody in it: the part that all share. Products, attention and the reading of
+# one's own KV cache come on top for each user.
 #
 # An answer of *n* tokens needs the iterations with the prompts, of which the last makes its first token, and then *n* − 1
 # iterations at that price:
@@ -374,11 +375,11 @@ charts.table(explained)
 assert price_ms[8] > price_ms[1] and log["generation_tokens"].sum() == 8 * 31
 
 # %% [markdown]
-# So the factor is neither 1 nor 8 but a mixture. Each prompt has to be computed, and prefill is bound by arithmetic (lesson
-# 01), so prompts gain less from company. The iterations after them gain more, because their users share most. The rest is
-# what is no iteration: on its way a token passes Triton, the detokenizer, HTTP and your thread, and they use the cores on
-# which the engine computes. Therefore an ITL is an iteration *and* what lies between two. A rest below zero says that the
-# machine was busier while the prices were measured.
+# So the factor is neither 1 nor 8. Each prompt has to be computed, and prefill is bound by arithmetic (lesson
+# 01), so prompts gain less from company. The iterations after them gain more, because their users pay the fixed part
+# once. The rest is what is no iteration: on its way a token passes Triton, the detokenizer, HTTP and your thread, and
+# they use the cores on which the engine computes. Therefore an ITL is an iteration *and* what lies between two. A rest
+# below zero can only come from the prices: they were measured at another moment, when the machine was slower.
 #
 # Why do some of the eight begin later? Requests arrive one by one, and an idle engine waits for nobody. It starts with the
 # prompts that are there; those that come meanwhile are all in the next iteration, which is long. Who came first waits for
@@ -417,7 +418,8 @@ except InferenceServerException as error:
     print("Refused:", error.message())
 
 # %% [markdown]
-# `infer` is one request and one response. You made the engine decoupled, and it is the *ensemble* that refuses: an ensemble is
+# `infer` is one request and one response. You made the engine decoupled, and it is the *ensemble* that refuses: an
+# ensemble is
 # [decoupled](00_start_here.ipynb#Decoupled) as soon as one of its steps is. A decoupled model is asked on a stream. For each
 # response `tritonclient` calls a function of yours, in a thread of its own, and a queue brings it back to yours.
 
@@ -502,12 +504,13 @@ assert 20 <= grpc_cancelled < ASKED
 #   afterwards; here `postprocessing` notices at the next token, and tells the engine.
 #
 # TensorRT-LLM has a way of its own: a second request to `tensorrt_llm` with the same id and the input `stop`. Either way the
-# request's [slot](00_start_here.ipynb#Slot) is free at once.
+# request's [slot](00_start_here.ipynb#Slot) is free within a few tokens.
 #
 # ## Read /metrics
 #
 # An operator does not see your notebook, but `/metrics`: a page of text that a Prometheus server collects
-# ([Triton's list](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/metrics.html)). A few
+# ([Triton's
+# list](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/metrics.html)). A few
 # lines read it:
 
 
@@ -554,7 +557,8 @@ assert any("max" in name for name in during if "request_metrics" in name)
 # Eight requests, and 512 calls of `postprocessing`: a stream of the ensemble calls it once per token. That is what
 # streaming costs in calls, whatever the clock says. The engine refreshes its gauges every 100 ms
 # (`stats_check_period_ms`). Of how long users wait, this page has only sums (`nv_inference_request_duration_us`), which give
-# means. For percentiles, servers of LLMs keep *histograms*, vLLM for one `vllm:time_to_first_token_seconds`.
+# means. For percentiles, servers of LLMs keep *histograms*, vLLM for one `vllm:time_to_first_token_seconds`. Triton has
+# quantiles with `--metrics-config summary_latencies=true`.
 #
 # ## What breaks
 #
@@ -605,14 +609,15 @@ print(*lines[-2:], sep="\n")
 assert reply.status_code == 200 and '"error"' in lines[-2] and len(lines) < ASKED
 
 # %% [markdown]
-# A client that looks only for `[DONE]` takes half an answer for a whole one. The `openai` package raises `APIError` on such an
-# event; your `text_of` stops there with a KeyError. To try again you must send the whole request: the KV cache died with the server.
+# A client that looks only for `[DONE]` takes half an answer for a whole one. The `openai` package raises `APIError` on
+# such an event; your `text_of` stops there with a KeyError. To try again you must send the whole request: the KV cache
+# died with the server.
 #
 # ## Elsewhere
 #
 # | | Here, OpenAI's protocol | Here, Triton's | `llmapi` in Triton | vLLM |
 # |---|---|---|---|---|
-# | whole | `stream: false` | `infer`, HTTP `generate`, where it is not decoupled | the same | `stream: false` |
+# | whole | `stream: false` | HTTP `generate` without `stream`; `infer`, where the model is not decoupled | the same | `stream: false` |
 # | streamed | `stream: true` | gRPC stream; HTTP `generate_stream`: each piece is new | the same calls: each piece has all so far | `stream: true` |
 # | stop early | close the connection | cancel, or `stop` | the same | close the connection |
 # | ready? | `/health` | `/v2/health/ready` | the same | `/health` |
@@ -629,8 +634,8 @@ assert reply.status_code == 200 and '"error"' in lines[-2] and len(lines) < ASKE
 #
 # - A streamed answer is a text of server-sent events over HTTP, or a stream of tensors over gRPC.
 # - TTFT is $t_1$, E2E $t_n$, TPOT their distance over *n* − 1, an ITL one gap. Percentiles say for how many they hold.
-# - Eight users share most of an iteration, and pay for each prompt: so they wait a few times as long as one, not eight
-#   times.
+# - Eight users pay the fixed part of an iteration once, and each adds its own part and its prompt: so they wait a few times
+#   as long as one, not eight times.
 # - Leaving the loop is cancelling only where the server hears of it. Count the tokens to know.
 # - Counters say what a server has done, gauges what it is doing.
 #

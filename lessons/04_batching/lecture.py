@@ -30,7 +30,8 @@
 #   others call this *continuous batching*.
 #
 # The names in brackets are the values of `gpt_model_type` in TensorRT-LLM
-# ([its batch manager](https://github.com/NVIDIA/TensorRT-LLM/blob/2a115dae84f13daaa54727534daa837c534eceb4/docs/source/advanced/batch-manager.md)).
+# ([its batch
+# manager](https://github.com/NVIDIA/TensorRT-LLM/blob/2a115dae84f13daaa54727534daa837c534eceb4/docs/source/advanced/batch-manager.md)).
 
 # %%
 import inspect
@@ -97,7 +98,7 @@ fewer = len(on_paper["static"]) / len(on_paper["in-flight"])
 print(f"Static batching needs {fewer:.1f} times as many.")
 
 # %% [markdown]
-# A static batch lasts as long as its longest answer, and each of the six batches here has a long one: 6 × 128. In
+# A static batch lasts as long as its longest answer, and each of the six batches here has at least one long one: 6 × 128. In
 # flight the slots stay full until nobody waits. Then the last answers run on with empty slots beside them: the *tail*.
 # No rule ends before the longest answer does.
 #
@@ -161,9 +162,9 @@ client = Client(server.grpc_url, timeout_s=600)
 # Both rules must begin with the same full queue. If requests came one by one, the first static batch would be whoever
 # came first, alone. So a *gate* is closed first: a request for the longest possible answer, for which the engine sets
 # its whole KV cache aside (here as many tokens as `max_seq_len`). Nobody can start beside it. (That small cache
-# holds eight of these answers; with longer ones, memory would limit the batch as well: lesson 05.) When all forty-eight wait,
-# the gate's request is cancelled; times and iterations count from then on. `run_from_full_queue` does that. It returns a
-# row per request, as the clients saw it, and a row per iteration, as the engine logged it.
+# holds eight of these answers; with longer ones, memory would limit the batch as well: lesson 05.) When all forty-eight
+# wait, the gate's request is cancelled; times and iterations count from then on. `run_from_full_queue` does that. It
+# returns a row per request, as the clients saw it, and a row per iteration, as the engine logged it.
 
 # %% tags=["nbval-ignore-output"]
 texts = workload.trace("skewed", load_tokenizer(engine_dir), num_requests=len(lengths))
@@ -248,10 +249,10 @@ print(guess.score(faster, "the ratio of the two runs"))
 # ## What an iteration costs
 #
 # An iteration with eight answers takes longer than one with a single answer, and static batching has mostly the cheap
-# kind, because its slots are empty. (That is so here. Where finished answers are padded and computed on, as in Hugging Face's
-# `generate`, every iteration keeps the full price, and the gain is larger.) So measure the price. Send 1, 2, 4 and 8 requests side by side, and read from the
-# log how long their iterations take. We take the mean, because we shall add iterations
-# up:
+# kind, because its slots are empty. (That is so here. Where finished answers are padded and computed on, as in
+# TensorRT-LLM's own `V1` and in Hugging Face's `generate`, every iteration keeps the full price, and the gain is
+# larger.) So measure the price. Send 1, 2, 4 and 8 requests side by side, and read from the log how long their
+# iterations take. We take the mean, because we shall add iterations up:
 
 # %% tags=["nbval-ignore-output"]
 alike = replace(requests[1], max_tokens=32, at_s=0.0)
@@ -319,6 +320,8 @@ print(f"which is {100 * (faster / expected - 1):+.0f} %.")
 
 # %% [markdown]
 # Where both times differ from the prediction in the same direction, the ratio is nearer: what slows both runs alike cancels.
+# Where they differ in opposite directions, as a machine that changes its pace makes them, the ratio is further off than
+# either.
 #
 # How could this mislead? Each rule ran once, and a machine that did something else in the meantime shows it here;
 # `inflight bench compare` takes turns and gives ratios with their spread. The prices of 3, 5, 6 and 7 answers are
@@ -329,8 +332,9 @@ print(f"which is {100 * (faster / expected - 1):+.0f} %.")
 #
 # Tokens a second are the operator's figure. A user feels three others: when the first token comes, when the answer is
 # complete, and the time from one of its tokens to the next, the ITL. A static batch hands its answers over when the last has
-# finished: the first two are the same moment, and no client sees its pace. `itl_ms` takes it from the log: the time from the end of an answer's first iteration to the end of its last,
-# divided by the tokens in between.
+# finished: the first two are the same moment, and no client sees its pace. `itl_ms` takes it from the log: the time
+# from the end of an answer's first iteration to the end of its last, divided by its tokens but the first. It is the
+# mean ITL of an answer, lesson 03's TPOT.
 
 # %% tags=["nbval-ignore-output"]
 paid = {name: run.requests.assign(itl_ms=run.itl_ms) for name, run in runs.items()}
@@ -342,13 +346,13 @@ both.groupby(["max_tokens", "rule"])[["latency_ms", "itl_ms"]].quantile(
 
 # %% [markdown]
 # Each mark is a request; above the dashed line it is slower in flight. Look at the long answers in the lower panel. With
-# static batching each of them has the engine to itself once its short neighbours are done. In flight it shares
-# iterations to its end, and each prompt that joins makes one of them longer. Short answers lose a little
-# pace, too: prompts now join between their tokens.
+# static batching each of them has the engine to itself, or shares it with one other, once its short neighbours are
+# done. In flight it shares iterations to its end, and each prompt that joins makes one of them longer. Prompts that
+# join between a short answer's tokens slow it, too; whether that shows here, the table says.
 #
 # Latency also contains the wait for a slot, and that becomes shorter: nobody waits for a batch to end. So short answers are
-# complete earlier, and later long ones, too; the long ones that started first are complete later. The table says it at the
-# median and at the 99th percentile, which of eight long answers is little more than the slowest.
+# complete earlier, and later long ones, too; the long ones that started first are complete later. The picture shows
+# which; the table gives the median and the 99th percentile, which of eight answers is nearly the slowest.
 #
 # ## When is there no gain?
 #
@@ -375,8 +379,8 @@ for case in no_gain:
     print(f"{per_s[1] / per_s[0]:.2f} times as many tokens a second, of one run each.")
 
 # %% [markdown]
-# As many iterations with as many answers in them. What is left of the ratio may be noise, since each ran once, or the price
-# of streaming: in flight, each token is sent by itself. And the
+# As many iterations with as many answers in them. What is left of the ratio is not batching: it is noise, as each ran once,
+# and below 1 it may also be the price of streaming: in flight, each token is sent by itself. And the
 # summaries of news articles, which benchmarks like? Count them all:
 
 # %%
@@ -448,8 +452,8 @@ print(f"sharing iterations makes it another {at_once / in_turn:.1f} times as fas
 #
 # The [workshop](https://github.com/scaleway/ai-pulse-nvidia-trt-llm) that this course follows measured both on one H100,
 # with 16-bit weights: 1,998 ms from Python, 659 ms from the engine. It then sent 98 articles: 334 tokens/s static, 436
-# in flight, 1.3 times as many. The table above allows more on paper; but a request there had 800 tokens of prompt for
-# 41 of answer, and neither rule computes a prompt for less.
+# in flight, 1.3 times as many. The table's articles have other lengths, so it cannot predict this ratio; and a request
+# there had 800 tokens of prompt for 41 of answer, which neither rule computes for less.
 #
 # ## Turn the knob
 #
@@ -495,7 +499,7 @@ board
 # ## What breaks
 #
 # **Streaming from a static batch.** The answers of a batch leave together, when the last has finished. A stream then has
-# one piece, the whole answer, and the server's log has a warning. TensorRT-LLM does the same:
+# one piece, the whole answer, and the server's log has a warning:
 
 # %% tags=["nbval-ignore-output"]
 for gpt_model_type in ("V1", "inflight_fused_batching"):
