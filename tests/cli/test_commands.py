@@ -43,7 +43,7 @@ def test_the_help_of_a_command_fits_a_screen(path):
 @pytest.mark.server
 def test_a_terminal_that_speaks_ascii_gets_question_marks(streaming_server):
     ascii_only = os.environ | {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
-    asked = ("ask", "Translate to French: student, already seen, coffee.", "--url", streaming_server.grpc_url)
+    asked = ("ask", "Say: café, naïve, déjà vu, élève.", "--url", streaming_server.grpc_url)
     for command in (asked, (*asked, "--stream"), ("progress",)):
         shown = subprocess.run([sys.executable, "-m", "inflight", *command], env=ascii_only, capture_output=True)
         assert shown.returncode == 0 and b"?" in shown.stdout and not shown.stderr
