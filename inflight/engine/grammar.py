@@ -12,24 +12,26 @@ is refused before the first token, and one that fails later ends its request: no
 from __future__ import annotations
 
 import json
-import threading
+from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from inflight.checkpoint.tokenizer import ChatTokenizer, load_tokenizer
 from inflight.engine.config import Guide
 from inflight.engine.folder import EngineInfo
 from inflight.engine.own_part import OwnPart, PartError
 from inflight.errors import CourseError
+
+if TYPE_CHECKING:
+    from inflight.checkpoint.tokenizer import ChatTokenizer
 
 LONGEST_GUIDE = 64 * 1024  # characters
 # What a matcher may use. A state of its lexer takes one to two kB; a step's fuel is about 14 ms.
 LEXER_STATES, STEP_FUEL = 20_000, 200_000
 # JSON is written in one line: with any white space allowed, a small model may go on with blanks until its last token.
 JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": False}
-ANY_JSON = '{"type": ["object", "array"]}'
+ANY_JSON = {"type": ["object", "array"]}
 AFTERWARDS = "Put the form into the prompt in words, or ask for less."
 
 
@@ -71,8 +73,7 @@ class Guides:
     def __init__(
         self, info: EngineInfo, logits_processor_path: str | Path | None = None, traceback_to: int | None = None
     ):
-        self._info, self._own, self._lock = info, None, threading.Lock()
-        self._loaded: tuple[ChatTokenizer, object] | None = None
+        self._info, self._own = info, None
         if logits_processor_path is not None:
             form = "self, token_ids, logits"
             self._own = OwnPart(logits_processor_path, "LogitsProcessor", "__call__", form, traceback_to)
@@ -87,22 +88,24 @@ class Guides:
         """
         if len(guide.text) > LONGEST_GUIDE:
             raise CourseError(f"The guide has {len(guide.text):,} characters: send at most {LONGEST_GUIDE:,}.")
-        tokenizer, of_library = self._tokenizers()
         if self._own:
-            return _OwnMatcher(self._own, guide, tokenizer)
-        return _LibraryMatcher(guide, of_library, tokenizer.end_id)
+            return _OwnMatcher(self._own, guide, self._tokenizer)
+        return _LibraryMatcher(guide, self._of_library, self._tokenizer.end_id)
 
-    def _tokenizers(self):
-        """The engine's tokenizer, and the library's form of it, which takes a quarter of a second to make."""
-        with self._lock:
-            if self._loaded is None:
-                import llguidance
+    # Loaded with the first guide: most engines never see one.
+    @cached_property
+    def _tokenizer(self) -> ChatTokenizer:
+        from inflight.checkpoint.tokenizer import load_tokenizer
 
-                tokenizer = load_tokenizer(self._info.folder)
-                text = (self._info.folder / "tokenizer.json").read_text(encoding="utf-8")
-                vocab_size = self._info.pretrained_config["vocab_size"]
-                self._loaded = tokenizer, llguidance.LLTokenizer(text, vocab_size, tokenizer.end_id)
-            return self._loaded
+        return load_tokenizer(self._info.folder)
+
+    @cached_property
+    def _of_library(self):
+        """The library's form of the tokenizer, which takes a quarter of a second to make."""
+        import llguidance
+
+        text = (self._info.folder / "tokenizer.json").read_text(encoding="utf-8")
+        return llguidance.LLTokenizer(text, self._info.pretrained_config["vocab_size"], self._tokenizer.end_id)
 
 
 class _LibraryMatcher:
@@ -163,18 +166,20 @@ class _OwnMatcher:
 def _grammar(guide: Guide, llguidance) -> str:
     """The guide in the library's form. Raises ValueError or RecursionError."""
     make = llguidance.LLMatcher
-    if guide.kind in ("json", "json_schema"):
-        schema = json.loads(guide.text) if guide.kind == "json_schema" else ANY_JSON
+    if guide.kind in ("json", "json_schema", "text_or_json"):
+        schema = ANY_JSON if guide.kind == "json" else json.loads(guide.text)
         if schema is True:
             schema = {}
+        if not isinstance(schema, dict):
+            raise ValueError("a schema is a JSON object")
+        if guide.kind == "text_or_json":
+            schema = json.dumps({**schema, "x-guidance": JSON_FORM})
+            return make.grammar_from_lark(f"start: TEXT | json\nTEXT: /([^{{](.|\\n)*)?/\njson: %json {schema}")
         return make.grammar_from_json_schema(schema, overrides=JSON_FORM)
     if guide.kind == "regex":
         return make.grammar_from_regex(guide.text)
     if guide.kind == "ebnf_grammar":
         return llguidance.grammar_from("ebnf", guide.text)
-    if guide.kind == "text_or_json":
-        schema = json.dumps({**json.loads(guide.text), "x-guidance": JSON_FORM})
-        return make.grammar_from_lark(f"start: TEXT | json\nTEXT: /([^{{](.|\\n)*)?/\njson: %json {schema}")
     texts = json.loads(guide.text)
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text for text in texts):
         raise ValueError("a choice is a JSON list of texts")

@@ -47,7 +47,6 @@ class Sequence:
         self.receive = receive
         self.ends_by_s = ends_by_s
         self.sampler = Sampler(request.sampling, request.end_id, request.bad_words, guide)
-        self.guide = guide
         self.tokens = list(request.input_ids)  # prompt and answer so far
         self.answer: list[int] = []
         self.log_probs: list[float] = []
@@ -65,8 +64,9 @@ class Sequence:
 
     def add(self, token: int) -> str | None:
         """Make `token` part of the answer, unless it is the end token; return why the answer ends now, or None."""
-        is_complete = self.guide is not None and self.guide.take(token)
-        if token == self.request.end_id or (self.guide is not None and token == self.guide.end_id):
+        guide = self.sampler.guide
+        is_complete = guide is not None and guide.take(token)
+        if token == self.request.end_id or (guide is not None and token == guide.end_id):
             return "end_id"
         self.tokens.append(token)
         self.answer.append(token)

@@ -275,7 +275,7 @@ class Completion:
         )
         if self._tools and (call := Call()):
             arguments = call.add(said)
-            if call.is_one:
+            if call.name:
                 content["message"] |= {"content": None, "tool_calls": [_tool_call(call, arguments)]}
                 reason = "tool_calls" if reason == "stop" else reason
         choice = {"index": 0, **content, "logprobs": None, "finish_reason": reason}

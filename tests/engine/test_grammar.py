@@ -37,7 +37,7 @@ def tokenizer(course_engine):
     return load_tokenizer(course_engine)
 
 
-def asked(tokenizer, guide, number=200, said="Describe a pet as JSON.", **options):
+def asked(tokenizer, guide, number=100, said="Describe a pet as JSON.", **options):
     return Request(tokenizer.encode_chat(said), number, tokenizer.end_id, guide=guide, **options)
 
 
@@ -86,6 +86,8 @@ def test_it_ends_with_its_guide_also_where_the_request_names_no_end(executor, to
         (Guide("json_schema", '{"$ref": "https://a.example/b"}'), "a.example"),
         (Guide("json_schema", '{"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}'), "no text at all"),
         (Guide("json_schema", "[" * 50_000), "recursion"),
+        (Guide("json_schema", "7"), "a schema is a JSON object"),
+        (Guide("text_or_json", "[1]"), "a schema is a JSON object"),
         (Guide("json_schema", json.dumps({"enum": ["x" * 100_000]})), "100,014 characters"),
         (Guide("regex", "(a"), "unclosed group"),
         (Guide("regex", "(?=a)b"), "look-ahead"),
@@ -118,10 +120,11 @@ def test_one_whose_words_are_forbidden_ends_alone(executor, tokenizer):
     ],
 )
 def test_guided_answers_are_the_same_among_others(course_engine, executor, tokenizer, settings):
-    requests = [
-        asked(tokenizer, guide, 120, f"Describe pet {n} as JSON.") for n in range(4) for guide in (SCHEMA, None)
+    requests = [asked(tokenizer, guide, 80, f"Describe pet {n} as JSON.") for n in range(4) for guide in (SCHEMA, None)]
+    crowd = [
+        asked(tokenizer, None, 300 if "max_utilization" in settings.values() else 40, f"Tell a story of {n}.")
+        for n in range(4)
     ]
-    crowd = [asked(tokenizer, None, 300, f"Tell a story of {n}.") for n in range(4)]
     with Executor.load(course_engine, ExecutorConfig(**settings)) as busy:
         answers = busy.generate_all([*requests, *crowd])
     for request, answer in zip(requests, answers):
