@@ -340,7 +340,7 @@ charts.table(pd.DataFrame(rows, columns=columns))
 # one's own KV cache come on top for each user.
 #
 # An answer of *n* tokens needs the iterations with the prompts, of which the last makes its first token, and then *n* − 1
-# iterations at that price:
+# iterations at the price that they had in this round:
 
 
 # %%
@@ -356,12 +356,14 @@ for case, users in (("one user, streamed", 1), ("eight users, streamed", 8)):
     answers, span = median[case]
     log = iterations_of(span)
     prompts = log[log["context_tokens"] > 0]["iteration_ms"]
-    computed = engine_ms(prompts.sum(), price_ms[users], 32)
+    alike = log[(log["context_tokens"] == 0) & (log["scheduled"] == users)]
+    price = alike["iteration_ms"].mean()  # of this very round
+    computed = engine_ms(prompts.sum(), price, 32)
     measured = 1000 * max(times_s[-1] for times_s in answers)
-    decode = 31 * price_ms[users]
+    decode = 31 * price
     rest = measured - computed
     rows.append((case, len(prompts), prompts.sum(), decode, rest, measured))
-columns = ["in ms", "iterations with prompts", "they take", "31 at the price above"]
+columns = ["in ms", "iterations with prompts", "they take", "31 at its mean price"]
 columns += ["the rest", "measured E2E"]
 explained = pd.DataFrame(rows, columns=columns)
 by_parts = explained.iloc[1, 2:] / explained.iloc[0, 2:]
@@ -378,8 +380,7 @@ assert price_ms[8] > price_ms[1] and log["generation_tokens"].sum() == 8 * 31
 # So the factor is neither 1 nor 8. Each prompt has to be computed, and prefill is bound by arithmetic (lesson
 # 01), so prompts gain less from company. The iterations after them gain more, because their users pay the fixed part
 # once. The rest is what is no iteration: on its way a token passes Triton, the detokenizer, HTTP and your thread, and
-# they use the cores on which the engine computes. Therefore an ITL is an iteration *and* what lies between two. A rest
-# below zero can only come from the prices: they were measured at another moment, when the machine was slower.
+# they use the cores on which the engine computes. Therefore an ITL is an iteration *and* what lies between two.
 #
 # Why do some of the eight begin later? Requests arrive one by one, and an idle engine waits for nobody. It starts with the
 # prompts that are there; those that come meanwhile are all in the next iteration, which is long. Who came first waits for
