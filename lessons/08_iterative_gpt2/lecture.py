@@ -8,8 +8,8 @@
 # - **say** where Triton's iterative scheduling stops and an LLM engine goes on.
 #
 # **What you will use elsewhere:** tokens of many texts in one flat batch, attention for each text by itself, a KV cache with
-# an owner for each part: every LLM engine does just this, vLLM and TensorRT-LLM included. What you write here in forty
-# lines is what you read in their source.
+# an owner for each part: vLLM and TensorRT-LLM are built of the same three. And to count passes and tokens before you blame
+# the machine.
 #
 # You need lesson 07 (the model that asks to be called again), and some PyTorch: the shape of a tensor, a slice of it. The
 # GPT-2 comes with the course.
@@ -25,6 +25,7 @@
 # A GPT-2 of 7.6 million parameters stands for the group's model. It was trained for this course; do not expect wit.
 
 # %%
+import os
 import queue
 import shutil
 import tempfile
@@ -87,8 +88,9 @@ repository.assemble(
     repo,
     models=GPT2,
     gpt2_checkpoint_dir=checkpoint_dir,
-    gpt2_dtype="float32",  # all models of this lesson compute in the same precision
+    gpt2_dtype="float32",  # as the models that you write
 )
+os.environ["OMP_NUM_THREADS"] = "1"  # of each model: steadier where others are at work
 with progress.wait("The server starts and loads two models"):
     server = Server(repo).start()
 
@@ -210,7 +212,6 @@ by_hand = repo / "hand-gpt2"
 #
 # class Network:
 #     def __init__(self, folder):
-#         torch.set_num_threads(1)  # steadier where others are at work, too
 #         self.gpt2 = transformers.GPT2LMHeadModel.from_pretrained(
 #             folder, dtype=torch.float32
 #         )
