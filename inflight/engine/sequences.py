@@ -8,15 +8,11 @@ from __future__ import annotations
 import math
 from collections import abc
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from inflight.engine.config import BuildConfig, Chunk, Request, Response
 from inflight.engine.kv_cache import BlockManager
 from inflight.engine.sampling import Sampler
 from inflight.engine.scheduler import Now, Plan, RequestView
-
-if TYPE_CHECKING:
-    from inflight.engine.grammar import Matcher
 
 
 class Sequence:
@@ -30,8 +26,6 @@ class Sequence:
         Is given each of its responses.
     ends_by_s : float
         When its time is over, on the executor's clock.
-    guide : Matcher, optional
-        What its answer must follow.
     """
 
     def __init__(
@@ -40,13 +34,12 @@ class Sequence:
         request: Request,
         receive: Callable[[Response], None] = lambda response: None,
         ends_by_s: float = math.inf,
-        guide: Matcher | None = None,
     ):
         self.id = request_id
         self.request = request
         self.receive = receive
         self.ends_by_s = ends_by_s
-        self.sampler = Sampler(request.sampling, request.end_id, request.bad_words, guide)
+        self.sampler = Sampler(request.sampling, request.end_id, request.bad_words)
         self.tokens = list(request.input_ids)  # prompt and answer so far
         self.answer: list[int] = []
         self.log_probs: list[float] = []
