@@ -216,11 +216,11 @@ class Executor:
     def _compile_guides(self) -> None:
         """In a thread of its own, as it may take a second: make what guided answers follow, and let them wait."""
         for sequence in iter(self._to_compile.get, None):
-            if sequence.id not in self._unguided:  # ended meanwhile
+            guide, error = sequence.request.guide, ""
+            if guide is None or sequence.id not in self._unguided:  # ended meanwhile
                 continue
-            error = ""
             try:
-                sequence.sampler.guide = self._guides.matcher(sequence.request.guide)
+                sequence.sampler.guide = self._guides.matcher(guide)
             except Exception as refused:
                 error = self._what_happened(refused)
             with self._work:

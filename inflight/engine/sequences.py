@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import abc
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from inflight.engine.config import BuildConfig, Chunk, Request, Response
 from inflight.engine.kv_cache import BlockManager

@@ -332,7 +332,8 @@ check("10.5", told)
 
 # %% tags=["nbval-ignore-output"]
 number = {"type": "integer", "minimum": 0, "maximum": 99}
-twice = {"type": "object", "properties": {"n": number}, "required": ["n"]}
+twice = {"properties": {"n": number}, "required": ["n"], "type": "object"}
+twice["additionalProperties"] = False  # or the model may hand over others
 tools = [{"type": "function", "function": {"name": "twice", "parameters": twice}}]
 said = [{"role": "user", "content": "What is twice 21?"}]
 first = complete(messages=said, max_tokens=40, tools=tools, tool_choice="required")
