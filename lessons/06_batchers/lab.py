@@ -539,8 +539,8 @@ if rounds:
 #
 # If you are early: no check, but something to see.
 #
-# 1. The same in an **open loop**: eight texts a second come by themselves, at random. Which columns still tell the
-#    configurations apart?
+# 1. The same in an **open loop**: texts come by themselves at random, a handful a second, and with the same gaps for each
+#    configuration. Which column cannot tell the configurations apart any more?
 
 # %% tags=["nbval-ignore-output"]
 open_loop = "--request-rate-range 8 --request-distribution poisson"
