@@ -26,6 +26,7 @@ from inflight.lessons import (
     repository,
     serve,
     start_here,
+    structured_output,
 )
 from inflight.lessons.batchers.batch_run import Outcome
 from inflight.lessons.capstone.service import BRIEF, Deployment, Served
@@ -480,7 +481,7 @@ def test_batches():
         [
             (1, 0.010, 0, 0.071, "answered", 1),
             (2, 0.012, 0, 0.091, "answered", 2),
-            (3, 0.030, 0, 0.190, "answered", 2),  # held back for 100 ms
+            (3, 0.030, 0, 0.190, "answered", 2),
             (4, 0.040, 0, 0.141, "answered", 3),
             (5, 0.050, 0, 0.060, "rejected", None),
             (6, 0.060, 1, 0.141, "answered", 3),
@@ -502,8 +503,6 @@ def test_batches():
         assert bars(zero) == [(1, 10, 60), (4, 80, 60), (6, 80, 60)], "request 5 came between"
         assert bars(first) == [(2.5, 30, 60)] and list(first.width) == pytest.approx([1.9])
         assert (zero.marker.color, first.marker.color) == SHADES[:2]
-        held, end = named(fig, rows)["held back"]
-        assert points(held)[:2] == [(90, 3), (190, 3)] and points(end) == [(190, 3)]
         assert [(bars(trace), list(trace.text)) for [trace] in named(fig, lanes).values()] == [
             ([(0, 10, 60), (0, 80, 60)], ["1", "2"]),
             ([(1, 30, 60)], ["2"]),
@@ -514,7 +513,7 @@ def test_batches():
     assert fig.layout.yaxis.range[0] > fig.layout.yaxis.range[1] and fig.layout.yaxis3.range[0] > 0, "from the top down"
     assert panel(fig, "yaxis") == "before 5 requests in 3 batches, 1 rejected, median latency 81 ms"
     assert panel(fig, "yaxis2").startswith("now ")
-    assert legend(fig) == ["waits", "batch", "batch of model 1", "held back", "arrives", "urgent", "rejected"]
+    assert legend(fig) == ["waits", "arrives", "urgent", "rejected", "batch", "batch of model 1"]
     assert "sizes 1, 2, 2" in batchers.batches_summary({"now": run})
     refused = Outcome(requests[requests["outcome"] == "rejected"], executions.iloc[:0], run.statistics)
     assert panel(batchers.batches({"now": refused}), "yaxis") == "now 0 requests in 0 batches, 1 rejected"
@@ -576,3 +575,21 @@ def test_requests_in_time():
     assert fig.layout.xaxis.type == "log" and titles(fig, "xaxis", "yaxis") == ["TTFT (ms)", "ITL (ms)"]
     assert "1 first tokens late, 0 ITLs too high" in capstone.in_words({"default": runs["default"]})
     assert len(capstone.requests_in_time({}, BRIEF).data) == 1
+
+
+# Lesson 10 ------------------------------------------------------------------------------------------------------------
+
+
+def test_guided_steps():
+    steps = pd.DataFrame(
+        {"text": ["{", " cat"], "allowed": [1, 500], "thrown_away": [0.75, 0.1]},
+    )
+    fig = structured_output.guided_steps(steps, 1000)
+    choice, forced = one(fig, "there is a choice"), one(fig, "a single token is allowed")
+    assert points(forced) == [(1, 0.1)] and points(choice) == [(2, 50)] and choice.marker.color == DECODE
+    [bars] = [trace for trace in fig.data if trace.type == "bar"]
+    assert points(bars) == [(1, 75), (2, 10)] and bars.marker.color == WASTE
+    assert list(fig.layout.xaxis2.ticktext) == ["{", "·cat"] and fig.layout.yaxis.type == "log"
+    assert titles(fig, "yaxis") + titles(fig, "yaxis2") == ["vocabulary (%), log", "probability (%)"]
+    said = structured_output.guided_steps_summary(steps, 1000)
+    assert "Of 2 steps, 1 allow a single token; the widest allows 50 %" in said and "most at '{': 75 %" in said

@@ -86,7 +86,7 @@ class Parameter:
 
     def _allowed(self) -> str:
         if self.kind == "choice":
-            return " or ".join([", ".join(self.choices[:-1]), self.choices[-1]])
+            return " or ".join(filter(None, [", ".join(self.choices[:-1]), self.choices[-1]]))
         if self.kind in ("folder", "path"):
             what = "a path" if self.kind == "path" else f"a folder with {self.holds} in it"
             return what + (f"; `{self.made_by}` makes one" if self.made_by else "")
