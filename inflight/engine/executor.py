@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
-from itertools import chain, islice, zip_longest
+from itertools import chain, islice
 from numbers import Integral
 from operator import attrgetter
 from pathlib import Path
@@ -239,12 +239,12 @@ class Executor:
         num_finished, rows = 0, iter(logits)
         for sequence, chunk in chunks.items():
             sequence.last_computed = self._iteration + 1
-            drafts = chunk.drafts
+            drafts = chunk.drafts if chunk.num_logits > 1 else ()
             self._sequences.computed(sequence, len(chunk.token_ids) - len(drafts))
             if not chunk.num_logits:
                 continue
             try:
-                reason = self._take_tokens(sequence, list(islice(rows, chunk.num_logits)), drafts)
+                reason = self._take_tokens(sequence, [next(rows), *islice(rows, len(drafts))], drafts)
             except Exception as error:
                 sequence.error, reason = self._what_happened(error), "error"
             if drafts and self._drafting:
@@ -255,19 +255,24 @@ class Executor:
                 self._finish(sequence, reason)
         return num_finished
 
-    def _take_tokens(self, sequence: Sequence, rows: list[np.ndarray], drafts: list[int]) -> str | None:
-        """Choose the next token, and the one after it as long as the chosen one is what was drafted.
+    def _take_tokens(self, sequence: Sequence, rows: list[np.ndarray], drafts: Iterable[int]) -> str | None:
+        """Choose the next token and, as long as the chosen one is what was drafted, the one after it.
 
         Return why the answer ends now, or None.
         """
-        for logits, draft in zip_longest(rows, drafts):  # behind the last draft is a row more
-            reason = _take_token(sequence, logits)
+        request = sequence.request
+        for logits, draft in zip(rows, (*drafts, None)):
+            token = sequence.sampler.choose(logits, request.input_ids, sequence.answer)
+            log_prob = log_probability(logits, token) if request.return_log_probs else None
+            reason = sequence.add(token)
+            if log_prob is not None and reason != "end_id":
+                sequence.log_probs.append(log_prob)
             if reason:
                 return reason
-            if sequence.request.streaming:
+            if request.streaming:
                 self._respond(sequence)
-            if sequence.tokens[-1] != draft:
-                return None
+            if token != draft:
+                break
             self._sequences.computed(sequence, 1)
         return None
 
@@ -473,11 +478,12 @@ class Executor:
         return request
 
     def _record(self, started: tuple[float, float], chunks: dict[Sequence, Chunk], num_finished: int) -> None:
-        rows, drafted, accepted = [], 0, 0
+        rows, num_rows, drafted, accepted = [], 0, 0, 0
         for sequence, chunk in chunks.items():
             num_new, is_context = len(chunk.token_ids), chunk.is_context
-            if drafts := len(chunk.drafts):
-                drafted += drafts
+            num_rows += chunk.num_logits
+            if chunk.num_logits > 1:
+                drafted += chunk.num_logits - 1
                 accepted += sequence.num_cached - chunk.num_past - 1
             num_blocks = self.blocks.blocks_for(chunk.num_past + num_new)  # the sequence's own are gone if it finished
             rows.append([sequence.id, num_new if is_context else 0, 0 if is_context else num_new, num_blocks])
@@ -497,7 +503,7 @@ class Executor:
             paused=len(lines.paused),
             context_tokens=sum(row[1] for row in rows),
             generation_tokens=sum(row[2] for row in rows),
-            rows=sum(chunk.num_logits for chunk in chunks.values()),
+            rows=num_rows,
             drafted=drafted,
             accepted=accepted,
             kv_blocks_used=self.blocks.num_used,
@@ -561,13 +567,3 @@ def _out_of_time(request: Request) -> str:
         "ask for fewer tokens, send it when fewer requests run, or allow it more time (allotted_time_ms of "
         "tensorrt_llm, or the timeout that the request brings)."
     )
-
-
-def _take_token(sequence: Sequence, logits: np.ndarray) -> str | None:
-    """Choose the next token and make it part of the answer; return why the answer ends now, or None."""
-    token = sequence.sampler.choose(logits, sequence.request.input_ids, sequence.answer)
-    log_prob = log_probability(logits, token) if sequence.request.return_log_probs else None
-    reason = sequence.add(token)
-    if log_prob is not None and reason != "end_id":
-        sequence.log_probs.append(log_prob)
-    return reason

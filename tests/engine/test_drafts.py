@@ -124,12 +124,12 @@ def test_an_answer_is_the_same_with_and_without(asked):
 
 def test_both_runners_answer_the_same_with_and_without(load_real):  # noqa: F811
     """In floating point, with nothing rounded to fewer bits: a row computed among others is the row computed alone."""
-    prompts = [[(7 * number + index % (2 + number % 5)) % SMALL_VOCAB for index in range(40)] for number in range(64)]
+    prompts = [[(7 * number + index % (2 + number % 5)) % SMALL_VOCAB for index in range(40)] for number in range(24)]
     requests = [Request(prompt, 24) for prompt in prompts]
     with load_real() as plain, load_real(ExecutorConfig(speculative_config=DRAFTS)) as drafting:
         drafting._drafting._prices = FREE
         expected, answers = plain.generate_all(requests), drafting.generate_all(requests)
-        assert accepted(drafting) > 100
+        assert accepted(drafting) > 10
     assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in expected]
 
 
