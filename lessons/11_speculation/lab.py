@@ -15,7 +15,6 @@
 # {navigation}
 
 # %%
-import json
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -308,12 +307,14 @@ repo = repository.assemble(
     engine_dir,
     decoupled_mode=True,
     iteration_log_path=log_path,
-    speculative_config=json.dumps({"decoding_type": "NGram", "max_draft_len": 4}),
+    speculative_config={"decoding_type": "NGram", "max_draft_len": 4},
     drafter_path=drafter.path,
 )
 server = Server(repo).start()
 client = Client(server.grpc_url, timeout_s=600)
-questions = workload.from_dataset(workload.read_dataset("chat"), tokenizer)[:4]
+questions = workload.from_dataset(
+    workload.read_dataset(workload.DATASETS["chat"]), tokenizer
+)[:4]
 questions = [replace(question, max_tokens=48) for question in questions]
 for time in ("first", "second"):
     with progress.wait(f"Four questions, the {time} time"):
