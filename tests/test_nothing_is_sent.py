@@ -95,6 +95,13 @@ with Server(repo) as server, Client(server.grpc_url) as client:
     assert client.ask("Hi", max_tokens=3).pieces
 """
 
+ROUTER = """
+import sys, openai
+from inflight.lessons.replicas import Replicas
+with Replicas(sys.argv[1]) as replicas, openai.OpenAI(base_url=replicas.url, api_key="none") as client:
+    assert client.completions.create(model="tensorrt_llm", prompt="Hi", max_tokens=3).choices
+"""
+
 NOTEBOOK = """
 import inflight.engine, openvino, pandas, IPython.display
 import plotly.graph_objects as go
@@ -222,6 +229,11 @@ def test_models_without_an_engine(watched, small_checkpoint, tmp_path):
 @pytest.mark.server
 def test_a_server_answers(watched, small_engine, tmp_path):
     assert watched(SERVER, small_engine, tmp_path / "repo") == NOTHING
+
+
+@pytest.mark.server
+def test_a_router_hands_a_request_on(watched, small_engine):
+    assert watched(ROUTER, small_engine) == NOTHING
 
 
 @pytest.mark.slow

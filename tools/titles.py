@@ -51,7 +51,9 @@ def fields(folder: Path, kind: str) -> dict[str, str]:
     if folder.name not in names:
         raise CourseError(f"{folder} is not in lessons/syllabus.toml; add an entry there.")
     place = names.index(folder.name)
-    lesson, before, after = lessons[place], lessons[:place][-1:], lessons[place + 1 :][:1]
+    lesson = lessons[place]
+    before, after = ([one for one in some if not one.planned] for some in (lessons[:place], lessons[place + 1 :]))
+    before, after = before[-1:], after[:1]
     lab = f"../labs/{file_name('labs', lesson.name)}"
     lectures = "" if kind == "notebooks" else "../notebooks/"
     onward = [f"[{other.heading} →]({lectures}{other.name}.ipynb)" for other in after]
@@ -133,13 +135,30 @@ def readme(root: Path) -> str:
 
 
 def _table(root: Path, lectures: str, labs: str) -> str:
-    """All lessons in the clone `root` as a table in Markdown, with links that begin as given."""
-    rows, sums = ["| | lesson | question | minutes | lab |", "|---|---|---|---|---|"], [0, 0]
-    for lesson in syllabus.read(root):
-        minutes, _ = lab_minutes(root / "lessons" / lesson.name)
-        lab = f"[lab]({labs}{file_name('labs', lesson.name)}), {minutes}" if minutes else ""
-        title = f"[{lesson.title}]({lectures}{lesson.name}.ipynb)"
-        rows.append(f"| {lesson.number} | {title} | {lesson.question} | {lesson.minutes} | {lab} |")
-        sums = [sums[0] + lesson.minutes, sums[1] + minutes]
-    rows.append(f"| | | in all | {sums[0] / 60:.0f} hours | {sums[1] / 60:.0f} hours |")
+    """The lessons in the clone `root` as a table in Markdown, part by part, with links that begin as given.
+
+    The sums of the core stand before the electives, and theirs after them. A planned lesson has no links.
+    """
+    lessons = syllabus.read(root)
+    electives = [lesson for lesson in lessons if lesson.part == syllabus.ELECTIVES]
+    core = [lesson for lesson in lessons if lesson not in electives]
+    rows = ["| | lesson | question | minutes | lab |", "|---|---|---|---|---|"]
+    for said, some in (("the core", core), ("the electives", electives)):
+        part, sums = "", [0, 0]
+        for lesson in some:
+            if lesson.part != part:
+                part = lesson.part
+                rows.append(f"| | **{part}** | | | |")
+            minutes, _ = lab_minutes(root / "lessons" / lesson.name)
+            lab = f"[lab]({labs}{file_name('labs', lesson.name)}), {minutes}" if minutes else ""
+            title = lesson.title if lesson.planned else f"[{lesson.title}]({lectures}{lesson.name}.ipynb)"
+            rows.append(f"| {lesson.number} | {title} | {lesson.question} | {lesson.minutes} | {lab} |")
+            sums = [sums[0] + lesson.minutes, sums[1] + minutes]
+        if some:
+            rows.append(f"| | | {said}, in all | {_hours(sums[0])} | {_hours(sums[1])} |")
     return "\n".join(rows)
+
+
+def _hours(minutes: int) -> str:
+    """To the nearest hour, or in minutes where that says too little."""
+    return f"{minutes / 60:.0f} hours" if minutes > 150 else f"{minutes} minutes"

@@ -7,6 +7,7 @@ finished pages fetch nothing from another host.
 import os
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 from docutils import nodes
@@ -31,9 +32,13 @@ include_patterns = [
     "assets/going-live.md",
 ]
 exclude_patterns = [".*", "build", "dist", "inflight", "tests", "tools", "work"]
-# Besides the lessons: a heading, and the pages under it.
+CLONE = Path(__file__).resolve().parents[2]
+LESSONS = tomllib.loads((CLONE / "lessons" / "syllabus.toml").read_text(encoding="utf-8"))["lesson"]
+ELECTIVES = [f"notebooks/{lesson['name']}" for lesson in LESSONS if lesson["part"] == "Electives"]
+# A heading, and the pages under it.
 CONTENTS = {
-    "Lectures": ["notebooks/*"],
+    "Lectures": [f"notebooks/{lesson['name']}" for lesson in LESSONS if lesson["part"] != "Electives"],
+    "Electives": [page for page in ELECTIVES if (CLONE / f"{page}.ipynb").exists()],
     "Labs": ["labs/*"],
     "Solutions": ["solutions/*"],
     "Look it up": [

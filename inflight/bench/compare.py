@@ -4,8 +4,8 @@
     result["ratios"]["throughput"]["median"]            # second over first
 
 A way is `in-process`, the engine alone without a server; `V1`, `inflight_batching` or `inflight_fused_batching`, the
-batching type of the engine behind `ensemble`; `ensemble` as it is by default; `llama-python`, the baseline without an
-engine; or a server that runs already: the address of a Triton, or openai:URL.
+batching type of the engine behind `ensemble`; `ngram`, in flight with drafts; `ensemble` as it is by default;
+`llama-python`, the baseline without an engine; or a server that runs already: the address of a Triton, or openai:URL.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from inflight.triton import repository
 from inflight.triton.client import Client
 from inflight.triton.repository.layout import BASELINE
 
-IN_PROCESS, ENSEMBLE = "in-process", "ensemble"
-WAYS = (IN_PROCESS, *BATCHING_TYPES, ENSEMBLE, BASELINE)  # and the address of a Triton, and openai:URL
+IN_PROCESS, ENSEMBLE, NGRAM = "in-process", "ensemble", "ngram"
+WAYS = (IN_PROCESS, *BATCHING_TYPES, NGRAM, ENSEMBLE, BASELINE)  # and the address of a Triton, and openai:URL
 RATIOS = {"throughput": "tokens_per_s", "mean_latency": "latency_ms_mean", "p99_latency": "latency_ms_p99"}
+DRAFTS = {"decoding_type": "NGram", "max_draft_len": 4, "max_matching_ngram_size": 3}  # of `ngram`
 TIMEOUT_S = 600  # for an answer: the baseline takes one request after the other
 BY_DEFAULT = BATCHING_TYPES[-1]  # the batching type of `ensemble`
 FEWEST = 0.9  # of the tokens asked for, below which an answer's text is too short to be the same work
@@ -94,7 +95,9 @@ def compare(
 
         def turn(name: str) -> Run:
             if name in served and name != BASELINE:
-                server.load("tensorrt_llm", gpt_model_type=name if name in BATCHING_TYPES else BY_DEFAULT)
+                batching = name if name in BATCHING_TYPES else BY_DEFAULT
+                drafts = DRAFTS if name == NGRAM else None
+                server.load("tensorrt_llm", gpt_model_type=batching, speculative_config=drafts)
             return _run(senders[name], requests, concurrency)
 
         turns = take_turns({name: partial(turn, name) for name in names}, rounds, progress)

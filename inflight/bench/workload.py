@@ -45,6 +45,9 @@ PASSAGE = (
 
 # Columns of a trace file: those of the public Azure LLM inference traces, and of a run's own CSV.
 AZURE, RECORDED = ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), ("sent_s", "input_len", "output_len")
+# Name of a dataset -> its file: the course's, then four whose answers repeat ever less of their prompts.
+COPYING = ("rewrite", "edit", "summary", "chat")
+DATASETS = {"dataset": MINI_CNN_EVAL} | {name: ASSETS / "datasets" / f"{name}.json" for name in COPYING}
 SMALL_TRACE = ASSETS / "datasets" / "llm_trace_small.csv"
 
 
@@ -281,7 +284,7 @@ class Traffic:
     Attributes
     ----------
     dataset : str
-        A name of `TRACES`, "dataset" for the course's own, or the path of a file in MLPerf's layout.
+        A name of `TRACES` or `DATASETS`, or the path of a file in MLPerf's layout.
     trace : str or None
         In place of it the path of a file of arrivals with lengths, or "small" for the course's own.
     rate : float or None
@@ -340,7 +343,7 @@ class Traffic:
             return from_trace(SMALL_TRACE if self.trace == "small" else self.trace, tokenizer, build, tell)
         if self.dataset in TRACES:
             return trace(self.dataset, tokenizer, self.seed, number)
-        path = MINI_CNN_EVAL if self.dataset == "dataset" else Path(self.dataset)
+        path = DATASETS.get(self.dataset) or Path(self.dataset)
         records = read_dataset(path)
         found = from_dataset(records, tokenizer, build.max_input_len)
         if len(found) < len(records):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 URL = typer.Option(help="A Triton's host:port or http://host:port; or openai:URL. By default one is started.")
 MODEL = typer.Option(help="The text model to ask.")
-DATASET = typer.Option(help="mild, skewed, dataset (the course's), or MLPerf's layout.")
+DATASET = typer.Option(help="mild, skewed, rewrite, edit, summary, chat, dataset (the course's), or MLPerf's layout.")
 OBJECTIVE = typer.Option(help="Limits in ms: ttft=500,itl=40,latency=3000.")
 CSV = typer.Option(help="Write a line per request to this file.")
 CHECKPOINT = typer.Option(help="Name, Hugging Face id, GGUF file or folder.")
@@ -174,8 +174,8 @@ def compare_command(
     first: Annotated[
         str,
         typer.Argument(
-            help="in-process, V1, inflight_batching, inflight_fused_batching, ensemble, llama-python; the address of a "
-            "Triton; openai:URL."
+            help="in-process, V1, inflight_batching, inflight_fused_batching, ngram, ensemble, llama-python; the "
+            "address of a Triton; openai:URL."
         ),
     ],
     second: Annotated[str, typer.Argument(help="The second way; ratios are second over first.")],

@@ -37,7 +37,7 @@ app = typer.Typer(
 )
 
 WITH_BASELINE = typer.Option("--with-llama-python", help="Add the baseline without an engine.")
-WITH_BLS = typer.Option("--with-bls", help=f"Add {BLS}, a second name for the ensemble.")
+WITH_BLS = typer.Option("--with-bls", help=f"The ensemble as {BLS}, too.")
 CONTRACT = typer.Option(
     help=f"Whose clients the tensors are for: {DEFAULT_CONTRACT}, of TensorRT-LLM 0.9 to 0.19; {LLMAPI}, of its model "
     f"of today; {OLDEST_CONTRACT}, of the first workshops."
@@ -187,11 +187,23 @@ def serve(
         int | None,
         typer.Option(help="OpenAI's protocol, too; sets decoupled_mode.", min=0, max=65535),
     ] = None,
+    host: Annotated[
+        str,
+        typer.Option(help="Of the OpenAI port; another takes a key.", show_default=False),
+    ] = "127.0.0.1",
+    api_key: Annotated[
+        str | None,
+        typer.Option(help="Of the OpenAI port; or INFLIGHT_API_KEY.", envvar="INFLIGHT_API_KEY", show_envvar=False),
+    ] = None,
 ) -> None:
     """Run a model repository on 127.0.0.1 until Ctrl-C; a second Ctrl-C does not wait for running requests.
 
     Example: [bold]inflight serve --http-port 8000 --grpc-port 8001[/]
     """
+    if openai_port is None and host != "127.0.0.1":
+        raise CourseError(
+            "--host is of the OpenAI port, and Triton's own ports stay on this machine: add --openai-port."
+        )
     if repo is not None and (engine_dir or values or with_llama_python or with_bls or contract):
         raise CourseError(
             "A repository that exists is served as it is: leave out --engine-dir, --set, --contract, --with-bls and "
@@ -214,7 +226,8 @@ def serve(
             if openai_port is not None:
                 config = triton.repository.read_config(server.repo / "tensorrt_llm" / triton.repository.CONFIG)
                 engine = triton.repository.get_parameter(config, "gpt_model_path")
-                openai = in_front.enter_context(triton.OpenAIServer(server.grpc_url, engine, openai_port))
+                door = triton.OpenAIServer(server.grpc_url, engine, openai_port, api_key, host)
+                openai = in_front.enter_context(door)
                 addresses += f"OpenAI   {openai.url}\n"
             terminal.keep_serving(server, f"{addresses}{_who_may(server)}\nCtrl-C stops the server.")
 

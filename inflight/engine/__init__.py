@@ -1,8 +1,8 @@
 """The engine: built from a checkpoint; requests in, tokens out, and a line of statistics an iteration.
 
 Reading order: `scheduler` (who runs next), `kv_cache`, `sequences`, `executor` (the loop), `openvino/runner`,
-`sampling`; their vocabulary is `config`. `play` runs them without a model, `own_scheduler` brings in a learner's.
-How one is made and run on a CPU: `builder`, `openvino/`; on a GPU: `torch/`. The tests have a `fake_model`.
+`sampling`, `drafts`; their vocabulary is `config`. `play` runs them without a model, `own_scheduler` brings in a
+learner's. How one is made and run on a CPU: `builder`, `openvino/`; on a GPU: `torch/`. The tests have a `fake_model`.
 """
 
 import lazy_loader

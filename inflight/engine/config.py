@@ -5,6 +5,7 @@ Plain data and its checks. Everybody may import this module: it takes nothing bu
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Iterator
@@ -142,6 +143,42 @@ def _problems(config: BuildConfig) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
+class SpeculativeConfig:
+    """How tokens of answers are drafted, under the names of TensorRT-LLM's `NGramDecodingConfig`."""
+
+    decoding_type: str = setting(
+        "NGram", "NGram: what followed the last tokens where they came earlier.", choices=("NGram",)
+    )
+    max_draft_len: int = setting(4, "Most drafts of an answer in an iteration.", low=1)
+    max_matching_ngram_size: int = setting(2, "So many of the last tokens are looked for first, then fewer.", low=1)
+
+    def __post_init__(self):
+        if self.decoding_type != "NGram":
+            raise CourseError(f"decoding_type of speculative_config is {self.decoding_type!r}; this engine has NGram.")
+        for name in ("max_draft_len", "max_matching_ngram_size"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise CourseError(f"{name} of speculative_config is {value!r}; give a whole number of at least 1.")
+
+    @classmethod
+    def read(cls, given: SpeculativeConfig | dict | str) -> SpeculativeConfig:
+        """The config that a dict or its JSON gives. Raises CourseError for what is none."""
+        if isinstance(given, cls):
+            return given
+        known = [option.name for option in fields(cls)]
+        try:
+            options = json.loads(given) if isinstance(given, str) else given
+        except ValueError:
+            options = None
+        if not isinstance(options, dict) or not set(options) <= set(known):
+            raise CourseError(
+                f"speculative_config is {given!r}; give a JSON object, such as "
+                f'{{"decoding_type": "NGram", "max_draft_len": 4}}, of {", ".join(known)}.'
+            )
+        return cls(**options)
+
+
+@dataclass(frozen=True)
 class ExecutorConfig:
     """What is decided when an engine is loaded, under the names of Triton's TensorRT-LLM backend."""
 
@@ -158,6 +195,12 @@ class ExecutorConfig:
     )
     logits_processor_path: str | Path | None = setting(
         None, "Python file with a class of your own that masks the logits of guided requests; blank: none."
+    )
+    speculative_config: SpeculativeConfig | dict | str | None = setting(
+        None, "Drafts tokens that one iteration checks: JSON, as TensorRT-LLM's LLM API has it; blank: none."
+    )
+    drafter_path: str | Path | None = setting(
+        None, "Python file with a class of your own that drafts, in place of the lookup in the prompt; blank: none."
     )
     max_tokens_in_paged_kv_cache: int | None = setting(
         None, "Most tokens in the KV cache; blank: no such limit.", low=1
@@ -187,6 +230,10 @@ class ExecutorConfig:
                 f"batch_scheduler_policy is {self.batch_scheduler_policy!r}; it must be "
                 "guaranteed_no_evict or max_utilization."
             )
+        if self.speculative_config is not None:
+            object.__setattr__(self, "speculative_config", SpeculativeConfig.read(self.speculative_config))
+        elif self.drafter_path is not None:
+            object.__setattr__(self, "speculative_config", SpeculativeConfig())
         for option in fields(self):
             value, low, high = getattr(self, option.name), option.metadata["low"], option.metadata["high"]
             fits = (low is None or value >= low) and (high is None or value <= high) if value is not None else True
@@ -380,7 +427,7 @@ class Chunk:
     Attributes
     ----------
     token_ids : list of int
-        A prompt or a part of one, or the token made last.
+        A prompt or a part of one, or the token made last with its drafts behind it.
     num_past : int
         Tokens of the sequence that are in the cache already.
     blocks : list of int
@@ -397,15 +444,21 @@ class Chunk:
     is_context: bool = True
     num_logits: int = 1
 
+    @property
+    def drafts(self) -> list[int]:
+        """What is guessed to follow: its tokens after the first that logits are wanted after."""
+        return self.token_ids[len(self.token_ids) + 1 - self.num_logits :]
+
 
 @dataclass(frozen=True)
 class IterationStats:
     """One iteration in numbers; `active` = `scheduled` + `waiting` + `paused` requests.
 
     `timestamp` is seconds since 1970 at the iteration's start; `iteration_ms` its length; `finished` the requests it
-    completed; `kv_blocks_reused` the blocks found again since the start. `requests` lists [request id, context tokens,
-    generation tokens, KV cache blocks] of each scheduled request, and `client_ids`, in the same order, what their
-    clients call them, blank where they do not; `paused_ids` are the ids of the paused ones.
+    completed; `kv_blocks_reused` the blocks found again since the start. `rows` are the rows of logits computed;
+    `drafted` of the generation tokens were guesses, of which `accepted` were right and gave another token. `requests`
+    lists [request id, context tokens, generation tokens, KV cache blocks] of each scheduled request, and `client_ids`,
+    in the same order, what their clients call them, blank where they do not; `paused_ids` are those of the paused ones.
     `longest_wait` is [request id, iterations] of the request that has been left out for longest, or None.
     """
 
@@ -418,6 +471,9 @@ class IterationStats:
     paused: int = 0
     context_tokens: int = 0
     generation_tokens: int = 0
+    rows: int = 0
+    drafted: int = 0
+    accepted: int = 0
     kv_blocks_used: int = 0
     kv_blocks_free: int = 0
     kv_blocks_max: int = 0

@@ -26,7 +26,8 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from inflight.engine.config import Chunk, ExecutorConfig, IterationStats, Request, Response
+from inflight.engine.config import Chunk, ExecutorConfig, IterationStats, Request, Response, SpeculativeConfig
+from inflight.engine.drafts import Drafting, Prices
 from inflight.engine.folder import EngineInfo, read
 from inflight.engine.grammar import Guides
 from inflight.engine.kv_cache import BlockManager
@@ -80,11 +81,15 @@ class Executor:
         Who runs next; by default what `config` names.
     guides : Guides, optional
         Makes what guided answers follow.
+    prices : Prices, optional
+        What iterations cost, for an engine that drafts; by default they are measured.
+    traceback_to : int, optional
+        As `load` takes it, for a `drafter_path`.
 
     Raises
     ------
     CourseError
-        The KV cache would be too small for one longest request.
+        The KV cache would be too small for one longest request; a `drafter_path` of no use.
     """
 
     def __init__(
@@ -93,6 +98,8 @@ class Executor:
         config: ExecutorConfig | None = None,
         scheduler: Scheduler | None = None,
         guides: Guides | None = None,
+        prices: Prices | None = None,
+        traceback_to: int | None = None,
     ):
         self.config = config or ExecutorConfig()
         self.model = model
@@ -103,6 +110,12 @@ class Executor:
         num_blocks = self.config.num_blocks(self.build_config, int(by_memory))
         self.blocks = BlockManager(num_blocks, self.build_config.tokens_per_block)
         self.model.allocate_kv_cache(self.blocks.num_blocks)
+        self._drafting: Drafting | None = None
+        if options := self.config.speculative_config:
+            assert isinstance(options, SpeculativeConfig)
+            prices = prices or Prices.measured(model, options.max_draft_len)
+            vocab_size = model.info.pretrained_config["vocab_size"]
+            self._drafting = Drafting(options, prices, vocab_size, self.config.drafter_path, traceback_to)
         self.scheduler = scheduler or built_in(self.config)
         self._answers_together = getattr(self.scheduler, "answers_together", False)
         self.iteration_stats: deque[IterationStats] = deque(maxlen=1000)
@@ -142,14 +155,15 @@ class Executor:
         ------
         CourseError
             The engine cannot be loaded; memory has no room for it; its KV cache would be too small for one longest
-            request; a `scheduler_path` whose scheduler does not pass its trial; a `logits_processor_path` of no use.
+            request; a `scheduler_path` whose scheduler does not pass its trial; a `logits_processor_path` or
+            `drafter_path` of no use.
         """
         config = config or ExecutorConfig()
         info = read(engine_dir)
         check_memory(info)
         scheduler = accepted(config, info.build_config, traceback_to) if config.scheduler_path else None
         guides = Guides(info, config.logits_processor_path, traceback_to)
-        return cls(load_model(info), config, scheduler, guides)
+        return cls(load_model(info), config, scheduler, guides, traceback_to=traceback_to)
 
     # The loop ---------------------------------------------------------------------------------------------------------
 
@@ -173,6 +187,8 @@ class Executor:
         self._take_in()
         plan = self._plan()
         chunks = self._sequences.carry_out(plan)
+        if self._drafting:
+            self._drafting.add(chunks, self._sequences)
         logits: Iterable = self.model.forward(list(chunks.values())) if chunks else ()
         num_finished = self._give_tokens(chunks, logits)
         if chunks:
@@ -216,26 +232,49 @@ class Executor:
             self._work.wait_for(lambda: self._inbox or self._asked_to_end or self._closing, timeout=EMPTY_PLAN_S)
 
     def _give_tokens(self, chunks: dict[Sequence, Chunk], logits: Iterable[np.ndarray]) -> int:
-        """Choose the next token of each request whose known tokens are all computed; return how many finished.
+        """Choose the next tokens of each request whose known tokens are all computed; return how many finished.
 
         What goes wrong with one of them ends that one.
         """
         num_finished, rows = 0, iter(logits)
         for sequence, chunk in chunks.items():
             sequence.last_computed = self._iteration + 1
-            self._sequences.computed(sequence, chunk)
+            drafts = chunk.drafts if chunk.num_logits > 1 else ()
+            self._sequences.computed(sequence, len(chunk.token_ids) - len(drafts))
             if not chunk.num_logits:
                 continue
             try:
-                reason = _take_token(sequence, next(rows))
+                reason = self._take_tokens(sequence, [next(rows), *islice(rows, len(drafts))], drafts)
             except Exception as error:
                 sequence.error, reason = self._what_happened(error), "error"
+            if drafts and self._drafting:
+                self._drafting.checked(sequence, chunk)
+                self._sequences.give_back_blocks(sequence)
             if reason:
                 num_finished += 1
                 self._finish(sequence, reason)
-            elif sequence.request.streaming:
-                self._respond(sequence)
         return num_finished
+
+    def _take_tokens(self, sequence: Sequence, rows: list[np.ndarray], drafts: Iterable[int]) -> str | None:
+        """Choose the next token and, as long as the chosen one is what was drafted, the one after it.
+
+        Return why the answer ends now, or None.
+        """
+        request = sequence.request
+        for logits, draft in zip(rows, (*drafts, None)):
+            token = sequence.sampler.choose(logits, request.input_ids, sequence.answer)
+            log_prob = log_probability(logits, token) if request.return_log_probs else None
+            reason = sequence.add(token)
+            if log_prob is not None and reason != "end_id":
+                sequence.log_probs.append(log_prob)
+            if reason:
+                return reason
+            if request.streaming:
+                self._respond(sequence)
+            if token != draft:
+                break
+            self._sequences.computed(sequence, 1)
+        return None
 
     def _what_happened(self, error: Exception) -> str:
         """One sentence for the clients; of what nobody foresaw, the rest goes into the log."""
@@ -319,7 +358,9 @@ class Executor:
             is closed.
         """
         request = self._checked(request)
-        guide = self._guides.matcher(request.guide) if request.guide else None  # here, and not in the engine's thread
+        # Here, and not in the engine's thread.
+        guide = self._guides.matcher(request.guide) if request.guide else None
+        drafter = self._drafting.drafter() if self._drafting else None
         with self._work:
             if self._closing:
                 raise CourseError("The engine is shut down and takes no more requests.")
@@ -328,7 +369,7 @@ class Executor:
                 raise CourseError(f"The queue is full: {num_waiting} requests wait (max_queue_size). Try later.")
             allotted_ms = math.inf if request.allotted_time_ms is None else request.allotted_time_ms
             ends_by_s = time.monotonic() + allotted_ms / 1000
-            sequence = Sequence(self._next_id, request, on_response, ends_by_s, guide)
+            sequence = Sequence(self._next_id, request, on_response, ends_by_s, guide, drafter)
             self._next_id += 1
             self._unfinished[sequence.id] = sequence
             self._inbox.append(sequence)
@@ -437,9 +478,13 @@ class Executor:
         return request
 
     def _record(self, started: tuple[float, float], chunks: dict[Sequence, Chunk], num_finished: int) -> None:
-        rows = []
+        rows, num_rows, drafted, accepted = [], 0, 0, 0
         for sequence, chunk in chunks.items():
             num_new, is_context = len(chunk.token_ids), chunk.is_context
+            num_rows += chunk.num_logits
+            if chunk.num_logits > 1:
+                drafted += chunk.num_logits - 1
+                accepted += sequence.num_cached - chunk.num_past - 1
             num_blocks = self.blocks.blocks_for(chunk.num_past + num_new)  # the sequence's own are gone if it finished
             rows.append([sequence.id, num_new if is_context else 0, 0 if is_context else num_new, num_blocks])
         lines = self._sequences
@@ -458,6 +503,9 @@ class Executor:
             paused=len(lines.paused),
             context_tokens=sum(row[1] for row in rows),
             generation_tokens=sum(row[2] for row in rows),
+            rows=num_rows,
+            drafted=drafted,
+            accepted=accepted,
             kv_blocks_used=self.blocks.num_used,
             kv_blocks_free=self.blocks.num_free,
             kv_blocks_max=self.blocks.num_blocks,
@@ -519,13 +567,3 @@ def _out_of_time(request: Request) -> str:
         "ask for fewer tokens, send it when fewer requests run, or allow it more time (allotted_time_ms of "
         "tensorrt_llm, or the timeout that the request brings)."
     )
-
-
-def _take_token(sequence: Sequence, logits: np.ndarray) -> str | None:
-    """Choose the next token and make it part of the answer; return why the answer ends now, or None."""
-    token = sequence.sampler.choose(logits, sequence.request.input_ids, sequence.answer)
-    log_prob = log_probability(logits, token) if sequence.request.return_log_probs else None
-    reason = sequence.add(token)
-    if log_prob is not None and reason != "end_id":
-        sequence.log_probs.append(log_prob)
-    return reason

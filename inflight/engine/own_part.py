@@ -1,8 +1,9 @@
 """The one door for a learner's parts of the engine: a class in a Python file that a setting names.
 
-`own_scheduler` (`scheduler_path`) and `grammar` (`logits_processor_path`) load theirs here. A part runs in the engine's
-own process. What it raises becomes a sentence with file and line. One that does not return is for whoever started the
-process: a notebook is interrupted, and the process of a Triton model is ended, after a traceback of where it was.
+`own_scheduler` (`scheduler_path`), `grammar` (`logits_processor_path`) and `drafts` (`drafter_path`) load theirs here.
+A part runs in the engine's own process. What it raises becomes a sentence with file and line. One that does not return
+is for whoever started the process: a notebook is interrupted, and the process of a Triton model is ended, after a
+traceback of where it was.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def _give_tokens(
     """A token for each request whose known tokens are all computed, in each of the iterations; who finished."""
     finished = []
     for sequence, chunk in chunks.items():
-        sequences.computed(sequence, chunk)
+        sequences.computed(sequence, len(chunk.token_ids))
         if sequence.num_pending:
             continue
         reasons = [sequence.add(TOKEN) for _ in range(repeats)]

@@ -16,6 +16,7 @@ from inflight.engine.sampling import Sampler
 from inflight.engine.scheduler import Now, Plan, RequestView
 
 if TYPE_CHECKING:
+    from inflight.engine.drafts import Drafter
     from inflight.engine.grammar import Matcher
 
 
@@ -32,6 +33,8 @@ class Sequence:
         When its time is over, on the executor's clock.
     guide : Matcher, optional
         What its answer must follow.
+    drafter : Drafter, optional
+        Who guesses its next tokens.
     """
 
     def __init__(
@@ -41,11 +44,13 @@ class Sequence:
         receive: Callable[[Response], None] = lambda response: None,
         ends_by_s: float = math.inf,
         guide: Matcher | None = None,
+        drafter: Drafter | None = None,
     ):
         self.id = request_id
         self.request = request
         self.receive = receive
         self.ends_by_s = ends_by_s
+        self.drafter = drafter
         self.sampler = Sampler(request.sampling, request.end_id, request.bad_words, guide)
         self.tokens = list(request.input_ids)  # prompt and answer so far
         self.answer: list[int] = []
@@ -167,11 +172,28 @@ class Sequences:
             )
         return chunks
 
-    def computed(self, sequence: Sequence, chunk: Chunk) -> None:
-        """Note that the model has computed a chunk."""
-        sequence.num_cached += len(chunk.token_ids)
+    def computed(self, sequence: Sequence, num_tokens: int) -> None:
+        """Note that the model has computed so many of a request's pending tokens."""
+        sequence.num_cached += num_tokens
         if self.reuse:
             self.blocks.keep(sequence.blocks, sequence.tokens, sequence.num_cached)
+
+    # Drafts are no tokens of a request before they have been found right. What lies behind its computed tokens in a
+    # block is computed over.
+
+    def add_draft(self, sequence: Sequence, chunk: Chunk, draft: int) -> None:
+        """Put a guess behind the tokens of a chunk, unless that takes a block and none is free."""
+        num_tokens = chunk.num_past + len(chunk.token_ids) + 1
+        if self.blocks.blocks_for(num_tokens) <= len(sequence.blocks) or self.blocks.num_free:
+            self.blocks.grow(sequence.blocks, num_tokens)
+            chunk.token_ids.append(draft)
+            chunk.num_logits += 1
+
+    def give_back_blocks(self, sequence: Sequence) -> None:
+        """Take back the blocks of a request that hold wrong drafts only."""
+        first = self.blocks.blocks_for(sequence.num_cached)
+        spare, sequence.blocks[first:] = sequence.blocks[first:], []
+        self.blocks.release(spare)
 
     def remove(self, sequence: Sequence) -> None:
         """Take a request out, wherever it stands, and its blocks back."""

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from inflight.paths import COURSE
 
+ELECTIVES = "Electives"  # the part of lessons that no other needs
+
 
 @dataclass(frozen=True)
 class Lesson:

@@ -286,6 +286,7 @@ class EngineMetrics:
 
     def __init__(self, args: dict, executor: Executor):
         self._executor = executor
+        self._drafts = executor.config.speculative_config is not None
         other_batching = "inflight_batcher" if executor.config.gpt_model_type == "V1" else "v1"
         self._not_shown = f"nv_trt_llm_{other_batching}_metrics"
         self._gauges = python_model.Gauges(args, self.FAMILIES)
@@ -324,5 +325,9 @@ class EngineMetrics:
                 "total_generation_tokens": now.generation_tokens,
                 "empty_generation_slots": now.empty_seats,
             },
-            "nv_trt_llm_general_metrics": {"timestamp": int(now.timestamp * 1e6), "iteration_counter": now.iteration},
+            "nv_trt_llm_general_metrics": {
+                "timestamp": int(now.timestamp * 1e6),
+                "iteration_counter": now.iteration,
+                **({"rows": now.rows, "drafted": now.drafted, "accepted": now.accepted} if self._drafts else {}),
+            },
         }

@@ -6,6 +6,7 @@
 A request becomes tokens here and goes to `tensorrt_llm` over gRPC; its tokens become text here, too. A client that goes
 away, or whose stop string has come, ends its request, and the engine has the slot again. Fields of the protocol:
 https://platform.openai.com/docs/api-reference (of `ignore_eos`, `min_tokens`, `top_k`, `repetition_penalty`: vLLM's).
+/metrics has what clients meet, under vLLM's names; the engine's own figures are on Triton's page.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import tritonclient.grpc.aio as triton
 import uvicorn
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from pydantic import AliasChoices, BaseModel, Field, ValidationError, create_model
 from pydantic_core import from_json
 from starlette.exceptions import HTTPException
@@ -56,6 +58,10 @@ HEALTH_TIMEOUT_S = 5
 KEEP_ALIVE_S = 600  # longer than clients keep a connection that they may use again
 CLOSE_S = 1  # for clients that do not read the end of their answer
 TOO_LONG = "context_length_exceeded"
+# Seconds: vLLM's buckets of the time to first token, as far as a request may take here.
+TTFT_BUCKETS = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160
+)  # fmt: skip
 
 # Why the engine or Triton refuses a request -> status and code. What is not among them is wrong with the request: 400.
 CAUSES = {
@@ -238,6 +244,7 @@ class Completion:
     async def _pieces(self) -> AsyncIterator[tuple[str, str | None, int]]:
         """The answer's text as it comes: piece, why it ends (None: it goes on), tokens so far."""
         stops = [self.body.stop] if isinstance(self.body.stop, str) else self.body.stop
+        metrics, began = self._engine.metrics, time.monotonic()
         text = Detokenizer(self._engine.tokenizer, stops, self.body.min_tokens or 0)
         responses = self._engine.ask(self._id, self._arrays)
         try:
@@ -245,10 +252,13 @@ class Completion:
                 if error is not None:
                     raise error
                 is_final = bool(result.as_numpy("is_final").item())
+                if not text.ids:
+                    metrics.ttft.observe(time.monotonic() - began)
                 piece, reason = text.add(result.as_numpy("output_ids").reshape(-1).tolist(), is_final), None
                 if text.stopped_by or is_final:
                     is_full = len(text.ids) >= self._max_tokens and not text.stopped_by
                     reason = "length" if is_full else "stop"
+                    metrics.answered.labels(ENGINE, reason).inc()
                 yield piece, reason, len(text.ids)
                 if reason:
                     return
@@ -379,6 +389,7 @@ class Engine:
         # What has more has too many tokens, whatever they are: it is not cut into them.
         self.most_characters = self.limits.max_input_len * self.tokenizer.longest_token
         self.running: set[Any] = set()
+        self.metrics = Metrics(self.running)
         self.is_connected, self.is_ending = threading.Event(), False
 
     @contextlib.asynccontextmanager
@@ -412,11 +423,33 @@ class Engine:
         return responses
 
 
+class Metrics:
+    """What /metrics tells, by names that vLLM's server has too."""
+
+    def __init__(self, running: set[Any]):
+        registry = self.registry = CollectorRegistry()
+        self.ttft = Histogram(
+            "vllm:time_to_first_token_seconds",
+            "From a request's tokens to the first one of its answer.",
+            ["model_name"],
+            registry=registry,
+            buckets=TTFT_BUCKETS,
+        ).labels(ENGINE)
+        self.answered = Counter(
+            "vllm:request_success",
+            "Answers that came to their end.",
+            ["model_name", "finished_reason"],
+            registry=registry,
+        )
+        under_way = Gauge("vllm:num_requests_running", "Requests under way.", ["model_name"], registry=registry)
+        under_way.labels(ENGINE).set_function(lambda: len(running))
+
+
 # The server -----------------------------------------------------------------------------------------------------------
 
 
 class OpenAIServer:
-    """Listens on 127.0.0.1 in a thread of its own as long as the block lasts; running answers end with it.
+    """Listens in a thread of its own as long as the block lasts; running answers end with it.
 
     Parameters
     ----------
@@ -428,6 +461,8 @@ class OpenAIServer:
         0: a free one.
     key : str, optional
         Without it in `Authorization: Bearer …` every request under /v1 is refused.
+    host : str
+        Address to listen on. Another than 127.0.0.1, which other machines may reach, takes a key.
 
     Attributes
     ----------
@@ -437,15 +472,21 @@ class OpenAIServer:
     Raises
     ------
     CourseError
-        The port is taken, or is none; nobody answers at the address; the model is not decoupled, or takes text.
+        The port is taken, or is none; nobody answers at the address; the model is not decoupled, or takes text; other
+        machines would reach it without a key.
     """
 
-    def __init__(self, grpc_url: str, engine_dir: str | Path, port: int = 0, key: str | None = None):
+    def __init__(self, grpc_url: str, engine_dir: str | Path, port: int = 0, key: str | None = None, host: str = HOST):
+        if host != HOST and not key:
+            raise CourseError(
+                f"Other machines may reach {host}: name a key with --api-key (or in INFLIGHT_API_KEY), or leave out "
+                "--host."
+            )
         self._engine = Engine(grpc_url, Path(engine_dir))
         self._key, self._since = key, int(time.time())
         self._most_bytes = BYTES_BESIDE_TEXT + BYTES_A_CHARACTER * self._engine.most_characters
-        listener = _listener(port)
-        self.url = f"http://{HOST}:{listener.getsockname()[1]}/v1"
+        listener = _listener(host, port)
+        self.url = f"http://{host}:{listener.getsockname()[1]}/v1"
         ends: dict[str, Any] = {"timeout_keep_alive": KEEP_ALIVE_S, "timeout_graceful_shutdown": CLOSE_S}
         self._uvicorn = uvicorn.Server(uvicorn.Config(self._application(), log_config=None, **ends))
         self._thread = threading.Thread(target=self._uvicorn.run, args=([listener],), daemon=True, name="openai")
@@ -467,6 +508,7 @@ class OpenAIServer:
         app.add_exception_handler(ClientDisconnect, _answer_error)
         app.add_exception_handler(Exception, _answer_error)
         app.add_api_route("/health", self._health, methods=["GET", "HEAD"])
+        app.add_api_route("/metrics", self._metrics, methods=["GET", "HEAD"])
         v1 = fastapi.APIRouter(prefix="/v1", dependencies=[fastapi.Depends(self._check_key)])
         v1.add_api_route("/models", self._models, methods=["GET", "HEAD"])
         v1.add_api_route("/models/{name:path}", self._model, methods=["GET", "HEAD"])
@@ -484,6 +526,9 @@ class OpenAIServer:
         if not await self._engine.is_ready():
             raise OpenAIError(f"The Triton at {self._engine.url} is gone, or its models are not ready.", None, 503)
         return Response()
+
+    async def _metrics(self) -> Response:
+        return Response(generate_latest(self._engine.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     async def _models(self) -> dict[str, Any]:
         return {"object": "list", "data": [await self._model(ENGINE)]}
@@ -508,14 +553,14 @@ class OpenAIServer:
         return StreamingResponse(all_events(), media_type="text/event-stream")
 
 
-def _listener(port: int) -> socket.socket:
+def _listener(host: str, port: int) -> socket.socket:
     if not 0 <= port < 1 << 16:
         raise CourseError(f"There is no port {port}: give --openai-port a number up to 65535, or 0 for a free one.")
     try:
-        return socket.create_server((HOST, port))
+        return socket.create_server((host, port))
     except OSError as error:
         raise CourseError(
-            f"Port {port} cannot be listened on ({error.strerror}): give another --openai-port."
+            f"Port {port} of {host} cannot be listened on ({error.strerror}): give another --openai-port, or --host."
         ) from None
 
 

@@ -284,7 +284,8 @@ for wrong in (
 #
 # {map}
 #
-# The lessons build on each other in this order. Beyond the Python, NumPy and pandas of the six questions, the labs of 06
+# The lessons of the core build on each other in this order. Each elective stands alone: do lessons 00 to 04 first, and 05
+# before 12. Beyond the Python, NumPy and pandas of the six questions, the labs of 06
 # need C and a compiler (`cc`), and 08 reads some PyTorch (`permute`, `scaled_dot_product_attention`).
 #
 # **In the lessons a few lines are yours,** under a comment `# your line:`. In your copy there is `...` in their place. Write

@@ -1,10 +1,9 @@
 # %% [markdown]
 # # {heading}
 #
-# Four exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write a client that forgets
-# neither START nor END, say on paper which requests are served, and write a model that asks to be called again: many
-# streams, each with its own state, some of them cancelled. The model is kept: lab 08 continues from it. A check never
-# stops the notebook.
+# Four exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write a gateway that forgets neither
+# START nor END, say on paper which requests are served, and write a model that asks to be called again: many streams, each
+# with its own state, some of them cancelled. The model is kept: lab 08 continues from it. A check never stops the notebook.
 #
 # Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
 # not been run.
@@ -13,110 +12,183 @@
 
 # %% tags=["nbval-ignore-output"]
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from inflight.lessons.sequences import Step, sequences, streams
+import numpy as np
+import tritonclient.grpc as triton
+
+from inflight.lessons.sequences import streams
 from inflight.notebook import check, parts
-from inflight.triton import Server, repository
+from inflight.triton import Server
 
 workdir = tempfile.TemporaryDirectory()
-repo = repository.assemble(
-    Path(workdir.name) / "repo",
-    models=("running-sum",),
-    running_sum_max_batch_size=2,
-    execution_log_path=Path(workdir.name) / "executions.jsonl",
-)
+repo = Path(workdir.name) / "repo"
+(repo / "adder" / "1").mkdir(parents=True)
+
+# %% [markdown]
+# The model of the first two exercises adds up what a sequence sends, as in the lecture. It asks for all four controls, so it
+# can forget a sum at END. There are two places, and no sequence is given up before it has been silent for five seconds.
+
+# %%
+# %%writefile {repo}/adder/config.pbtxt
+# name: "adder"  backend: "python"  max_batch_size: 2
+# input [ { name: "value"  data_type: TYPE_INT32  dims: [ 1 ] } ]
+# output [ { name: "sum"  data_type: TYPE_INT32  dims: [ 1 ] } ]
+# instance_group [ { kind: KIND_CPU } ]
+# sequence_batching {
+#   max_sequence_idle_microseconds: 5000000
+#   control_input [
+#     { name: "ID"
+#       control [ { kind: CONTROL_SEQUENCE_CORRID  data_type: TYPE_UINT64 } ] },
+#     { name: "START"
+#       control [ { kind: CONTROL_SEQUENCE_START  int32_false_true: [ 0, 1 ] } ] },
+#     { name: "END"
+#       control [ { kind: CONTROL_SEQUENCE_END  int32_false_true: [ 0, 1 ] } ] },
+#     { name: "READY"
+#       control [ { kind: CONTROL_SEQUENCE_READY  int32_false_true: [ 0, 1 ] } ] }
+#   ]
+# }
+
+# %%
+# %%writefile {repo}/adder/1/model.py
+# import numpy as np
+# import triton_python_backend_utils as pb_utils
+#
+#
+# def number(request, name):
+#     return pb_utils.get_input_tensor_by_name(request, name).as_numpy().item()
+#
+#
+# class TritonPythonModel:
+#     def initialize(self, args):
+#         self.sums = {}
+#
+#     def execute(self, requests):
+#         return [self.add(request) for request in requests]
+#
+#     def add(self, request):
+#         if not number(request, "READY"):
+#             return None
+#         who = number(request, "ID")
+#         so_far = 0 if number(request, "START") else self.sums[who]
+#         self.sums[who] = so_far + number(request, "value")
+#         total = pb_utils.Tensor("sum", np.array([[self.sums[who]]], np.int32))
+#         if number(request, "END"):
+#             del self.sums[who]
+#         return pb_utils.InferenceResponse([total])
+
+# %%
 server = Server(repo).start()
 
 # %% [markdown]
 # ## Exercise 7.1: never forget an END
 #
-# *importance 4/5 · difficulty 2/5 · 10 minutes*
+# *Further · importance 4/5 · difficulty 2/5 · 10 minutes*
 #
-# A chat gateway hands you messages in the order in which they came: pairs of (sequence, value). Write `steps`: one
-# `Step` per message, with `start` true on the first message of each sequence and `end` true on the last. The list is
-# complete: nothing comes after it.
+# Users of a chat gateway send numbers, close the page at some time, and may come back later. The gateway calls `marks` for
+# each event, in the order in which they happen: user `who` has sent `value`, or has closed the page; then `value` is `None`.
+# Nobody knows what comes next. Give the three arguments that `infer` needs, as a dict:
+#
+# - the first number of a user who is not in a conversation begins one;
+# - a user who closes the page ends it: the gateway sends one more request for that;
+# - `None` where nothing is to be sent: a page was closed, and there was no conversation.
+#
+# `talking` is a set, empty at first, that is yours to keep. You are handed the same one each time.
 
 
 # %%
-def steps(messages: list[tuple[int, int]]) -> list[Step] | None:
-    """The messages as steps of their sequences."""
+def marks(who: int, value: int | None, talking: set[int]) -> dict | None:
+    """`sequence_id`, `sequence_start` and `sequence_end` of the request for this event."""
     # BEGIN SOLUTION
-    # LAB: return None
-    first, last = {}, {}
-    for place, (sequence, _) in enumerate(messages):
-        first.setdefault(sequence, place)
-        last[sequence] = place
-    return [
-        Step(
-            sequence,
-            value=value,
-            start=first[sequence] == place,
-            end=last[sequence] == place,
-        )
-        for place, (sequence, value) in enumerate(messages)
-    ]
+    # LAB: return ...
+    start, end = who not in talking, value is None
+    if start and end:
+        return None
+    if end:
+        talking.remove(who)
+    else:
+        talking.add(who)
+    return {"sequence_id": who, "sequence_start": start, "sequence_end": end}
     # END SOLUTION
 
 
 # %%
-check("7.1", steps)
+check("7.1", marks)
 
 # %% [markdown]
-# Three sequences for a model with two places: the third one waits until one of the others ends. Is every step answered?
+# Now on the real server: three users, and two places. The third one gets a place when one of the others closes the page. How
+# long does it take when `marks` forgets to end a conversation?
 
-# %%
-made = steps([(1, 10), (2, 100), (1, 20), (3, 1000), (2, 200), (1, 30), (3, 2000)])
-if made is None:
-    print("steps is not written yet")
-else:
-    answers = sequences.send(server, made)
-    columns = ["sequence", "value", "sum", "outcome"]
-    print(answers[columns].to_string(index=False))
+
+# %% tags=["nbval-ignore-output"]
+def converse(who, values):
+    """The sums that a user hears, and at last what the closing request answers."""
+    talking, sums = set(), []
+    with triton.InferenceServerClient(server.grpc_url) as connection:
+        for value in [*values, None]:
+            arguments = marks(who, value, talking)
+            if arguments in (None, ...):
+                continue
+            tensor = triton.InferInput("value", [1, 1], "INT32")
+            tensor.set_data_from_numpy(np.array([[value or 0]], np.int32))
+            result = connection.infer("adder", [tensor], **arguments)
+            sums.append(result.as_numpy("sum").item())
+    return sums
+
+
+sent = time.monotonic()
+with ThreadPoolExecutor(3) as pool:
+    for sums in pool.map(converse, (1, 2, 3), ([10, 20], [100, 200], [1000, 2000])):
+        print(*sums)
+print(f"All have their answers after {time.monotonic() - sent:.1f} s.")
 
 # %% [markdown]
-# <details><summary>Where to look</summary><code>talk</code> in the lecture: there the number of the round says what is first
-# and last. Here it is the message's place in the list.</details>
+# <details><summary>Where to look</summary><code>converse</code> in the lecture: there the values are known, so the first and
+# the last one are, too. Here a user is in a conversation from the first number until the page is closed.</details>
 #
-# <details><summary>How to begin</summary>Two dictionaries. Go through the messages once, and note for each sequence where it
-# was seen first and where last. Then go through them again.</details>
+# <details><summary>How to begin</summary>Two questions for each event: is <code>who</code> in <code>talking</code>, and is
+# <code>value</code> <code>None</code>? Of the four pairs of answers one sends nothing. Then see to it that
+# <code>talking</code> is right for the next event.</details>
 #
-# <details><summary>The error you see</summary>It names a message, and which mark is wrong. The only message of a sequence has
-# both marks. "Not these messages": their order must stay.</details>
+# <details><summary>The error you see</summary>It names the events up to the one where your answer differs.
+# <em>start</em> after a page was closed: a user who comes back begins anew, so closing takes them out of
+# <code>talking</code>.</details>
 
 # %% [markdown]
 # ## Exercise 7.2: who is served?
 #
-# *importance 4/5 · difficulty 3/5 · 15 minutes*
+# *Further · importance 4/5 · difficulty 3/5 · 15 minutes*
 #
-# There is one instance with the strategy `direct`, and it has `places` places. No sequence is given up for silence. Steps
-# come one after the other. What becomes of each?
+# There is one instance with the strategy `direct`, and it has `places` places. No sequence is given up for silence. Requests
+# come one after the other; of each you know the sequence, and whether it is marked START and END. What becomes of it?
 #
-# - `"at once"`: its sequence has a place, or begins with this step and finds a free one;
-# - `"refused"`: its sequence has no place and does not wait for one, and the step has no START;
+# - `"at once"`: its sequence has a place, or begins with this request and finds a free one;
+# - `"refused"`: its sequence has no place and does not wait for one, and the request has no START;
 # - `"later"`: its sequence waits for a place, and gets one when another sequence ends. The sequence that has waited longest
-#   is first. Then all the steps that it has sent so far are served; if END is among them, the place is free again;
-# - `"never"`: it still waits when the last step has come.
+#   is first. Then all the requests that it has sent so far are served; if END is among them, the place is free again;
+# - `"never"`: it still waits when the last request has come.
 #
 # No sequence begins twice.
 
 
 # %%
-def fates(steps: list[Step], places: int) -> list[str] | None:
-    """What becomes of each step, in the order of the steps."""
+def fates(requests: list[tuple[int, bool, bool]], places: int) -> list[str] | None:
+    """What becomes of each (sequence, start, end), in their order."""
     # BEGIN SOLUTION
     # LAB: return None
-    told, seated, waiting = ["never"] * len(steps), set(), {}
-    for number, step in enumerate(steps):
-        if step.sequence in waiting:
-            waiting[step.sequence].append(number)
-        elif step.sequence in seated or (step.start and len(seated) < places):
+    told, seated, waiting = ["never"] * len(requests), set(), {}
+    for number, (sequence, start, end) in enumerate(requests):
+        if sequence in waiting:
+            waiting[sequence].append(number)
+        elif sequence in seated or (start and len(seated) < places):
             told[number] = "at once"
-            seated.add(step.sequence)
-            if step.end:
-                seated.remove(step.sequence)
-        elif step.start:
-            waiting[step.sequence] = [number]
+            seated.add(sequence)
+            if end:
+                seated.remove(sequence)
+        elif start:
+            waiting[sequence] = [number]
         else:
             told[number] = "refused"
         while waiting and len(seated) < places:
@@ -124,7 +196,7 @@ def fates(steps: list[Step], places: int) -> list[str] | None:
             del waiting[sequence]
             for late in numbers:
                 told[late] = "later"
-            if not any(steps[late].end for late in numbers):
+            if not any(requests[late][2] for late in numbers):
                 seated.add(sequence)
     return told
     # END SOLUTION
@@ -134,13 +206,13 @@ def fates(steps: list[Step], places: int) -> list[str] | None:
 check("7.2", fates)
 
 # %% [markdown]
-# <details><summary>Where to look</summary>"A client that forgets", in the lecture: two places and three sequences.</details>
+# <details><summary>Where to look</summary>"What breaks", in the lecture: two places and three sequences.</details>
 #
 # <details><summary>How to begin</summary>Keep two things: the set of sequences that have a place, and a dict of those that
-# wait, with the numbers of their steps. A dict remembers the order in which it was filled.</details>
+# wait, with the numbers of their requests. A dict remembers the order in which it was filled.</details>
 #
-# <details><summary>The error you see</summary>It shows the steps, such as <code>1S 2S 1E</code>: sequence 1 begins, 2
-# begins, 1 ends. "Later" at the wrong step: after an END look at the sequences that wait, again and again, until no place
+# <details><summary>The error you see</summary>It shows the requests, such as <code>1S 2S 1E</code>: sequence 1 begins, 2
+# begins, 1 ends. "Later" at the wrong one: after an END look at the sequences that wait, again and again, until no place
 # is free.</details>
 
 # %% [markdown]
@@ -158,7 +230,7 @@ check("7.2", fates)
 # and counts what your model keeps of streams that are over, wherever it keeps it.
 
 # %% tags=["part:model.py"]
-# %%writefile {workdir.name}/model.py
+# %%writefile {workdir.name}/words.py
 """Gives texts back word by word: one word of each stream in each call of `execute`."""
 
 from dataclasses import dataclass
@@ -229,11 +301,11 @@ class TritonPythonModel:
 # END SOLUTION
 
 # %%
-written = Path(workdir.name) / "model.py"
+written = Path(workdir.name) / "words.py"
 check("7.3", written)
 
 # %% [markdown]
-# <details><summary>Where to look</summary>The model of forty lines in the lecture. Here there is no log, and a text without
+# <details><summary>Where to look</summary>The model <code>words</code> in the lecture. Here there is no log, and a text without
 # words has nothing to <code>pop</code>.</details>
 #
 # <details><summary>How to begin</summary><code>execute</code> goes through the requests, leaves out those whose
@@ -253,7 +325,7 @@ check("7.3", written)
 # a call of `execute`, `request.is_cancelled()` is true. If it waits in the queue, Triton drops it, and the model is not told.
 # But the request's response sender knows: `sender.is_cancelled()`.
 #
-# Mend `model.py` above so that no state stays of a reader who has gone, no word is computed for them, and the others hear
+# Mend `words.py` above so that no state stays of a reader who has gone, no word is computed for them, and the others hear
 # all of their words. Three facts about this Triton:
 #
 # - If you release a cancelled request, its place stays taken. Reschedule it: then Triton frees the place.
@@ -264,7 +336,7 @@ check("7.3", written)
 check("7.4", written)
 
 # %% [markdown]
-# <details><summary>Where to look</summary>"What breaks" in the lecture: nothing deletes the states of the three who
+# <details><summary>Where to look</summary>"A client leaves" in the lecture: nothing deletes the states of the three who
 # left.</details>
 #
 # <details><summary>How to begin</summary>A state becomes two things: the words that are left, and the sender. At the end of

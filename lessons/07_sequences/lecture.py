@@ -3,25 +3,34 @@
 #
 # {minutes} min, an estimate. Afterwards you will be able to
 #
-# - **send** requests that belong together, and say where the sequence batcher puts each of them;
-# - **choose** between `direct` and `oldest`, and say what becomes of a sequence that its client forgot;
-# - **write** a model that asks to be called again, and trace it call by call.
+# - **write** a model that asks to be called again, and trace it call by call;
+# - **keep** requests that belong together on the instance that remembers them, with `direct` or with `oldest`;
+# - **say** what becomes of a sequence whose client forgot to begin it, forgot to end it, or left.
 #
-# You need lesson 06: instances, batches and the dynamic batcher. All models are made here. A line under `# your line:` is
-# for you: delete it, write it yourself, and compare with what is folded below.
+# **What you will use elsewhere:** every server that remembers something from one pass to the next meets the three
+# questions of this lesson: whose state is it, where does it live, and who deletes it? vLLM and TensorRT-LLM answer them
+# inside the engine, a router in front of several servers answers the second one, and here you answer all three.
+#
+# You need lesson 06: instances, batches and the dynamic batcher. All models are made here.
 #
 # {navigation}
 
 # %% [markdown]
-# ## A conversation is not one request
+# ## {question}
 #
-# A speech recogniser gets one second of sound at a time, a controller its next measurement. The model must remember what
-# came before. Lesson 06 could compute any request with any other, on any instance, because its models remembered nothing:
-# they were *stateless*. Now: **{question}**
+# An LLM's answer takes hundreds of passes. Suppose that a model of yours makes such answers, and that no engine knows it.
+# You write `execute` with a loop over the passes. Then Triton calls it once per batch, and whoever comes meanwhile waits
+# until the loop has ended: static batching, as in lesson 04.
 #
-# You run two instances of a model, for speed. Each adds up what a conversation sends, and keeps the sums in a dict.
+# What if the *model* could say after each pass: put this request back into the queue? Triton would form the batch anew for
+# every pass. Newcomers would join, and complete answers would leave. That is
+# [in-flight batching](00_start_here.ipynb#In-flight-batching). Triton calls it
+# [iterative scheduling](00_start_here.ipynb#Iterative-scheduling).
+#
+# But then the second call must find what the first one left.
 
 # %%
+import json
 import tempfile
 import textwrap
 import time
@@ -33,42 +42,287 @@ import pandas as pd
 import plotly.express as px
 import tritonclient.grpc as triton
 
-from inflight.lessons.sequences import Step, sequences, streams
-from inflight.notebook import charts, widgets
-from inflight.triton import Server, repository
+from inflight.lessons.sequences import streams
+from inflight.notebook import charts, palette, session, widgets
+from inflight.triton import Server, telemetry
+
+workdir = tempfile.TemporaryDirectory()  # it goes when the notebook's kernel ends
+repo = Path(workdir.name) / "repo"
+(repo / "words" / "1").mkdir(parents=True)
+session.others()
 
 # %% [markdown]
 # ## Predict
 #
-# A client sends 1, 2, 3, 4 in one conversation, each as soon as the last is answered. Seven other clients do the same
-# beside it. There is a dynamic batcher, as in lesson 06. Commit yourself:
-
-# %% tags=["parameters"]
-prediction = None  # papermill may answer
+# Your model gives a text back word by word, one word per pass. Three clients send these texts, one right after the other.
+# There is room for four in a batch.
 
 # %%
+texts = ["to be or not", "all the world is a stage", "I wandered lonely as a cloud"]
+lengths = [len(text.split()) for text in texts]
+print("words:", *lengths)
 guess = widgets.predict(
-    "What is the sum in the fourth answer?",
-    ["ten in every conversation", "less in some", "an error"],
-    given=prediction,
+    "How often is the model's execute called until all have their answers?",
+    {
+        "3 times, once for each request": 3,
+        "about 6 times, once for each word of the longest text": 6,
+        "16 times, once for each word": 16,
+    },
 )
 guess
 
 # %% [markdown]
-# ## By hand: a memory
+# ## A model that asks to be called again
 #
-# The repository begins with `running-sum`, a model of the course that you need later. Beside it comes your own, `adder`. A
-# request brings the conversation's number, `who`, and the next `value`. One line is yours: the new sum of this
-# conversation.
+# The client sends one request. Triton makes a [sequence](00_start_here.ipynb#Sequence) of it, gives the sequence a number,
+# the [correlation id](00_start_here.ipynb#Correlation-id), and calls the model with the same request again and again. With
+# each call it adds *controls* as inputs. The model asks for three of them: `ID`, the correlation id; `START`, which is 1 in
+# the first call of a sequence; `READY`, which is 0 where a place in the batch has no request now.
 
 # %%
-workdir = tempfile.TemporaryDirectory()  # it goes when the notebook's kernel ends
-repo, log_path = Path(workdir.name) / "repo", Path(workdir.name) / "log.jsonl"
-repository.assemble(repo, models=("running-sum",), execution_log_path=log_path)
+# %%writefile {repo}/words/1/model.py
+# import json
+# import time
+# from pathlib import Path
+#
+# import numpy as np
+# import triton_python_backend_utils as pb_utils
+#
+# AGAIN = pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+# FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+# LOG = Path(__file__).with_name("calls.jsonl")
+#
+#
+# def value(request, name):
+#     return pb_utils.get_input_tensor_by_name(request, name).as_numpy().item()
+
+# %% [markdown]
+# Each call finds out the next word of everybody who is there, notes what it was told in a log, and answers:
+
+# %%
+# %%writefile -a {repo}/words/1/model.py
+#
+#
+# class TritonPythonModel:
+#     def initialize(self, args):
+#         self.states = {}  # by correlation id: the words that are left
+#
+#     def execute(self, requests):
+#         kept, told = len(self.states), [self.next_word(each) for each in requests]
+#         with LOG.open("a") as log:
+#             print(json.dumps({"kept": kept, "told": told}), file=log)
+#         time.sleep(0.05)  # a pass of a real model takes time
+#         for request, (who, _, word) in zip(requests, told):
+#             if word:
+#                 self.answer(request, who, word)
+
+# %% [markdown]
+# `states` has what the call before left. At `START` there is nothing yet; afterwards the words that are left are there:
+
+# %%
+# %%writefile -a {repo}/words/1/model.py
+#
+#     def next_word(self, request):
+#         who = value(request, "ID")
+#         if not value(request, "READY"):
+#             return who, "empty", ""  # this place has no request now
+#         is_new = bool(value(request, "START"))
+#         if is_new:
+#             self.states[who] = value(request, "text").decode().split()
+#         return who, "START" if is_new else "again", self.states[who].pop(0)
+
+# %% [markdown]
+# The end of a call decides what becomes of a request. `AGAIN` puts it back into the queue. Without it, Triton releases
+# the request after the call, and `FINAL` tells the client that no more words come. Two lines are yours:
+
+# %%
+# %%writefile -a {repo}/words/1/model.py
+#
+#     def answer(self, request, who, word):
+#         is_last = not self.states[who]
+#         if is_last:
+#             # your line: keep nothing of a stream that is over
+#             del self.states[who]
+#         else:
+#             # your line: the request shall come again; request.set_release_flags does it
+#             request.set_release_flags(AGAIN)
+#         output = pb_utils.Tensor("word", np.array([[word.encode()]], object))
+#         response = pb_utils.InferenceResponse([output])
+#         request.get_response_sender().send(response, flags=FINAL if is_last else 0)
+
+# %% [markdown]
+# In the config, `iterative_sequence` lets the model put requests back, `decoupled` lets a request have many responses, and
+# `control_input` says under which names the controls come.
+
+# %%
+# %%writefile {repo}/words/config.pbtxt
+# name: "words"  backend: "python"  max_batch_size: 4
+# model_transaction_policy { decoupled: true }
+# input [ { name: "text"  data_type: TYPE_STRING  dims: [ 1 ] } ]
+# output [ { name: "word"  data_type: TYPE_STRING  dims: [ 1 ] } ]
+# instance_group [ { kind: KIND_CPU } ]
+# sequence_batching {
+#   iterative_sequence: true
+#   control_input [
+#     { name: "ID"
+#       control [ { kind: CONTROL_SEQUENCE_CORRID  data_type: TYPE_UINT64 } ] },
+#     { name: "START"
+#       control [ { kind: CONTROL_SEQUENCE_START  int32_false_true: [ 0, 1 ] } ] },
+#     { name: "READY"
+#       control [ { kind: CONTROL_SEQUENCE_READY  int32_false_true: [ 0, 1 ] } ] }
+#   ]
+# }
+
+# %% [markdown]
+# ## The call table
+#
+# `streams.ask` sends each text on a connection of its own, one right after the other, and collects the words. `traced` also
+# reads what the model has noted meanwhile:
+
+# %%
+server = Server(repo).start()
+log_path = repo / "words" / "1" / "calls.jsonl"
+log_path.touch()
+
+
+def traced(texts):
+    """What the clients heard, and what the model noted: a row per call and place."""
+    start = log_path.stat().st_size
+    heard = streams.ask(server, "words", texts)
+    lines = log_path.read_text()[start:].splitlines()
+    rows = [
+        (call, place, line["kept"], *told)
+        for call, line in enumerate(map(json.loads, lines), 1)
+        for place, told in enumerate(line["told"])
+    ]
+    return heard, pd.DataFrame(rows, columns=NOTED)
+
+
+NOTED = ["call", "place", "kept", "id", "told", "word"]
+heard, direct = traced(texts)
+print(heard.groupby("stream")["word"].agg(" ".join).to_string(header=False))
+
+# %% [markdown]
+# Everybody has their own words, in order. This is how the model was called. A row is a call, a column a place in the batch;
+# `kept` is the number of states that were there when the call began:
+
+# %% tags=["nbval-ignore-output"]
+direct["said"] = direct["told"].replace("again", "") + " " + direct["word"]
+table = direct.pivot(index="call", columns="place", values="said").fillna("")
+by_call = direct.groupby("call")
+table["kept"] = by_call["kept"].first()
+table["words"] = by_call["word"].agg(lambda words: sum(words != ""))
+table
+
+# %% [markdown]
+# Read it row by row. A stream begins with `START` and keeps its place. Where a stream is over while a later place is still
+# taken, Triton calls the model with an *empty* place: `READY` is 0 there, and the model passes over it. Now the sums:
+
+# %% tags=["nbval-ignore-output"]
+calls = len(table)
+print(*table["words"], sep=" + ", end=f" = {table['words'].sum()} words")
+print(f" in {calls} calls;", *lengths, "words were sent,", sum(lengths), "in all.")
+print(guess.score(calls, "the calls of this one run"))
+
+# %% tags=["remove-cell"]
+assert table["words"].sum() == sum(lengths) and 6 <= calls <= 10
+assert heard.groupby("stream")["word"].agg(" ".join).tolist() == texts
+
+# %% [markdown]
+# How many calls should it be? Lesson 04 counted iterations from lengths. Do the same here:
+
+# %%
+# your line: calls, if all three requests are there before the first call
+on_paper = max(lengths)
+
+# %% tags=["nbval-ignore-output"]
+print(
+    f"On paper {on_paper} calls, counted {calls}: {calls / on_paper:.2f} times as many."
+)
+own = direct[direct["word"] != ""].groupby("id", sort=False)["call"]
+begins = own.min()
+last = (begins + own.size() - 1).max()
+print("The streams begin in calls", *begins, end=". ")
+print(f"With a word in every call since then, the last one ends in call {last}.")
+counted = telemetry.settled(
+    lambda: telemetry.statistics(server.http_url, "words").executions
+)
+print(f"Triton's own statistics count {counted} executions.")
+
+# %% [markdown]
+# The paper misses the beginning: the first call leaves with whoever is there, and the others join a later one. One request
+# after the other would take as many calls as there are words. So much in-flight batching saves here, and three names do
+# it: `AGAIN` keeps the request, `states` keeps what is known of it under its id, and `FINAL` ends the answer.
+#
+# How could this mislead? This is one run of three short texts, and a call takes 50 ms whoever is in it. With a real model a
+# call for three takes longer than a call for one: lesson 08 measures that.
+#
+# ## `direct` and `oldest`
+#
+# The config names no strategy, so it is `direct`: a sequence has a [place](00_start_here.ipynb#Place) in the batch until it
+# ends. With the other strategy, `oldest`, it has none: the requests that are waiting form the next batch. The same texts:
+
+# %% tags=["nbval-ignore-output"]
+candidates = "sequence_batching.oldest.max_candidate_sequences"
+delay = "sequence_batching.oldest.max_queue_delay_microseconds"
+strategies = {
+    "direct": {},
+    "oldest": {candidates: 4},
+    "oldest, with a delay of 20 ms": {candidates: 4, delay: 20_000},
+}
+traces = []
+for strategy, fields in strategies.items():
+    server.load("words", **fields)  # the file stays as it is
+    _, rows = traced(texts)
+    rows["stream"] = pd.factorize(rows["id"].where(rows["word"] != ""))[0] + 1
+    traces.append(rows.assign(strategy=strategy))
+    print(f"{strategy}: {rows['call'].max()} calls,", end=" ")
+    print(f"{sum(rows['word'] == '')} empty places")
+server.load("words")
+
+# %% tags=["nbval-ignore-output"]
+squares = pd.concat(traces[:2]).sort_values("stream")
+squares["word"] = squares["word"].replace("", "empty")
+figure = px.scatter(
+    squares.astype({"stream": str}), x="call", y="place", text="word", color="stream",
+    facet_row="strategy", color_discrete_map={"0": palette.WASTE},
+)  # fmt: skip
+figure.update_traces(marker={"size": 52, "symbol": "square-open", "line": {"width": 3}})
+figure.update_traces(textfont_size=12)
+figure.update_yaxes(dtick=1, range=[2.6, -0.6])
+figure.update_xaxes(dtick=1)
+figure.for_each_annotation(lambda note: note.update(text=note.text.partition("=")[2]))
+figure.update_layout(height=520, showlegend=False, meta={"device": ""})
+summary = (
+    "Which word was computed in which call, at which place, by strategy. Each stream has "
+    "a colour; a place that Triton names without a request is grey."
+)
+charts.show(figure, summary)
+print(textwrap.fill(summary, 88))
+
+# %% [markdown]
+# With `direct`, the place of a stream that is over stays empty until a newcomer takes it, or until no later place is in use.
+# With `oldest` the others move up, so a stream's place may change. A batch leaves with whoever is back in the queue, so
+# streams may also fall out of step and share fewer calls. As in lesson 06, a delay lets the batch wait for company.
+#
+# | | `direct` | `oldest` |
+# |---|---|---|
+# | Sequences at a time | `max_batch_size` × instances | `max_candidate_sequences` × instances |
+# | More sequences than places | wait until one ends | take turns, as far as there are candidates |
+# | It fits a model that | keeps its state by place: a tensor with a row for each | keeps its states by id, as ours does |
+#
+# ## The state lives in one instance
+#
+# So far a single request came back. Conversations also consist of several requests: a speech recogniser gets a second of
+# sound at a time. This model adds up what each conversation sends, and says where it computed:
+
+# %%
 (repo / "adder" / "1").mkdir(parents=True)
 
 # %%
 # %%writefile {repo}/adder/1/model.py
+# import time
+#
 # import numpy as np
 # import triton_python_backend_utils as pb_utils
 #
@@ -79,488 +333,256 @@ repository.assemble(repo, models=("running-sum",), execution_log_path=log_path)
 #
 # class TritonPythonModel:
 #     def initialize(self, args):
+#         self.instance = int(args["model_instance_name"].rpartition("_")[2])
 #         self.sums = {}  # by the conversation's number
 #
 #     def execute(self, requests):
-#         return [self.add(request) for request in requests]
-#
-#     def add(self, request):
-#         who, value = number(request, "who"), number(request, "value")
-#         # your line:
-#         self.sums[who] = self.sums.get(who, 0) + value
-#         total = pb_utils.Tensor("sum", np.array([[self.sums[who]]], np.int32))
-#         return pb_utils.InferenceResponse([total])
-
-# %% [markdown]
-# <details><summary>The line</summary>
-#
-# <code>self.sums[who] = self.sums.get(who, 0) + value</code>
-# </details>
+#         time.sleep(0.01)  # a pass of a real model takes time
+#         return [self.add(place, request) for place, request in enumerate(requests)]
 
 # %%
-adder = """
-name: "adder"  backend: "python"  max_batch_size: 4
+# %%writefile -a {repo}/adder/1/model.py
+#
+#     def add(self, place, request):
+#         who, value = number(request, "who"), number(request, "value")
+#         # your line: the sum of this conversation so far, with the value
+#         self.sums[who] = self.sums.get(who, 0) + value
+#         told = {"sum": self.sums[who], "instance": self.instance, "place": place}
+#         outputs = [
+#             pb_utils.Tensor(name, np.array([[value]], np.int32))
+#             for name, value in told.items()
+#         ]
+#         return pb_utils.InferenceResponse(outputs)
+
+# %% [markdown]
+# Two instances run, and a dynamic batcher as in lesson 06 gives them batches of at most two:
+
+# %%
+dynamic = """
+name: "adder"  backend: "python"  max_batch_size: 2
 input [ { name: "who"  data_type: TYPE_INT32  dims: [ 1 ] },
         { name: "value"  data_type: TYPE_INT32  dims: [ 1 ] } ]
-output [ { name: "sum"  data_type: TYPE_INT32  dims: [ 1 ] } ]
+output [ { name: "sum"  data_type: TYPE_INT32  dims: [ 1 ] },
+         { name: "instance"  data_type: TYPE_INT32  dims: [ 1 ] },
+         { name: "place"  data_type: TYPE_INT32  dims: [ 1 ] } ]
 instance_group [ { count: 2  kind: KIND_CPU } ]
 dynamic_batching { }
 """
-(repo / "adder" / "config.pbtxt").write_text(adder)
-server = Server(repo).start()
+config_path = repo / "adder" / "config.pbtxt"
+config_path.write_text(dynamic)
+server.load("adder")
 
 # %% [markdown]
-# The client is NVIDIA's own. With each request it says which sequence it belongs to, and which one is its first and its
-# last. A dynamic batcher does not look at that.
+# The client is NVIDIA's own. With each request it says to which sequence the request belongs, and whether it is the first
+# or the last one. A dynamic batcher does not look at that.
 
 
 # %%
-def tensor(name, value):
-    made = triton.InferInput(name, [1, 1], "INT32")
-    return made.set_data_from_numpy(np.array([[value]], np.int32))
+def send(connection, who, value, start=False, end=False):
+    """Send one number of a conversation: the sum, and where it was computed."""
+    inputs = [triton.InferInput(name, [1, 1], "INT32") for name in ("who", "value")]
+    for tensor, number in zip(inputs, (who, value)):
+        tensor.set_data_from_numpy(np.array([[number]], np.int32))
+    marks = {"sequence_id": who, "sequence_start": start, "sequence_end": end}
+    result = connection.infer("adder", inputs, **marks)
+    return [result.as_numpy(name).item() for name in ("sum", "instance", "place")]
 
 
 def converse(who):
-    """Send 1, 2, 3, 4 in a conversation, one after the other: the four sums."""
-    sums = []
+    """Send 1 to 6 in one conversation, each as soon as the last is answered."""
     with triton.InferenceServerClient(server.grpc_url) as connection:
-        for value in (1, 2, 3, 4):
-            inputs = [tensor("who", who), tensor("value", value)]
-            marks = {"sequence_start": value == 1, "sequence_end": value == 4}
-            result = connection.infer("adder", inputs, sequence_id=who, **marks)
-            sums.append(result.as_numpy("sum").item())
-    return sums
+        return [
+            (who, *send(connection, who, value, value == 1, value == 6), time.time())
+            for value in range(1, 7)
+        ]
 
-
-# %%
-with ThreadPoolExecutor(8) as pool:
-    heard = list(pool.map(converse, range(1, 9)))
-wrong = [sums for sums in heard if sums[-1] != 10]
-assert wrong  # some conversation met both instances
-print(guess.score("less" if wrong else "ten"))
 
 # %% [markdown]
-# There is no error and no warning, and the sums are wrong. Whichever instance is free takes the next request, and an
-# instance remembers only what it has computed itself. A database beside the model would help, at one round trip per
-# request. Or Triton sends all requests of a conversation to the same instance. That is one line of the config:
+# Four conversations go on side by side, each of which sends 1, 2, 3, 4, 5, 6. Then one line of the config changes:
+
 
 # %%
-by_sequence = adder.replace("dynamic_batching { }", "sequence_batching { }")
-(repo / "adder" / "config.pbtxt").write_text(by_sequence)
+def converse_all(batcher):
+    with ThreadPoolExecutor(4) as pool:
+        rows = [row for rows in pool.map(converse, range(1, 5)) for row in rows]
+    columns = ["conversation", "sum", "instance", "place", "time_s"]
+    return pd.DataFrame(rows, columns=columns).assign(batcher=batcher)
+
+
+talks = [converse_all("dynamic_batching")]
+config_path.write_text(dynamic.replace("dynamic_batching", "sequence_batching"))
 server.load("adder")
-with ThreadPoolExecutor(8) as pool:
-    heard = list(pool.map(converse, range(11, 19)))
-assert heard == [[1, 3, 6, 10]] * 8
-print("with sequence_batching:", heard[0], "in all eight conversations")
-
-# %% [markdown]
-# `sequence_id` is the **correlation id**. Triton gives a sequence a place in one instance, from START to END.
-#
-# ## Four controls
-#
-# The sums of eight conversations are still in that dict. To delete one, the model has to know that its conversation is
-# over. Triton adds inputs to each request, if `control_input` asks for them: START and END, as the client marked them;
-# READY, whether a request has really come for this place; CORRID, the correlation id. `running-sum` asks for all four:
-
-# %%
-template = (repository.TEMPLATES / "running-sum" / "config.pbtxt").read_text()
-print(template[template.index("sequence_batching") : template.index("\nparameters")])
-
-# %% [markdown]
-# Its answer says what it was told, and at which place of the batch it was. Three sequences send in four rounds, not all of
-# them in each. Does one that was silent come back to its place? `sequences.send` sends steps over one stream, so that they
-# arrive in order, and returns a row per request.
-
-# %%
-rounds = ((1, 2, 3), (2, 3), (3, 1), (1, 2, 3))
-
-
-def talk(rounds, fields):
-    """Load running-sum with these fields, and send round after round."""
-    server.load("running-sum", **fields)  # its file stays as it is
-    last, answers = len(rounds) - 1, []
-    for n, speakers in enumerate(rounds):
-        steps = [Step(who, 10**who, "", n == 0, n == last) for who in speakers]
-        answers.append(sequences.send(server, steps))
-    return pd.concat(answers)
-
-
-delay_us = 200_000  # a batch waits so long for company
-fields = {
-    "direct": {
-        "sequence_batching.direct.max_queue_delay_microseconds": delay_us,
-        "sequence_batching.direct.minimum_slot_utilization": 0.75,
-    },
-    "oldest": {
-        "sequence_batching.oldest.max_queue_delay_microseconds": delay_us,
-        "sequence_batching.oldest.max_candidate_sequences": 4,
-    },
-}
-
-# %%
-talks = {name: talk(rounds, fields[name]) for name in ("direct", "oldest")}
-rows = talks["direct"].sort_values("sequence", kind="stable")
-assert (rows.groupby("sequence")["place"].nunique() == 1).all()
-rows[["sequence", "controls", "place", "sum"]].set_index("sequence")
-
-# %% [markdown]
-# ## `direct` and `oldest`
-#
-# The table above is of the strategy `direct`: each sequence came back to its place. There is a second strategy:
-#
-# | | `direct` | `oldest` |
-# |---|---|---|
-# | a sequence has | a place in the batch of one instance, until its END; the place stays empty while it is silent | its turn in one instance: the requests that have come form the next batch, the oldest first |
-# | sequences at a time | `max_batch_size` × instances | `max_candidate_sequences` × instances |
-# | a batch leaves | at once, or as `minimum_slot_utilization` and `max_queue_delay_microseconds` say | as with the dynamic batcher: `preferred_batch_size`, `max_queue_delay_microseconds` |
-# | it fits a model that | keeps its state by place, such as a tensor with a row per place | keeps its states by correlation id |
-#
-# The same rounds, with each of them:
-
-# %%
-for name, rows in talks.items():
-    sums = rows.groupby("sequence")["sum"].last().tolist()
-    kept = (rows.groupby("sequence")["place"].nunique() == 1).sum()
-    assert sums == [30, 300, 4000]
-    print(f"{name}: right sums; {'all' if kept == 3 else 'not all'} keep one place")
-
+talks.append(converse_all("sequence_batching"))
 
 # %% tags=["nbval-ignore-output"]
-def places(rows, **panels):
-    """A square for each request, with the number of its sequence."""
-    rows = rows.astype({"sequence": str})
-    figure = px.scatter(
-        rows, x="execution", y="place", color="sequence", text="sequence", **panels
-    )
-    look = {"symbol": "square-open", "size": 26, "line": {"width": 3}}
-    figure.update_traces(marker=look, textposition="middle center")
-    figure.update_yaxes(autorange="reversed", dtick=1)
-    figure.update_xaxes(dtick=1)
-    return figure.update_layout(showlegend=False, meta={"device": ""})
+for talk in talks:
+    print(talk["batcher"].iloc[0])
+    for who, own in talk.groupby("conversation"):
+        met = own["instance"].nunique()
+        print(f"  {who}: sums", *own["sum"], f"  instances met: {met}")
 
-
-both = pd.concat(rows.assign(strategy=name) for name, rows in talks.items())
-figure = places(both, facet_col="strategy")
-figure.for_each_annotation(lambda note: note.update(text=note.text.partition("=")[2]))
-charts.show(figure, "Which sequence was at which place of which batch, by strategy.")
+# %% tags=["remove-cell"]
+assert (
+    talks[1].groupby("conversation")["sum"].agg(list).map(tuple)
+    == (1, 3, 6, 10, 15, 21)
+).all()
+assert (talks[1].groupby("conversation")["instance"].nunique() == 1).all()
 
 # %% [markdown]
-# With `direct`, a silent sequence leaves a gap. With `oldest`, the others move up, and the model has to know each by its
-# id.
+# Right sums are 1, 3, 6, 10, 15, 21. With the dynamic batcher, whichever instance is free takes the next requests, and each
+# knows only what it has added up itself: where a conversation met both, its sums are too small. There is no error and no
+# warning. The [sequence batcher](00_start_here.ipynb#Sequence-batcher) sends all requests of a conversation to one instance.
 #
-# ## Two instances: nobody changes lanes
-#
-# Two instances again, of two places each, and four sequences that send in random order. `running-sum` logs each batch. This
-# is the picture of the lesson: a colour never leaves its lane.
+# ## See
 
 # %%
-order = np.random.default_rng(7)
-turns = [tuple(order.permutation([1, 2, 3, 4]).tolist()[:3]) for _ in range(5)]
-turns = [(1, 2, 3, 4), *turns, (1, 2, 3, 4)]
-start = log_path.stat().st_size
-talk(turns, {"max_batch_size": 2, "instance_group.count": 2})
-lanes = sequences.executions(log_path, start).query("ready").copy()
-met = lanes.groupby("sequence")["instance"].nunique()
-assert (met == 1).all() and lanes["instance"].nunique() == 2
-print("instances that each sequence met:", *met)
-
-# %% tags=["nbval-ignore-output"]
+lanes = pd.concat(talks)
+begins = lanes.groupby("batcher")["time_s"].transform("min")
+lanes["ms"] = 1000 * (lanes["time_s"] - begins)
 at = lanes.astype(str)
 lanes["lane"] = "instance " + at["instance"] + ", place " + at["place"]
-lanes["ms"] = 1000 * (lanes["start_s"] - lanes["start_s"].min())
+lanes["conversation"] = at["conversation"]
+met = [talk.groupby("conversation")["instance"].nunique().max() for talk in talks]
+
+# %% tags=["nbval-ignore-output"]
 figure = px.line(
-    lanes.sort_values("lane").astype({"sequence": str}),
-    x="ms", y="lane", color="sequence", text="sequence", markers=True,
+    lanes, x="ms", y="lane", color="conversation", text="conversation", markers=True,
+    facet_row="batcher", category_orders={"lane": sorted(set(lanes["lane"]))},
 )  # fmt: skip
-figure.update_traces(marker={"symbol": "circle-open", "size": 22, "line": {"width": 3}})
+figure.update_traces(marker={"symbol": "circle-open", "size": 20, "line": {"width": 3}})
 figure.update_traces(textposition="middle center")
-figure.update_layout(showlegend=False, xaxis_title="time (ms)", yaxis_title="")
-charts.show(figure, "Each sequence stays at one place of one instance, all the time.")
-
-# %% [markdown]
-# That has a price. A sequence that sends much cannot move to an idle instance. When all places are taken, the next
-# sequence waits until one ends. And Triton keeps a sequence together inside one server only: a load balancer in front of
-# several servers has to do the same.
-#
-# ## A client that forgets
-#
-# Clients crash. What if one forgets START, or END? Here are two places, and Triton gives a place up after one silent
-# second:
-
-# %%
-server.load(
-    "running-sum",
-    max_batch_size=2,
-    **{"sequence_batching.max_sequence_idle_microseconds": 1_000_000},
+figure.update_yaxes(title="")
+figure.update_xaxes(title="time since the first answer (ms)", row=1)
+figure.for_each_annotation(lambda note: note.update(text=note.text.partition("=")[2]))
+figure.update_layout(height=520, showlegend=False)
+summary = (
+    "Where each request of four conversations was computed. With dynamic_batching, a "
+    f"conversation met at most {met[0]} instances; with sequence_batching {met[1]}."
 )
-refused = sequences.send(server, [Step(7, value=1)])["message"].item()  # no START
-print(textwrap.fill(refused, 66))
-sequences.send(server, [Step(1, start=True), Step(2, start=True)])  # and never an END
-sent = time.monotonic()
-third = sequences.send(server, [Step(3, start=True, end=True)])["outcome"].item()
-waited_s = time.monotonic() - sent
-assert third == "answered" and waited_s > 0.2
-print("the third waits until a place is given up, and is", third)
-refused = sequences.send(server, [Step(1, value=1)])["message"].item()
-print(textwrap.fill(refused, 66))
+charts.show(figure, summary)
+print(textwrap.fill(summary, 88))
 
 # %% [markdown]
-# A forgotten START is refused. A forgotten END holds its place until the sequence has been silent for
-# `max_sequence_idle_microseconds`, while others wait. Then the sequence is over, and Triton tells the model nothing:
-# sequences 1 and 2 are still in its dict.
+# Below, a colour never leaves its lane. That has a price: a conversation that sends much cannot move to an idle instance,
+# and when all places are taken, the next sequence waits until another one ends. Triton keeps a sequence together inside one
+# server only; a load balancer in front of several has to do the same.
 #
-# ## May Triton keep the state?
+# ## Who sets the controls
 #
-# With **implicit state**, a model hands its state out as an output, and gets it back as an input of the sequence's next
-# request. Then it needs no dict.
-# [Triton's page on it](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/implicit_state_management.html)
-# says that the backend has to support it, and names ONNX Runtime, TensorRT and PyTorch. Ours is the Python backend. What
-# does it do when a config asks for implicit state? Send 5 three times:
-
-# %%
-(repo / "implicit" / "1").mkdir(parents=True)
-_ = (repo / "implicit" / "config.pbtxt").write_text("""
-name: "implicit"  backend: "python"  max_batch_size: 4
-input [ { name: "value"  data_type: TYPE_INT32  dims: [ 1 ] } ]
-output [ { name: "sum"  data_type: TYPE_INT32  dims: [ 1 ] } ]
-instance_group [ { kind: KIND_CPU } ]
-sequence_batching { state [ {
-  input_name: "SUM_IN"  output_name: "SUM_OUT"  data_type: TYPE_INT32  dims: [ 1 ]
-  initial_state { data_type: TYPE_INT32  dims: [ 1 ]  zero_data: true  name: "zero" }
-} ] }
-""")
-
-# %%
-# %%writefile {repo}/implicit/1/model.py
-# import triton_python_backend_utils as pb_utils
+# A model may ask for four controls. For the iterative model Triton sets all of them. In a conversation of several requests
+# the client sets three:
 #
+# | control | what it says | in a conversation | with `iterative_sequence` |
+# |---|---|---|---|
+# | `CORRID` | which sequence it is | the client: `sequence_id` | Triton makes one up |
+# | `START` | whether this is its first request | the client: `sequence_start` | Triton, in the first call |
+# | `END` | whether this is its last request | the client: `sequence_end` | nobody: the model ends it |
+# | `READY` | whether the place has a request | Triton | Triton |
 #
-# class TritonPythonModel:
-#     def execute(self, requests):
-#         return [self.add(request) for request in requests]
+# The adder asks for none, so it cannot know when a conversation is over, and its sums stay in the dict for ever. In
+# production it would ask for `END`.
 #
-#     def add(self, request):
-#         value = pb_utils.get_input_tensor_by_name(request, "value").as_numpy()
-#         so_far = pb_utils.get_input_tensor_by_name(request, "SUM_IN").as_numpy()
-#         total = value + so_far.reshape(value.shape)
-#         outputs = [pb_utils.Tensor(name, total) for name in ("sum", "SUM_OUT")]
-#         return pb_utils.InferenceResponse(outputs)
-
-# %%
-server.load("implicit")
-sums = []
-with triton.InferenceServerClient(server.grpc_url) as connection:
-    for n in (1, 2, 3):
-        marks = {"sequence_id": 9, "sequence_start": n == 1, "sequence_end": n == 3}
-        result = connection.infer("implicit", [tensor("value", 5)], **marks)
-        sums.append(result.as_numpy("sum").item())
-print("sums:", *sums)
-assert sums == [5, 5, 5]
-
-# %% [markdown]
-# Triton loads the model without a complaint and makes the first state. Then every request gets that one. The page says why,
-# the server does not. With the Python backend, keep the state yourself.
-#
-# ## A model that asks to be called again
-#
-# One step further. An LLM's answer takes many passes. What if the *model* could say: this pass is done, put the request
-# back into the queue? Then Triton would form the batch anew for every pass. New requests would join the next one, and
-# those that are complete would leave. That is **continuous batching**, or **iteration-level scheduling**: what the engine
-# of lessons 04 and 05 does inside. Triton calls it *iterative sequences*.
-#
-# Here is a model that gives a text back word by word. The client sends one request. Triton makes a sequence of it, with an
-# id that it makes up itself: the config says `iterative_sequence`, and `decoupled`, because a request has many responses.
-
-# %%
-(repo / "words" / "1").mkdir(parents=True)
-words_log = Path(workdir.name) / "words.jsonl"
-words_config = f'''
-backend: "python"  max_batch_size: 4
-model_transaction_policy {{ decoupled: true }}
-input [ {{ name: "text"  data_type: TYPE_STRING  dims: [ 1 ] }} ]
-output [ {{ name: "word"  data_type: TYPE_STRING  dims: [ 1 ] }} ]
-instance_group [ {{ kind: KIND_CPU }} ]
-sequence_batching {{
-  iterative_sequence: true
-  control_input [
-    {{ name: "ID"
-      control [ {{ kind: CONTROL_SEQUENCE_CORRID  data_type: TYPE_UINT64 }} ] }},
-    {{ name: "START"
-      control [ {{ kind: CONTROL_SEQUENCE_START  int32_false_true: [ 0, 1 ] }} ] }},
-    {{ name: "READY"
-      control [ {{ kind: CONTROL_SEQUENCE_READY  int32_false_true: [ 0, 1 ] }} ] }}
-  ]
-}}
-parameters {{ key: "log"  value {{ string_value: "{words_log}" }} }}
-'''
-_ = (repo / "words" / "config.pbtxt").write_text('name: "words"' + words_config)
-
-# %% [markdown]
-# For each call the model notes in a log which requests it has, and how many states it has kept from earlier calls. Two lines
-# are yours.
-
-# %%
-# %%writefile {repo}/words/1/model.py
-# import json
-# import time
-#
-# import numpy as np
-# import triton_python_backend_utils as pb_utils
-#
-# RESCHEDULE = pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
-# FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-#
-#
-# def value(request, name):
-#     return pb_utils.get_input_tensor_by_name(request, name).as_numpy().item()
-#
-#
-# def note(request):
-#     said = "START" if value(request, "START") else "again"
-#     return value(request, "ID"), said if value(request, "READY") else "empty"
-#
-#
-# class TritonPythonModel:
-#     def initialize(self, args):
-#         config = json.loads(args["model_config"])
-#         self.streams = config["model_transaction_policy"]["decoupled"]
-#         self.log = open(config["parameters"]["log"]["string_value"], "a", buffering=1)
-#         self.states = {}  # by correlation id: the words that are left
-#
-#     def execute(self, requests):
-#         line = {"told": list(map(note, requests)), "states": len(self.states)}
-#         self.log.write(json.dumps(line) + "\n")
-#         time.sleep(0.05)  # the pass of a real model takes time
-#         responses = [self.step(request) for request in requests]
-#         return None if self.streams else responses
-#
-#     def step(self, request):
-#         if not value(request, "READY"):
-#             return None  # this place has no request now
-#         who = value(request, "ID")
-#         if value(request, "START"):
-#             self.states[who] = value(request, "text").decode().split()
-#         word = self.states[who].pop(0)
-#         is_last = not self.states[who]
-#         if is_last:
-#             # your line: the stream is over
-#             del self.states[who]
-#         else:
-#             # your line: it is not
-#             request.set_release_flags(RESCHEDULE)
-#         output = pb_utils.Tensor("word", np.array([[word.encode()]], object))
-#         response = pb_utils.InferenceResponse([output])
-#         if not self.streams:
-#             return response if is_last else None
-#         request.get_response_sender().send(response, flags=FINAL if is_last else 0)
-
-# %% [markdown]
-# <details><summary>The lines</summary>
-#
-# <code>del self.states[who]</code>: forget what is over. <code>request.set_release_flags(RESCHEDULE)</code>: the request
-# comes again, with the same inputs, in a later call.
-# </details>
-#
-# Three things make it iterative: `RESCHEDULE` keeps the request, `states` has what is known by then, under the id, and
-# `FINAL` ends the answer.
-#
-# Three clients ask, one right after the other. The first has the shortest text:
-
-# %%
-texts = ["to be or not", "all the world is a stage", "I wandered lonely as a cloud"]
-server.load("words")
-heard = streams.ask(server, "words", texts)
-assert heard.groupby("stream")["word"].agg(" ".join).tolist() == texts
-print(heard.groupby("stream")["word"].agg(list).to_string(header=False))
-
-
-# %% tags=["nbval-ignore-output"]
-def calls():
-    """A row per call of the model and place: what it was told of it."""
-    log = pd.read_json(words_log, lines=True)
-    rows = log.assign(call=log.index + 1).explode("told", ignore_index=True)
-    rows[["id", "said"]] = rows["told"].tolist()
-    return rows.assign(place=rows.groupby("call").cumcount()).drop(columns="told")
-
-
-trace = calls()
-table = trace.pivot(index="call", columns="place", values="said").fillna("")
-table.assign(states=trace.groupby("call")["states"].first())
-
-# %% [markdown]
-# A row is a call of `execute`, a column a place in the batch; `states` is what the model had kept when the call began. As
-# a picture:
-
-# %% tags=["nbval-ignore-output"]
-seats = trace[trace["said"] != "empty"].rename(columns={"call": "execution"})
-seats["sequence"] = pd.factorize(seats["id"])[0] + 1
-num_calls, num_words = seats["execution"].nunique(), sum(len(t.split()) for t in texts)
-assert len(seats) == num_words > num_calls
-assert 0 in set(trace.loc[trace["said"] == "empty", "place"])
-print(f"{num_words} words in {num_calls} calls")
-charts.show(places(seats), "Which sequence was at which place in which call.")
-
-# %% [markdown]
-# The batch changed while it ran. The config names no strategy, so it is `direct`: every sequence keeps its place. When the
-# first had its last word, its place stayed **empty**, and the model was still told of it, with READY 0. A new sequence
-# would get that place.
-#
-# **Not decoupled**, a request has exactly one response. The same code then gives `None` while it reschedules, and a
-# response at the end:
-
-# %%
-(repo / "words-at-once" / "1").mkdir(parents=True)
-at_once = words_config.replace("decoupled: true", "decoupled: false")
-(repo / "words-at-once" / "config.pbtxt").write_text('name: "words-at-once"' + at_once)
-(repo / "words-at-once" / "1" / "model.py").symlink_to(repo / "words/1/model.py")
-server.load("words-at-once")
-answers = streams.ask(server, "words-at-once", texts)
-assert answers.groupby("stream").size().tolist() == [1, 1, 1]
-print("one response each, the last word:", *sorted(answers["word"]))
-
-# %% [markdown]
-# That is for a model which computes in many passes and has one result, such as a diffusion model.
+# **May Triton keep the state?** With [implicit state](00_start_here.ipynb#Implicit-state) a model returns its state as an
+# output, and Triton hands it back with the sequence's next request. The backend has to support that: Triton's
+# [page](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/implicit_state_management.html)
+# names ONNX Runtime, TensorRT and PyTorch, so with the Python backend you keep the state yourself.
 #
 # ## What breaks
 #
-# Three readers close the page in the middle of a long text. A fourth reads to the end. Then somebody else asks for one
-# word. How many states has the model kept when that call begins?
+# **A client forgets START.** Now each of the two instances has one place, and a sequence may be silent for one second
+# (`max_sequence_idle_microseconds`; one second is the default):
 
 # %%
+server.load("adder", max_batch_size=1)
+connection = triton.InferenceServerClient(server.grpc_url)
+
+
+def try_to_send(*request, **marks):
+    """The sum, or the reason why there is none."""
+    try:
+        return f"sum {send(connection, *request, **marks)[0]}"
+    except triton.InferenceServerException as error:
+        return textwrap.fill(error.message(), 80)
+
+
+print(try_to_send(7, 1))
+
+# %% [markdown]
+# **A client forgets END.** Conversations 8 and 9 begin and never end. Then a third one comes:
+
+# %% tags=["nbval-ignore-output"]
+print("8:", try_to_send(8, 1, start=True), " 9:", try_to_send(9, 1, start=True))
+sent = time.monotonic()
+print("10:", try_to_send(10, 1, start=True, end=True), end=" ")
+print(f"after {time.monotonic() - sent:.1f} s")
+print("8 again:", try_to_send(8, 1))
+
+# %% tags=["remove-cell"]
+assert time.monotonic() - sent > 0.2
+
+# %% [markdown]
+# A forgotten START is refused at once. A forgotten END is silent: it holds a place until its sequence has been idle for too
+# long, while others wait. Then Triton gives the sequence up, refuses what still comes for it, and tells the model nothing.
+#
+# **A client leaves.** Three readers of `words` close the connection after three words of a long text. Then somebody else
+# asks for one word. How many states does the model still keep when that call begins?
+
+# %% tags=["nbval-ignore-output"]
 long_texts = ["word " * 200] * 3
-heard = streams.ask(
-    server, "words", [*long_texts, "short text"], leave_after={1: 3, 2: 3, 3: 3}
-)
-assert (heard["stream"] == 4).sum() == 2  # it has heard all of its own
-streams.ask(server, "words", ["hello"])
-kept = calls()["states"].iloc[-1]
-print("Nobody else is being served, and the model keeps", kept, "states.")
+streams.ask(server, "words", long_texts, leave_after={1: 3, 2: 3, 3: 3})
+_, afterwards = traced(["hello"])
+kept = afterwards["kept"].iloc[-1]
+print(f"Nobody else is served, and the model keeps {kept} states.")
+
+# %% tags=["remove-cell"]
 assert kept == 3
 
 # %% [markdown]
-# Triton saw that the clients had gone, and did not schedule their requests again. It told the model nothing: there was no
-# END and no further call, so nothing deletes these states. This is a **leak**, and a server that runs for a month dies of
-# it. In the lab you write an `execute` that notices.
+# Triton sees that a client has gone, and does not schedule its request again. It does not tell the model: no END, no further
+# call. So nothing deletes these states. That is a **leak**, and a server that runs for a month dies of it. In the lab you
+# write an `execute` that notices.
 #
+# ## Turn the knob
+#
+# Apply a change in the editor, then run the cell below it again. Predict the table first:
+#
+# 1. `max_batch_size` 2, no candidates: when does the third stream begin?
+# 2. `max_batch_size` 2, candidates 3: when does it begin now, and how many calls does it take?
+# 3. The same with a delay of 20,000 µs: which streams share a call?
+
+# %% tags=["nbval-ignore-output"]
+editor = widgets.ConfigEditor(server, "words", ["max_batch_size", candidates, delay])
+editor
+
+# %% tags=["nbval-ignore-output"]
+_, rows = traced(texts)
+rows.pivot(index="call", columns="place", values="word").fillna("")
+
+# %% [markdown]
 # ## Elsewhere
 #
 # | | Triton | an LLM engine: TensorRT-LLM, vLLM |
 # |---|---|---|
 # | A conversation of several requests | the sequence batcher keeps them in one instance | none: each request brings the whole conversation, and the KV cache of a beginning that was seen before is reused (`enable_kv_cache_reuse`; vLLM: prefix caching) |
-# | The batch is formed anew for each pass | iterative sequences | always; at most `max_batch_size` (vLLM: `max_num_seqs`) requests |
-# | A client leaves | the model has to look | the engine ends the request |
+# | The batch is formed anew for each pass | `iterative_sequence`, which Triton's [page](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/batcher.html) still calls provisional | always; at most `max_batch_size` (vLLM: `max_num_seqs`) requests |
+# | A client leaves | the model has to look | the engine ends the request and frees its blocks |
+# | Several servers | the balancer must send one correlation id to one server | any server works; one that has the beginning in its cache is faster |
 #
-# All of this lesson is Triton, so its files and fields are the same in NVIDIA's containers.
+# **Where to see it in production.** Triton's `/metrics` has `nv_inference_count` and `nv_inference_exec_count` for each
+# model: how much the first grows for one of the second is the mean batch. A `nv_inference_pending_request_count` that stays
+# above zero may be sequences without a place. In vLLM, `vllm:iteration_tokens_total` is the histogram of tokens per pass,
+# and `vllm:num_requests_running` says how many requests share it
+# ([its metrics](https://docs.vllm.ai/en/latest/usage/metrics/)); TensorRT-LLM's backend has the running ones as
+# `nv_trt_llm_request_metrics` with `request_type="active"`.
 #
 # ## Recap
 #
-# - All requests of a sequence go to one instance, from START to END. The correlation id says which belong together.
-# - `direct` keeps a place for each sequence and leaves it empty while that is silent; `oldest` forms each batch from the
-#   requests that have come.
-# - A forgotten START is refused. A forgotten END blocks a place for `max_sequence_idle_microseconds`, and the model keeps
-#   the state.
-# - Implicit state needs a backend that supports it. The Python backend accepts the config and does not hand the state back.
-# - `RESCHEDULE` puts a request back, and Triton forms the batch anew for each pass: continuous batching.
+# - `RESCHEDULE` puts a request back, and Triton forms the batch anew for each pass: in-flight batching without an engine.
+# - What one call leaves, the next one finds under the correlation id, in the instance that has the sequence.
+# - `direct` keeps a place for each sequence and calls the model with it when it is empty; `oldest` forms each batch from
+#   the requests that wait.
+# - A forgotten START is refused. A forgotten END holds a place for `max_sequence_idle_microseconds`.
+# - The model is told when a sequence begins, never when its client has gone: what it keeps, it must delete itself.
 #
 # Three questions to answer without running anything:
 #
@@ -570,10 +592,10 @@ assert kept == 3
 # computed again, unless a KV cache is reused.
 # </details>
 #
-# <details><summary>2. <code>direct</code>, <code>max_batch_size</code> 4, two instances, ten sequences that never end. Which
-# are served?</summary>
+# <details><summary>2. <code>direct</code>, <code>max_batch_size</code> 4, two instances, ten conversations that never end.
+# Which are served?</summary>
 #
-# The first eight. Two wait until one of the eight is silent for longer than the idle time.
+# The first eight. Two wait until one of the eight has been silent for longer than the idle time.
 # </details>
 #
 # <details><summary>3. Your model forgets <code>set_release_flags</code> in one branch. What does the client see?</summary>
@@ -582,6 +604,6 @@ assert kept == 3
 # time-out. The state stays in the dict.
 # </details>
 #
-# Now [do the lab]({lab}), or go on with {next}: the same forty lines become GPT-2.
+# Now [do the lab]({lab}), or go on with {next}: the same model becomes GPT-2.
 #
 # The server ends with this notebook's kernel (*Kernel → Shut Down Kernel*).

@@ -59,10 +59,9 @@ def test_the_engine_alone_and_behind_triton(engine_dir, mild, tmp_path):
 
 @pytest.mark.server
 @pytest.mark.slow
-def test_both_batching_types_behind_one_server(engine_dir, mild, tmp_path):
-    check(
-        compare("V1", "inflight_fused_batching", engine_dir, mild, tmp_path, rounds=1), "V1", "inflight_fused_batching"
-    )
+@pytest.mark.parametrize("first, second", [("V1", "inflight_fused_batching"), ("inflight_fused_batching", "ngram")])
+def test_the_engine_in_two_ways_behind_one_server(engine_dir, mild, tmp_path, first, second):
+    check(compare(first, second, engine_dir, mild, tmp_path, rounds=1), first, second)
 
 
 @pytest.mark.server

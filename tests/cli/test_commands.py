@@ -47,3 +47,8 @@ def test_a_terminal_that_speaks_ascii_gets_question_marks(streaming_server):
     for command in (asked, (*asked, "--stream"), ("progress",)):
         shown = subprocess.run([sys.executable, "-m", "inflight", *command], env=ascii_only, capture_output=True)
         assert shown.returncode == 0 and b"?" in shown.stdout and not shown.stderr
+
+
+def test_an_address_is_of_the_openai_port_alone():
+    refused = CliRunner().invoke(app, ["serve", "--host", "0.0.0.0"])
+    assert "add --openai-port" in str(refused.exception)

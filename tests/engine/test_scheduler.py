@@ -82,7 +82,7 @@ def play(scheduler, trace: list[Arrival], num_blocks: int, limits=LIMITS, chunke
         chunks = sequences.carry_out(plan)
         rows = iter(model.forward(list(chunks.values())))
         for sequence, chunk in chunks.items():
-            sequences.computed(sequence, chunk)
+            sequences.computed(sequence, len(chunk.token_ids))
             if chunk.num_logits and sequence.add(int(next(rows).argmax())):
                 sequences.remove(sequence)
                 left.discard(sequence)

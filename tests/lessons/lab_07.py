@@ -1,57 +1,60 @@
-"""Lab 07's answers: the steps of sequences, what becomes of them, and models that ask to be called again."""
+"""Lab 07's answers: a gateway's marks, what becomes of requests, and models that ask to be called again."""
 
-import dataclasses
-
-from inflight.lessons.sequences.sequences import Step
 from inflight.notebook.parts import COURSES_OWN
 from tests.lessons.answers import Answer, File, of_the_lab, replaced
 
 
-def right_steps(messages):
-    steps = [Step(sequence, value) for sequence, value in messages]
-    for sequence in {step.sequence for step in steps}:
-        own = [place for place, step in enumerate(steps) if step.sequence == sequence]
-        steps[own[0]] = dataclasses.replace(steps[own[0]], start=True)
-        steps[own[-1]] = dataclasses.replace(steps[own[-1]], end=True)
-    return steps
+def right_marks(who, value, talking):
+    """Without a word of the set that a reader might use."""
+    state = (value is None, who in talking)
+    talking.symmetric_difference_update([who] if state in ((False, False), (True, True)) else [])
+    flags = {(False, False): (True, False), (False, True): (False, False), (True, True): (False, True)}
+    return (
+        dict(zip(("sequence_id", "sequence_start", "sequence_end"), (who, *flags[state]))) if state in flags else None
+    )
 
 
-def without(name):
-    return lambda messages: [dataclasses.replace(step, **{name: False}) for step in right_steps(messages)]
+def changed(**marks):
+    return lambda who, value, talking: (right := right_marks(who, value, talking)) and right | marks
 
 
-def right_fates(steps, places, forgets_ends=False, lets_in=False):
+def never_ends(who, value, talking):
+    return None if value is None else right_marks(who, value, talking)
+
+
+def seen_for_ever(who, value, talking):
+    start = who not in talking
+    talking.add(who)
+    return {"sequence_id": who, "sequence_start": start, "sequence_end": value is None}
+
+
+def ends_for_everybody(who, value, talking):
+    return right_marks(who, value, talking) or {"sequence_id": who, "sequence_start": False, "sequence_end": True}
+
+
+def right_fates(requests, places, forgets_ends=False, lets_in=False):
     """As a simulation of places with who sits there, as another than the solution might write it."""
     seats, queue, result = [], [], {}
-    for number, step in enumerate(steps):
-        if step.sequence in seats:
+    for number, (sequence, start, end) in enumerate(requests):
+        if sequence in seats:
             result[number] = "at once"
-        elif step.sequence in queue:
+        elif sequence in queue:
             result[number] = "never"
-        elif step.start or lets_in:
+        elif start or lets_in:
             has_room = len(seats) < places
-            (seats if has_room else queue).append(step.sequence)
+            (seats if has_room else queue).append(sequence)
             result[number] = "at once" if has_room else "never"
         else:
             result[number] = "refused"
-        if step.end and step.sequence in seats and not forgets_ends:
-            seats.remove(step.sequence)
+        if end and sequence in seats and not forgets_ends:
+            seats.remove(sequence)
         while queue and len(seats) < places:
             who = queue.pop(0)
-            own = [one for one in result if steps[one].sequence == who and result[one] == "never"]
+            own = [one for one in result if requests[one][0] == who and result[one] == "never"]
             result.update(dict.fromkeys(own, "later"))
-            if not steps[own[-1]].end:
+            if not requests[own[-1]][2]:
                 seats.append(who)
-    return [result[number] for number in range(len(steps))]
-
-
-def all_flags(messages):
-    return [Step(sequence, value, start=True, end=True) for sequence, value in messages]
-
-
-def only_started(messages):
-    seen = set()
-    return [Step(one, value=value, start=not (one in seen or seen.add(one))) for one, value in messages]
+    return [result[number] for number in range(len(requests))]
 
 
 # Exercises 7.3 and 7.4: the model -------------------------------------------------------------------------------------
@@ -125,18 +128,16 @@ NOT_IN_THE_CALL = model(
     ),
 )
 ANSWERS = [
-    *of_the_lab("07_sequences", {"7.1": "steps", "7.2": "fates", "7.3": "model.py", "7.4": "model.py"}),
-    Answer("7.1", "sequence by sequence", right_steps),
-    Answer("7.1", "a generator", lambda messages: (step for step in right_steps(messages))),
-    Answer("7.1", "no end", without("end"), "partly", "messages ✓, start ✓, end not right yet"),
-    Answer("7.1", "no start", without("start"), "partly", "start not right yet, end ✓"),
-    Answer("7.1", "only started", only_started, "partly", "messages ✓, start ✓, end not right yet. "),
-    Answer("7.1", "all flags", all_flags, "partly", "start not right yet, end not right yet"),
-    Answer("7.1", "sorted", lambda messages: sorted(right_steps(messages), key=lambda step: step.sequence), "wrong",
-           "these messages in this order"),
+    *of_the_lab("07_sequences", {"7.1": "marks", "7.2": "fates", "7.3": "words.py", "7.4": "words.py"}),
+    Answer("7.1", "a table", right_marks),
+    Answer("7.1", "never ends", never_ends, "wrong", "where [1, 2, 1, 1, 2] is wanted"),
+    Answer("7.1", "a user who comes back", seen_for_ever, "wrong", "ends by closing the page"),
+    Answer("7.1", "an END for those who never talked", ends_for_everybody, "partly", "None: nothing is sent"),
+    Answer("7.1", "START on all", changed(sequence_start=True), "partly", "sequence_start not right yet, sequence_end ✓"),
+    Answer("7.1", "END on all", changed(sequence_end=True), "partly", "sequence_start ✓, sequence_end not right yet"),
 
     Answer("7.2", "a simulation of seats", right_fates),
-    Answer("7.2", "places for all", lambda steps, places: right_fates(steps, 99), "partly", "nobody ends not right yet"),
+    Answer("7.2", "places for all", lambda requests, places: right_fates(requests, 99), "partly", "nobody ends not right yet"),
     Answer("7.2", "forgets ends", lambda *given: right_fates(*given, forgets_ends=True), "partly", "no START not right yet"),
     Answer("7.2", "lets in", lambda *given: right_fates(*given, lets_in=True), "partly", "is refused where its sequence"),
     Answer("7.2", "never", lambda *given: [fate.replace("later", "never") for fate in right_fates(*given)], "partly",

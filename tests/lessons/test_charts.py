@@ -479,7 +479,7 @@ def test_batches():
         [
             (1, 0.010, 0, 0.071, "answered", 1),
             (2, 0.012, 0, 0.091, "answered", 2),
-            (3, 0.030, 0, 0.190, "answered", 2),  # held back for 100 ms
+            (3, 0.030, 0, 0.190, "answered", 2),
             (4, 0.040, 0, 0.141, "answered", 3),
             (5, 0.050, 0, 0.060, "rejected", None),
             (6, 0.060, 1, 0.141, "answered", 3),
@@ -501,8 +501,6 @@ def test_batches():
         assert bars(zero) == [(1, 10, 60), (4, 80, 60), (6, 80, 60)], "request 5 came between"
         assert bars(first) == [(2.5, 30, 60)] and list(first.width) == pytest.approx([1.9])
         assert (zero.marker.color, first.marker.color) == SHADES[:2]
-        held, end = named(fig, rows)["held back"]
-        assert points(held)[:2] == [(90, 3), (190, 3)] and points(end) == [(190, 3)]
         assert [(bars(trace), list(trace.text)) for [trace] in named(fig, lanes).values()] == [
             ([(0, 10, 60), (0, 80, 60)], ["1", "2"]),
             ([(1, 30, 60)], ["2"]),
@@ -513,7 +511,7 @@ def test_batches():
     assert fig.layout.yaxis.range[0] > fig.layout.yaxis.range[1] and fig.layout.yaxis3.range[0] > 0, "from the top down"
     assert panel(fig, "yaxis") == "before 5 requests in 3 batches, 1 rejected, median latency 81 ms"
     assert panel(fig, "yaxis2").startswith("now ")
-    assert legend(fig) == ["waits", "batch", "batch of model 1", "held back", "arrives", "urgent", "rejected"]
+    assert legend(fig) == ["waits", "arrives", "urgent", "rejected", "batch", "batch of model 1"]
     assert "sizes 1, 2, 2" in batchers.batches_summary({"now": run})
     refused = Outcome(requests[requests["outcome"] == "rejected"], executions.iloc[:0], run.statistics)
     assert panel(batchers.batches({"now": refused}), "yaxis") == "now 0 requests in 0 batches, 1 rejected"

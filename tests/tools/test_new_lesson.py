@@ -15,11 +15,12 @@ from tests.browser import needs_chromium
 pytestmark = [needs_chromium, pytest.mark.browser, pytest.mark.slow]  # its picture is drawn
 
 TREE = ("assets", "inflight", "labs", "lessons", "notebooks", "solutions", "tests", "tools")
-NUMBER, NAME = "10", "10_counting"
+NUMBER, NAME = "13", "13_counting"
+BEFORE = [lesson.name for lesson in syllabus.read() if not lesson.planned][-1]
 ENTRY = """
 [[lesson]]
-name = "10_counting"
-part = "Look underneath"
+name = "13_counting"
+part = "Electives"
 title = "Counting"
 question = "How many slots stay empty?"
 minutes = 5
@@ -58,7 +59,7 @@ from inflight.notebook import check, parts
 work = tempfile.mkdtemp()
 
 # %% [markdown]
-# ## Exercise 10.1: empty slots
+# ## Exercise 13.1: empty slots
 #
 # *Core · importance 3/5 · difficulty 1/5 · 10 minutes*
 
@@ -70,10 +71,10 @@ def empty(slots, guests):
     # END SOLUTION
 
 # %%
-check("10.1", empty)
+check("13.1", empty)
 
 # %% [markdown]
-# ## Exercise 10.2: a counter of your own
+# ## Exercise 13.2: a counter of your own
 #
 # *Core · importance 3/5 · difficulty 1/5 · 10 minutes*
 
@@ -86,12 +87,12 @@ def count(slots, guests):
     # END SOLUTION
 
 # %%
-check("10.2", f"{work}/counter.py")
+check("13.2", f"{work}/counter.py")
 
 # %%
 print(parts.part("counter"))
 """
-GRADING = '''"""The graders of lab 10."""
+GRADING = '''"""The graders of lab 13."""
 
 import runpy
 
@@ -101,16 +102,16 @@ from inflight.notebook.checks import grades
 CASES = [Case((8, 3), right=5, hint="Guests take a slot each."), Case((2, 5), right=0, hint="No slot is empty.")]
 
 
-@grades("10.1", "More guests than slots leave none empty.")
+@grades("13.1", "More guests than slots leave none empty.")
 def _empty(function, choose):
     return asked(function, CASES)
 
 
-@grades("10.2", keeps="counter", within_s=60)
+@grades("13.2", keeps="counter", within_s=60)
 def _counter(path, choose):
     return asked(runpy.run_path(path)["count"], CASES)
 '''
-CHARTS = '''"""The picture of lesson 10."""
+CHARTS = '''"""The picture of lesson 13."""
 
 import plotly.express as px
 import plotly.graph_objects as go
@@ -126,22 +127,22 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={"charts": ["slots"]})
 '''
-ANSWERS = '''"""Lab 10's answers."""
+ANSWERS = '''"""Lab 13's answers."""
 
 from tests.lessons.answers import Answer, File, of_the_lab
 
 COUNT = "def count(slots, guests):\\n    return "
 
 ANSWERS = [
-    *of_the_lab("10_counting", {"10.1": "empty", "10.2": "counter.py"}),
-    Answer("10.1", "another way", lambda slots, guests: (slots - guests) * (slots > guests)),
-    Answer("10.1", "below zero", lambda slots, guests: slots - guests, "wrong", "No slot is empty."),
-    Answer("10.1", "the guests", lambda slots, guests: guests, "wrong", "Guests take a slot each."),
-    Answer("10.1", "all slots", lambda slots, guests: slots, "wrong", "Guests take a slot each."),
-    Answer("10.2", "another way", File(COUNT + "(slots - guests) * (slots > guests)")),
-    Answer("10.2", "below zero", File(COUNT + "slots - guests"), "wrong", "No slot is empty."),
-    Answer("10.2", "the guests", File(COUNT + "guests"), "wrong", "Guests take a slot each."),
-    Answer("10.2", "all slots", File(COUNT + "slots"), "wrong", "Guests take a slot each."),
+    *of_the_lab("13_counting", {"13.1": "empty", "13.2": "counter.py"}),
+    Answer("13.1", "another way", lambda slots, guests: (slots - guests) * (slots > guests)),
+    Answer("13.1", "below zero", lambda slots, guests: slots - guests, "wrong", "No slot is empty."),
+    Answer("13.1", "the guests", lambda slots, guests: guests, "wrong", "Guests take a slot each."),
+    Answer("13.1", "all slots", lambda slots, guests: slots, "wrong", "Guests take a slot each."),
+    Answer("13.2", "another way", File(COUNT + "(slots - guests) * (slots > guests)")),
+    Answer("13.2", "below zero", File(COUNT + "slots - guests"), "wrong", "No slot is empty."),
+    Answer("13.2", "the guests", File(COUNT + "guests"), "wrong", "Guests take a slot each."),
+    Answer("13.2", "all slots", File(COUNT + "slots"), "wrong", "Guests take a slot each."),
 ]
 '''
 
@@ -157,7 +158,7 @@ def course(tmp_path_factory):
     for file in (path for path in COURSE.iterdir() if path.is_file()):
         shutil.copy(file, course)
     page = "".join(f"## {part}\n\nWords.\n\n" for part in guide.PARTS)
-    wrong = "### Exercise 10.1: empty slots\n\n### Exercise 10.2: a counter of your own\n\nWords.\n"
+    wrong = "### Exercise 13.1: empty slots\n\n### Exercise 13.2: a counter of your own\n\nWords.\n"
     files = {
         f"lessons/{NAME}/lecture.py": LECTURE,
         f"lessons/{NAME}/lab.py": LAB,
@@ -165,7 +166,7 @@ def course(tmp_path_factory):
         "inflight/lessons/counting/charts.py": CHARTS,
         "inflight/lessons/counting/grading.py": GRADING,
         f"assets/instructor/{NAME}.md": page.replace(f"{guide.WRONG}\n\n", f"{guide.WRONG}\n\n{wrong}"),
-        "tests/lessons/lab_10.py": ANSWERS,
+        "tests/lessons/lab_13.py": ANSWERS,
     }
     for name, text in files.items():
         (course / name).parent.mkdir(exist_ok=True)
@@ -191,7 +192,7 @@ def test_its_notebooks_are_built_and_agree_with_all_others(course):
     call(course, "tools.lessons", "check")
     lecture = nbformat.read(course / "notebooks" / f"{NAME}.ipynb", as_version=4)
     assert any("image/svg+xml" in output.get("data", {}) for output in lecture.cells[-1].outputs)
-    assert f"({NAME}.ipynb)" in nbformat.read(course / "notebooks/09_capstone.ipynb", as_version=4).cells[0].source
+    assert f"({NAME}.ipynb)" in nbformat.read(course / f"notebooks/{BEFORE}.ipynb", as_version=4).cells[0].source
     before, after = ((root / "README.md").read_text(encoding="utf-8").splitlines() for root in (COURSE, course))
     [row] = [line for line in after if line not in before and line.startswith(f"| {NUMBER} |")]
     assert row.endswith(f"| How many slots stay empty? | 5 | [lab](labs/{NAME}_lab.ipynb), 20 |")
@@ -206,7 +207,7 @@ def test_its_part_is_one_of_the_learners_stack(course):
 
 
 def test_the_tests_find_its_modules_graders_and_answers(course):
-    chosen = ["-k", "10_counting or counting or 10.1 or 10.2 or first_cells or a_face"]
+    chosen = ["-k", "13_counting or counting or 13.1 or 13.2 or first_cells or a_face"]
     files = ["tests/test_imports.py", "tests/test_rooms.py", "tests/lessons/test_answers.py"]
     told = call(course, "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *chosen, *files)
     assert int(told.split(" passed")[0].split()[-1]) > 20

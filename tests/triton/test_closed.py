@@ -10,13 +10,13 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from inflight.triton import records, repository
-from inflight.triton.repository import RUNNING_SUM
+from inflight.triton.repository import BATCH_COST
 from inflight.triton.server import Server
 from tests.engines import start_python
 
 pytestmark = pytest.mark.server
 
-MODEL = RUNNING_SUM
+MODEL = BATCH_COST
 ORIGIN = {"Origin": "https://elsewhere.example", "Content-Type": "text/plain"}
 PLANTED = {
     "config": json.dumps({"name": "planted", "backend": "python"}),

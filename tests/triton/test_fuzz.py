@@ -30,7 +30,7 @@ from tritonclient.utils import serialize_byte_tensor, triton_to_np_dtype
 from inflight.models import huggingface
 from inflight.triton import repository
 from inflight.triton.client import Client
-from inflight.triton.repository import BASELINE, BATCH_COST, EMBEDDING, GPT2, PIPELINE, RUNNING_SUM
+from inflight.triton.repository import BASELINE, BATCH_COST, EMBEDDING, GPT2, PIPELINE
 from inflight.triton.server import Server
 from tests.engines import active_requests, metric, wait_until
 from tests.tiny_gpt2 import tiny_gpt2
@@ -43,7 +43,7 @@ pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(2 * DEAD
 SEED = int(os.environ.get("INFLIGHT_FUZZ_SEED") or secrets.randbits(31))
 AT_ONCE = 5
 POSITIONS = 128  # of llama-python's model, which else makes answers of 8,000 tokens for who asks for them
-MODELS = (*PIPELINE, EMBEDDING, RUNNING_SUM, BATCH_COST, *GPT2, BASELINE)
+MODELS = (*PIPELINE, EMBEDDING, BATCH_COST, *GPT2, BASELINE)
 # A path, a traceback, or a second line.
 NO_SENTENCE = re.compile(r"\n|Traceback|\bAt:|\.py\b|/(tmp|home|root|usr|opt|work|var)/")
 
@@ -98,8 +98,6 @@ class Request:
             self.parameters = {
                 name: choose.choice(values) for name, values in PARAMETERS.items() if choose.random() < 0.8
             }
-        if config.name == RUNNING_SUM:
-            self.parameters = {"sequence_id": choose.randint(0, 99), "sequence_start": True, "sequence_end": True}
         self.id = choose.choice(["", "", "7", "request № 7", "i" * 2000])
         self.over_http = choose.random() < 0.5
 
@@ -173,7 +171,6 @@ def server(small_engine, small_checkpoint, tmp_path_factory):
         **dict.fromkeys(("gpt2_dtype", "llama_dtype", "embedding_dtype"), "float32"),
         batch_cost_fixed_ms=0,
         batch_cost_item_ms=0.01,  # half a second for 49,152 units of work; what takes a minute is refused
-        running_sum_max_sequence_idle_microseconds=300_000,  # of those that are left without an end
     )
     with Server(repo) as server:
         yield server

@@ -13,7 +13,7 @@ import pytest
 
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
-from inflight.triton import repository
+from inflight.triton import repository, telemetry
 from inflight.triton.client import Connection, text
 from inflight.triton.openai_server import OpenAIServer
 from inflight.triton.server import Server
@@ -370,6 +370,25 @@ def test_with_a_key_nobody_is_heard_without_it_but_health_is_told(streaming_serv
         assert caught.value.code == "invalid_api_key"
         assert [model.id for model in client.with_options(api_key="secret").models.list()] == ["tensorrt_llm"]
         assert httpx.get(served.url.replace("/v1", "/health")).status_code == 200
+
+
+def test_another_address_than_this_machines_takes_a_key(streaming_server, course_engine):
+    with pytest.raises(CourseError, match="--api-key"):
+        OpenAIServer(streaming_server.grpc_url, course_engine, host="0.0.0.0")
+    with OpenAIServer(streaming_server.grpc_url, course_engine, key="secret", host="0.0.0.0") as served:
+        assert httpx.get(f"{served.url}/models").status_code == 401
+        assert httpx.get(f"{served.url}/models", headers={"Authorization": "Bearer secret"}).status_code == 200
+
+
+def test_the_page_of_figures_has_vllms_names_and_counts_each_answer(streaming_server, course_engine):
+    with OpenAIServer(streaming_server.grpc_url, course_engine) as served, httpx.Client(timeout=60) as http:
+        for body in ({"max_tokens": 2}, {"max_tokens": 2, "stream": True}, {"max_tokens": 0}):
+            http.post(f"{served.url}/{TEXT}", json={"prompt": "Once", "ignore_eos": True, **body})
+        told = telemetry.metrics(http.get(served.url.replace("/v1", "/metrics")).text)
+    values = told[told["label"].isin(["", "tensorrt_llm", "length, tensorrt_llm", "tensorrt_llm, length"])]
+    values = values.set_index("name")["value"]
+    assert values["vllm:time_to_first_token_seconds_count"] == values["vllm:request_success_total"] == 2
+    assert 0 < values["vllm:time_to_first_token_seconds_sum"] < 120 and values["vllm:num_requests_running"] == 0
 
 
 # openai's own client --------------------------------------------------------------------------------------------------

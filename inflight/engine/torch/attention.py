@@ -81,11 +81,11 @@ class Step:
 
 
 def by_gathering(step: Step) -> Attend:
-    """Attention over a copy of each sequence's blocks: of single tokens in one call, of each prompt in one."""
+    """Attention over a copy of each sequence's blocks: single tokens in one call, of several tokens each in one."""
     if step.is_decode:
         return lambda queries, cache: _one_token_each(queries, cache, step.tables, step.lengths)
     single = [index for index, count in enumerate(step.counts) if count == 1]
-    prompts = [index for index, count in enumerate(step.counts) if count > 1]
+    several = [index for index, count in enumerate(step.counts) if count > 1]
     begins, lengths = step.begins.tolist(), step.lengths.tolist()
     rows = step.begins[single].long()
     tables, their_lengths = step.tables[single], step.lengths[single]
@@ -94,9 +94,9 @@ def by_gathering(step: Step) -> Attend:
         out = torch.empty_like(queries)
         if single:
             out[rows] = _one_token_each(queries[rows], cache, tables, their_lengths)
-        for index in prompts:
+        for index in several:
             own = slice(begins[index], begins[index + 1])
-            out[own] = _one_prompt(queries[own], cache, step.tables[index], lengths[index])
+            out[own] = _several_tokens(queries[own], cache, step.tables[index], lengths[index])
         return out
 
     return attend
@@ -113,8 +113,11 @@ def _one_token_each(
     return scaled_dot_product_attention(queries, keys, values, attn_mask=seen[:, None, None], enable_gqa=True)[:, :, 0]
 
 
-def _one_prompt(queries: torch.Tensor, cache: torch.Tensor, table: torch.Tensor, length: int) -> torch.Tensor:
-    """Attention of one sequence's new tokens, the last of its `length`, to themselves and all before them."""
+def _several_tokens(queries: torch.Tensor, cache: torch.Tensor, table: torch.Tensor, length: int) -> torch.Tensor:
+    """Attention of one sequence's new tokens, the last of its `length`, to themselves and all before them.
+
+    A prompt, a part of one, or an answer's latest token with its drafts.
+    """
     blocks = table[: -(-length // cache.shape[1])]
     gathered = cache[blocks].flatten(0, 1)[:length].transpose(0, 1)  # [2 × KV heads, tokens, head size]
     keys, values = gathered[None].chunk(2, dim=1)

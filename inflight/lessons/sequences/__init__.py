@@ -2,8 +2,4 @@
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    submodules=["sequences", "streams"],
-    submod_attrs={"sequences": ["Step"]},
-)
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submodules=["streams"])

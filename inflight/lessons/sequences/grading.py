@@ -1,4 +1,4 @@
-"""Lab 07: the steps of sequences, what becomes of them, and a model that asks to be called again.
+"""Lab 07: a gateway's marks, what becomes of requests, and a model that asks to be called again.
 
 A learner's model is played in a process of its own, as Triton would play it, on hidden texts.
 """
@@ -7,44 +7,47 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-from inflight.lessons.sequences.sequences import Step
 from inflight.notebook.checks import grades
 from inflight.notebook.findings import Case, Finding, Measured, asked
 from inflight.notebook.iterative_trial import Names, Played, PlayedStream, Triton
 
+Event = tuple[int, int | None]  # who, and a number; None: the page was closed
+
 
 @grades("7.1", "From START to END a sequence keeps its place, so a forgotten END keeps everybody else waiting.")
-def _steps(steps: Callable, choose: random.Random) -> dict[str, Callable[[], Finding]]:
-    cases = [[(1, 5)], [(1, 5), (1, 6)], [(1, 5), (2, 1), (1, 6), (2, 3), (1, 7)]]
-    cases += [[(choose.randrange(1, 6), choose.randrange(9)) for _ in range(12)] for _ in range(10)]
+def _marks(marks: Callable, choose: random.Random) -> dict[str, Callable[[], Finding]]:
+    cases: list[list[Event]] = [[(1, 5)], [(1, 5), (1, 6)], [(1, 5), (2, 1), (1, 6), (1, None), (2, 3)]]
+    cases += [[(1, 5), (1, None), (1, 7), (2, None)], [(1, 1), *_events(choose, 6)], [(2, 1), *_events(choose, 20)]]
 
-    def right(messages: list[tuple[int, int]]) -> list[Step]:
-        all_of = [sequence for sequence, _ in messages]
-        return [
-            Step(sequence, value, start=sequence not in all_of[:place], end=sequence not in all_of[place + 1 :])
-            for place, (sequence, value) in enumerate(messages)
-        ]
+    def right(who: int, value: int | None, talking: set[int]) -> dict | None:
+        start, end = who not in talking, value is None
+        talking ^= {who} if start != end else set()
+        return {"sequence_id": who, "sequence_start": start, "sequence_end": end} if not (start and end) else None
 
-    def fields(names: tuple[str, ...], made: list[Step] | None) -> list | None:
-        return made and [[getattr(step, name) for name in names] for step in made]
+    def made(function: Callable, name: str, events: list[Event]) -> list | None:
+        talking: set[int] = set()
+        all_marks = [function(who, value, talking) for who, value in events]
+        nothing = None if name == "sequence_id" else False
+        return None if all_marks[0] is None else [one[name] if one else nothing for one in all_marks]
 
-    def part(names: tuple[str, ...], hint: str) -> Callable[[], Finding]:
-        about = f"{' and '.join(names)} of each step, for "
-        asked_for = [Case((each,), fields(names, right(each)), hint, f"{about}{each}") for each in cases]
-        return lambda: asked(lambda messages: fields(names, steps(messages)), asked_for)
+    def part(name: str) -> Callable[[], Finding]:
+        hint = "A user who is not talking begins with a number, and ends by closing the page; None: nothing is sent."
+        return lambda: asked(
+            partial(made, marks, name),
+            [Case((events,), made(right, name, events), hint, f"{name} of each event of {events}") for events in cases],
+        )
 
-    flags = "START is on the first message of its sequence alone, END on the last; one message may be both."
-    return {
-        "messages": part(("sequence", "value"), "The steps are these messages in this order, one each."),
-        "start": part(("start",), flags),
-        "end": part(("end",), flags),
-    }
+    return {name: part(name) for name in ("sequence_id", "sequence_start", "sequence_end")}
+
+
+def _events(choose: random.Random, number: int) -> list[Event]:
+    return [(choose.randrange(1, 4), choose.choice([None, choose.randrange(9)])) for _ in range(number)]
 
 
 # Exercise 7.2 ---------------------------------------------------------------------------------------------------------
 
-# By part: steps, S where a sequence starts and E where it ends; places; what becomes of the steps; and a hint.
-_NO_PLACE = "A step without START is refused where its sequence has no place and does not wait."
+# By part: requests, S where a sequence starts and E where it ends; places; what becomes of them; and a hint.
+_NO_PLACE = "A request without START is refused where its sequence has no place and does not wait."
 _A_PLACE = "An END frees a place for the sequence that has waited longest, whose own END may free it again."
 _FATES = {
     "a free place": [("1S 2SE 1E", 2, "at once, at once, at once", "There is room for all.")],
@@ -58,9 +61,9 @@ _FATES = {
         )
     ],
     "a place gets free": [("1S 2S 3S 2E 1E", 1, "at once, later, later, later, at once", _A_PLACE)],
-    "any steps": [
-        (steps, places, fates, "Play it step by step.")
-        for steps, places, fates in (
+    "any requests": [
+        (requests, places, fates, "Play it request by request.")
+        for requests, places, fates in (
             ("1SE 2S 3S 2E 3E", 1, "at once, at once, later, at once, at once"),
             ("1S 2S 3S 1E 2 3E 2E", 2, "at once, at once, later, at once, at once, at once, at once"),
             ("1S 2S 3S 3E 1E 2E", 1, "at once, later, later, later, at once, at once"),
@@ -80,8 +83,8 @@ _FATES = {
 @grades("7.2", "A place is held from START to END, so a sequence that finds none waits for somebody else's END.")
 def _fates(fates: Callable) -> dict[str, Callable[[], Finding]]:
     def case(text: str, places: int, right: str, hint: str) -> Case:
-        steps = [Step(int(word.strip("SE")), start="S" in word, end="E" in word) for word in text.split()]
-        return Case((steps, places), right.split(", "), hint, f"{text}, places: {places}")
+        requests = [(int(word.strip("SE")), "S" in word, "E" in word) for word in text.split()]
+        return Case((requests, places), right.split(", "), hint, f"{text}, places: {places}")
 
     return {part: partial(asked, fates, [case(*each) for each in cases]) for part, cases in _FATES.items()}
 

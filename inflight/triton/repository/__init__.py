@@ -28,7 +28,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "EMBEDDING",
             "GPT2",
             "PIPELINE",
-            "RUNNING_SUM",
             "TEMPLATES",
             "is_llmapi",
             "is_repository",

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from inflight import files
-from inflight.engine.config import BuildConfig, ExecutorConfig
+from inflight.engine.config import BuildConfig, ExecutorConfig, SpeculativeConfig
 from inflight.errors import CourseError, did_you_mean
 from inflight.triton.repository.parameters import PARAMETERS, Parameter, Problem, of_config
 from inflight.triton.repository.pbtxt import as_text
@@ -35,6 +35,10 @@ _EXECUTOR = {
     "kv_cache_config.enable_block_reuse": "enable_kv_cache_reuse",
     "enable_chunked_prefill": "enable_chunked_context",
 }
+# Keys of one that is a setting by itself.
+_SPECULATIVE = {
+    f"speculative_config.{name}": replace(row, default=None) for name, row in of_config(SpeculativeConfig).items()
+}
 _LIMITS = ("max_batch_size", "max_num_tokens")
 # Key -> what its value may be. A limit that is left out is as the engine was built.
 OBEYED = {
@@ -44,6 +48,7 @@ OBEYED = {
     _POLICY: Parameter("choice", "GUARANTEED_NO_EVICT", "What happens when KV blocks are short.", tuple(_POLICIES)),
     _DECOUPLED: Parameter("bool", False, "Whether a request may get several responses, which streaming needs."),
     _PERIOD: _ENGINE["cancellation_check_period_ms"],
+    **_SPECULATIVE,
 }
 _ONE_DEVICE = "the engine computes on one device. Leave it out, or set it to 1."
 _AT_THE_BUILD = "it is decided when the engine is built. Leave it out, and see `inflight build --help`."
@@ -57,7 +62,6 @@ _NOT_OBEYED: dict[str, tuple[Any, str]] = {
         0, "a request has one prompt here, and the engine batches requests. Set it to 0."
     ),
     "triton_config.multimodal": (False, "this engine's models read text alone. Leave it out."),
-    "speculative_config": (None, "this engine does not check drafts. Leave it out."),
     "lora_config": (
         None, "this engine has no LoRA. Merge the adapter into the checkpoint, and build an engine of that."
     ),
@@ -101,6 +105,8 @@ def read(path: Path) -> Settings:
     if problems:
         raise CourseError(str(problems[0]))
     settings = {name: values[key] for key, name in _EXECUTOR.items()} | _POLICIES[values[_POLICY]]
+    drafts = {key.partition(".")[2]: values[key] for key in _SPECULATIVE if values[key] is not None}
+    settings["speculative_config"] = drafts or None
     limits = {name: values[name] for name in _LIMITS if values[name] is not None}
     return Settings(values["model"], limits, ExecutorConfig(**settings), values[_DECOUPLED], values[_PERIOD])
 

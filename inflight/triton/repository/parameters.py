@@ -13,7 +13,7 @@ from typing import Any, get_args, get_type_hints
 
 from inflight.engine.config import ExecutorConfig
 from inflight.errors import CourseError, did_you_mean
-from inflight.triton.repository.layout import BASELINE, BATCH_COST, EMBEDDING, LLMAPI, RUNNING_SUM, VARIABLE
+from inflight.triton.repository.layout import BASELINE, BATCH_COST, EMBEDDING, LLMAPI, VARIABLE
 
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 _NUMBERS = {"int": "a whole number", "ints": "whole numbers with commas between them, each", "float": "a number"}
@@ -86,7 +86,7 @@ class Parameter:
 
     def _allowed(self) -> str:
         if self.kind == "choice":
-            return " or ".join([", ".join(self.choices[:-1]), self.choices[-1]])
+            return " or ".join(filter(None, [", ".join(self.choices[:-1]), self.choices[-1]]))
         if self.kind in ("folder", "path"):
             what = "a path" if self.kind == "path" else f"a folder with {self.holds} in it"
             return what + (f"; `{self.made_by}` makes one" if self.made_by else "")
@@ -238,7 +238,6 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
         ),
         "max_volume": Parameter("int", None, "Most work in a batch, for such a library.", low=1, variable=""),
     },
-    RUNNING_SUM: _EXECUTION_LOG,
     EMBEDDING: {"checkpoint_dir": _checkpoint(), "dtype": _dtype("embedding_dtype", "bfloat16", "float32")},
 }
 
@@ -261,8 +260,6 @@ DEFAULTS: dict[str, Any] = {
     "gpt2_max_batch_size": 8,
     "gpt2_max_sequence_idle_microseconds": 60_000_000,
     "batch_cost_max_batch_size": 8,
-    "running_sum_max_batch_size": 4,
-    "running_sum_max_sequence_idle_microseconds": 5_000_000,
     "embedding_max_batch_size": 8,
 } | {
     variable: "" if (default := PARAMETERS[model][name].default) is None else default

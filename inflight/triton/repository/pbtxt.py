@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -108,5 +109,7 @@ def diff(before: ModelConfig, after: ModelConfig, name: str = CONFIG) -> str:
 
 
 def as_text(value) -> str:
-    """A value as a config has it; None is blank."""
+    """A value as a config has it: a dict as JSON; None is blank."""
+    if isinstance(value, dict):
+        return json.dumps(value)
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

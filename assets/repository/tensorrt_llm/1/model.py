@@ -30,7 +30,7 @@ class TritonPythonModel(EngineModel):
         settings = {
             name: self.parameters[name] for name in ExecutorConfig.__dataclass_fields__ if name in self.parameters
         }
-        # A scheduler of a learner's that hangs ends this process; its traceback goes into the server's log.
+        # A learner's part that hangs ends this process; its traceback goes into the server's log.
         executor = Executor.load(self.parameters["gpt_model_path"], ExecutorConfig(**settings), STDERR)
         periods = ("allotted_time_ms", "cancellation_check_period_ms", "stats_check_period_ms")
         self.start(args, executor, python_model.is_decoupled(args), **{name: self.parameters[name] for name in periods})

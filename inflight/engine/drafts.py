@@ -1,0 +1,218 @@
+"""Drafts: guesses at the next tokens of answers, which one iteration checks all at once.
+
+    lookup = PromptLookup(max_matching_ngram_size=3)             # one a request
+    lookup.propose([5, 6, 7, 8, 9, 5, 6], 2)                     # [7, 8]: what followed 5, 6 before
+
+With few answers an iteration is spent on reading the weights, and a few tokens more in it cost little. So drafts are
+put behind an answer's latest token, and the model says of each what should follow it. The executor chooses tokens as
+always, and goes on as long as the one that it has chosen is the next draft (`Executor._take_tokens`): the answer is the
+same, and what was drafted wrongly is computed over.
+"""
+
+from __future__ import annotations
+
+import time
+from operator import index
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from inflight.engine.config import Chunk, SpeculativeConfig
+from inflight.engine.model import Model
+from inflight.engine.own_part import OwnPart, PartError
+from inflight.engine.sequences import Sequence, Sequences
+
+ROUNDS, PAST = 5, 128  # of measuring prices, with so many tokens in the cache before
+FORGETTING = 0.99  # what was learnt of drafts counts so much less after an iteration
+
+
+class Drafter(Protocol):
+    """Guesses for one request.
+
+    Attributes
+    ----------
+    matched : int
+        What kind its latest guesses are of: the engine learns of each how often it is right.
+    """
+
+    matched: int
+
+    def propose(self, token_ids: list[int], k: int) -> list[int]:
+        """What may follow the tokens of prompt and answer: at most `k` tokens, the next one first."""
+
+
+class PromptLookup:
+    """What followed the last tokens where they came before, in prompt or answer: Saxena 2023, "Prompt Lookup Decoding".
+
+    Parameters
+    ----------
+    max_matching_ngram_size : int
+        So many of the last tokens are looked for; where they are not found, one less, down to one.
+
+    Attributes
+    ----------
+    matched : int
+        How many were found.
+    """
+
+    def __init__(self, max_matching_ngram_size: int):
+        self.matched = 0
+        self._sizes = range(max_matching_ngram_size, 0, -1)
+        self._latest: dict[tuple[int, ...], int] = {}  # tokens in a row -> where what followed them last begins
+        self._num_known = 0  # tokens of which it is noted what followed
+
+    def propose(self, token_ids: list[int], k: int) -> list[int]:
+        """See `Drafter`. `token_ids` must begin with those of the call before, and only what is new is looked at."""
+        for end in range(self._num_known + 1, len(token_ids)):
+            for size in self._sizes:
+                if size <= end:
+                    self._latest[tuple(token_ids[end - size : end])] = end
+        self._num_known = len(token_ids) - 1
+        for size in self._sizes:
+            if found := self._latest.get(tuple(token_ids[-size:])):
+                self.matched = size
+                return token_ids[found : found + k]
+        return []
+
+
+class _OwnDrafter:
+    """Guesses by a class of the learner's own, one object a request."""
+
+    matched = 0  # what its guesses rest on is its own affair
+
+    def __init__(self, part: OwnPart, vocab_size: int):
+        self._part, self._vocab_size = part, vocab_size
+        with part.telling():
+            self._drafter = part.made()
+
+    def propose(self, token_ids, k):
+        with self._part.telling():
+            given = self._drafter.propose(list(token_ids), k)
+        try:
+            drafts = list(map(index, given))
+        except TypeError:
+            drafts = [-1]
+        if len(drafts) > k or not all(0 <= draft < self._vocab_size for draft in drafts):
+            raise PartError(
+                f"{self._part.place}: propose() gave {given!r:.80}; give a list of at most {k} token ids from 0 to "
+                f"{self._vocab_size - 1}."
+            )
+        return drafts
+
+
+class Prices:
+    """What iterations of answers cost, in milliseconds.
+
+    Parameters
+    ----------
+    most : int
+        Answers in the largest iteration.
+    tokens : list of int
+        Numbers of tokens of each answer, rising, the first of them 1.
+    one_ms, most_ms : list of float
+        What an iteration of one answer costs, and of `most`, with so many tokens of each.
+    """
+
+    def __init__(self, most: int, tokens: list[int], one_ms: list[float], most_ms: list[float]):
+        self._more = max(most - 1, 1)
+        self._tokens, self._one_ms, self._most_ms = map(np.array, (tokens, one_ms, most_ms))
+
+    @classmethod
+    def measured(cls, model: Model, max_draft_len: int) -> Prices:
+        """The prices of a model whose KV cache holds nothing yet."""
+        build = model.info.build_config
+        tokens = sorted({1, min(2, build.max_seq_len), min(1 + max_draft_len, build.max_seq_len)})
+        past = min(PAST, build.max_seq_len - tokens[-1])
+        blocks = list(range(-(-(past + tokens[-1]) // build.tokens_per_block)))  # for all: what they hold is no matter
+        shapes = [(answers, number) for answers in (1, build.max_batch_size) for number in tokens]
+        took_ms: dict[tuple[int, int], list[float]] = {shape: [] for shape in shapes}
+        for _ in range(ROUNDS):
+            for answers, number in shapes:
+                chunks = [Chunk([0] * number, past, blocks, is_context=False, num_logits=number)] * answers
+                started = time.perf_counter()
+                model.forward(chunks)
+                took_ms[answers, number].append((time.perf_counter() - started) * 1000)
+        ms = [min(took_ms[shape]) for shape in shapes]  # whatever else a machine does makes none shorter
+        return cls(build.max_batch_size, tokens, ms[: len(tokens)], ms[len(tokens) :])
+
+    def of(self, answers: int, most_drafts: int) -> np.ndarray:
+        """Milliseconds of an iteration with so many answers and 0, 1, ... `most_drafts` drafts."""
+        ms = self._one_ms + (self._most_ms - self._one_ms) * min((answers - 1) / self._more, 1)
+        return np.interp(answers + np.arange(most_drafts + 1), answers * self._tokens, ms)
+
+
+class Drafting:
+    """The drafts of an engine: who guesses, and which guesses are worth their price.
+
+    Parameters
+    ----------
+    config : SpeculativeConfig
+    prices : Prices
+    vocab_size : int
+    drafter_path : path, optional
+        File with a class `Drafter`, which guesses in place of `PromptLookup`.
+    traceback_to : int, optional
+        As `OwnPart` takes it.
+
+    Raises
+    ------
+    PartError
+        The file cannot be used.
+    """
+
+    def __init__(
+        self,
+        config: SpeculativeConfig,
+        prices: Prices,
+        vocab_size: int,
+        drafter_path: str | Path | None = None,
+        traceback_to: int | None = None,
+    ):
+        self._config, self._prices, self._vocab_size = config, prices, vocab_size
+        self._own = None
+        if drafter_path is not None:
+            self._own = OwnPart(drafter_path, "Drafter", "propose", "self, token_ids, k", traceback_to)
+        self._right = np.zeros(config.max_matching_ngram_size + 1)  # by `matched`, as is what was tried
+        self._tried = np.zeros_like(self._right)
+
+    def drafter(self) -> Drafter:
+        """The drafter of a new request. Raises PartError where it is a learner's and fails."""
+        return (
+            _OwnDrafter(self._own, self._vocab_size)
+            if self._own
+            else PromptLookup(self._config.max_matching_ngram_size)
+        )
+
+    def add(self, chunks: dict[Sequence, Chunk], sequences: Sequences) -> None:
+        """Put drafts behind the latest tokens of answers: those that make for the most tokens a millisecond.
+
+        They take what others leave: of max_num_tokens, and of free blocks.
+        """
+        self._right *= FORGETTING
+        self._tried *= FORGETTING
+        odds = ((self._right + 1) / (self._tried + 2)).tolist()  # of a draft, if those before it are right
+        room = sequences.limits.max_num_tokens - sum(len(chunk.token_ids) for chunk in chunks.values())
+        answers = [sequence for sequence, chunk in chunks.items() if not chunk.is_context]
+        guesses = []
+        for sequence in answers:
+            assert sequence.drafter is not None
+            missing = sequence.request.request_output_len - len(sequence.answer)
+            most = min(self._config.max_draft_len, missing - 1, room)
+            drafts = sequence.drafter.propose(sequence.tokens, most) if most > 0 else []
+            right = odds[sequence.drafter.matched]
+            guesses += [(right**number, sequence, draft) for number, draft in enumerate(drafts, 1)]
+        if not guesses:
+            return
+        guesses.sort(key=lambda guess: -guess[0])  # stable: each answer's stay in their order
+        tokens = len(answers) + np.cumsum([0.0, *(guess[0] for guess in guesses)])
+        number = int((tokens / self._prices.of(len(answers), len(guesses))).argmax())
+        for _, sequence, draft in guesses[: min(number, room)]:
+            sequences.add_draft(sequence, chunks[sequence], draft)
+
+    def checked(self, sequence: Sequence, chunk: Chunk) -> None:
+        """Learn how many drafts of a chunk were right."""
+        assert sequence.drafter is not None
+        right = sequence.num_cached - chunk.num_past - 1
+        self._right[sequence.drafter.matched] += right
+        self._tried[sequence.drafter.matched] += min(right + 1, len(chunk.drafts))

@@ -1,0 +1,8 @@
+"""Two servers behind one address: what this lesson alone uses."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={"service": ["Replicas"]},
+)

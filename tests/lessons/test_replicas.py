@@ -1,0 +1,114 @@
+"""Two servers behind the router: one address, one dies and comes back, one is taken away, and nothing is left."""
+
+import contextlib
+import subprocess
+import time
+
+import httpx
+import openai
+import psutil
+import pytest
+
+from inflight.errors import CourseError
+from inflight.lessons.replicas import Replicas
+from tests.engines import start_python, wait_until
+
+pytestmark = pytest.mark.server
+ASK = {"model": "tensorrt_llm", "prompt": "Once", "temperature": 0}
+SETTINGS = {"apply_chat_template": "false"}
+
+SCRIPT = """
+import sys
+from inflight.lessons.replicas import Replicas
+with Replicas(sys.argv[1], number=1) as replicas:
+    print(replicas.folder, flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture(scope="module")
+def replicas(roomy_engine):
+    with Replicas(roomy_engine) as replicas:
+        yield replicas
+
+
+@pytest.fixture
+def client(replicas):
+    with openai.OpenAI(base_url=replicas.url, api_key="none", max_retries=0, timeout=60) as client:
+        yield client
+
+
+def answered(replicas):
+    """Answers of each server since it was started."""
+    pages = [httpx.get(f"{server}/metrics").text.splitlines() for server in replicas.servers]
+    counters = [[line for line in page if line.startswith("vllm:request_success_total{")] for page in pages]
+    return [sum(float(line.rpartition(" ")[2]) for line in lines) for lines in counters]
+
+
+def healthy(replicas):
+    workers = httpx.get(replicas.url.replace("/v1", "/workers")).json()["workers"]
+    return [worker["is_healthy"] for worker in workers]
+
+
+def test_a_request_in_turn_goes_to_each_and_the_pages_count_it(replicas, client):
+    before = answered(replicas)
+    for _ in range(4):
+        client.completions.create(**ASK, max_tokens=3)
+    assert [after - earlier for after, earlier in zip(answered(replicas), before)] == [2, 2]
+    assert [len(replicas.iterations(number)) > 0 for number in (0, 1)] == [True, True]
+    assert "vllm_router_requests_total" in httpx.get(replicas.metrics_url).text
+
+
+def test_what_has_no_first_byte_is_answered_by_the_other_and_the_dead_one_comes_back(replicas, client):
+    stream = client.completions.create(**ASK, max_tokens=250, stream=True, extra_body={"ignore_eos": True})
+    next(iter(stream))
+    [holder] = [
+        number for number, server in enumerate(replicas.servers)
+        if 'num_requests_running{model_name="tensorrt_llm"} 1.0' in httpx.get(f"{server}/metrics").text
+    ]  # fmt: skip
+    replicas.kill(holder)
+    with pytest.raises(openai.APIConnectionError):
+        list(stream)
+    for _ in range(4):
+        assert client.completions.create(**ASK, max_tokens=3).choices[0].text
+    wait_until(lambda: False in healthy(replicas), "the router has noticed")
+    replicas.start(holder)
+    wait_until(lambda: healthy(replicas) == [True, True], "the router has noticed that it is back")
+    for _ in range(4):
+        client.completions.create(**ASK, max_tokens=3)
+    assert answered(replicas)[holder] > 0
+
+
+def test_a_server_that_is_drained_finishes_what_it_has(replicas, client):
+    streams = [
+        client.completions.create(**ASK, max_tokens=200, stream=True, extra_body={"ignore_eos": True})
+        for _ in replicas.servers
+    ]
+    replicas.drain(1)
+    reasons = [[piece.choices[0].finish_reason for piece in stream][-1] for stream in streams]
+    assert reasons == ["length", "length"]
+    assert client.completions.create(**ASK, max_tokens=3).choices[0].text
+    replicas.start(1)
+    assert len(healthy(replicas)) == 2
+
+
+def test_what_does_not_start_says_why(roomy_engine):
+    began = time.monotonic()
+    with pytest.raises(CourseError, match=r"(?s)server0 ended while starting.*no_such_setting"):
+        Replicas(roomy_engine, number=1, no_such_setting=1).__enter__()
+    assert time.monotonic() - began < 100
+
+
+@pytest.mark.parametrize("how", ["killed", "ended"])
+def test_nothing_is_left_however_the_program_ends(roomy_engine, how):
+    program = start_python(SCRIPT, roomy_engine, stdin=subprocess.PIPE)
+    folder = program.stdout.readline().strip()
+    assert folder, program.communicate()
+    started = psutil.Process(program.pid).children(recursive=True)
+    assert any("tritonserver" in one.cmdline()[0] for one in started) and len(started) >= 6
+    if how == "killed":
+        program.kill()
+    with contextlib.suppress(BrokenPipeError):
+        program.communicate("\n", timeout=60)
+    _, alive = psutil.wait_procs(started, timeout=60)
+    assert not alive, [one.cmdline() for one in alive]
