@@ -105,12 +105,9 @@ def bias(log: pd.DataFrame, iteration_ms, answer_ms, prompt_token_ms):
     """So many times as long as the prices say."""
     # BEGIN SOLUTION
     # LAB: return None
-    priced_ms = (
-        iteration_ms
-        + log["generation_tokens"] * answer_ms
-        + log["context_tokens"] * prompt_token_ms
-    )
-    return log["ms"].sum() / priced_ms.sum()
+    answers, tokens = log[["generation_tokens", "context_tokens"]].sum()
+    answers_ms, prompts_ms = answers * answer_ms, tokens * prompt_token_ms
+    return log["ms"].sum() / (len(log) * iteration_ms + answers_ms + prompts_ms)
     # END SOLUTION
 
 
