@@ -25,6 +25,7 @@ from inflight.lessons import (
     repository,
     serve,
     start_here,
+    structured_output,
 )
 from inflight.lessons.batchers.batch_run import Outcome
 from inflight.lessons.capstone.service import LECTURE, ROUND, Contract
@@ -568,3 +569,21 @@ def test_service_and_cost():
     assert points(one(fig, "default")) == [(0.6, 97), (0.9, 40)]
     words = capstone.front_in_words(points_of, contract)
     assert words.startswith("Nobody beats 1 of 3 points, ") and "tuned at 2.00 requests a second, €0.30" in words
+
+
+# Lesson 10 ------------------------------------------------------------------------------------------------------------
+
+
+def test_guided_steps():
+    steps = pd.DataFrame(
+        {"text": ["{", " cat"], "allowed": [1, 500], "thrown_away": [0.75, 0.1]},
+    )
+    fig = structured_output.guided_steps(steps, 1000)
+    choice, forced = one(fig, "there is a choice"), one(fig, "a single token is allowed")
+    assert points(forced) == [(1, 0.1)] and points(choice) == [(2, 50)] and choice.marker.color == DECODE
+    [bars] = [trace for trace in fig.data if trace.type == "bar"]
+    assert points(bars) == [(1, 75), (2, 10)] and bars.marker.color == WASTE
+    assert list(fig.layout.xaxis2.ticktext) == ["{", "·cat"] and fig.layout.yaxis.type == "log"
+    assert titles(fig, "yaxis") + titles(fig, "yaxis2") == ["vocabulary (%), log", "probability (%)"]
+    said = structured_output.guided_steps_summary(steps, 1000)
+    assert "Of 2 steps, 1 allow a single token; the widest allows 50 %" in said and "most at '{': 75 %" in said
