@@ -9,7 +9,6 @@ import inspect
 import math
 import re
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
@@ -30,7 +29,7 @@ from inflight.lessons import (
     structured_output,
 )
 from inflight.lessons.batchers.batch_run import Outcome
-from inflight.lessons.capstone.service import BRIEF, Deployment, Served
+from inflight.lessons.capstone.service import LECTURE, ROUND, Contract
 from inflight.notebook.palette import DECODE, EMPTY, INK, PREFILL, REQUEST, SHADES, WASTE
 from inflight.paths import PACKAGE
 from inflight.triton.telemetry import Statistics
@@ -556,26 +555,21 @@ def test_race():
 # Lesson 09 ------------------------------------------------------------------------------------------------------------
 
 
-def test_requests_in_time():
-    def served(*rows):
-        return Served(Deployment(), pd.DataFrame(rows, columns=["ttft_ms", "itl_ms", "error"]), BRIEF)
-
-    limits = BRIEF.objective
-    runs = {
-        "default": served((limits.ttft_ms + 100, 40.0, ""), (900.0, 30.0, "")),
-        "shed": served((300.0, limits.itl_ms + 5, ""), (np.nan, np.nan, "The queue is full.")),
-    }
-    fig = capstone.requests_in_time(runs, BRIEF)
-    default, shed = "default: 1 of 2 in time", "shed: 0 of 2 in time, 1 without an answer"
-    assert points(one(fig, default)) == [(limits.ttft_ms + 100, 40), (900, 30)]
-    assert points(one(fig, shed)) == [(300, limits.itl_ms + 5)]
-    assert [one(fig, name).marker.color for name in (default, shed)] == [VERMILION, DECODE]
-    corner = one(fig, "in time")
-    assert corner.fill == "toself" and (max(corner.x), max(corner.y)) == (limits.ttft_ms, limits.itl_ms)
-    assert min(corner.y) == 0 and min(corner.x) < 300
-    assert fig.layout.xaxis.type == "log" and titles(fig, "xaxis", "yaxis") == ["TTFT (ms)", "ITL (ms)"]
-    assert "1 first tokens late, 0 ITLs too high" in capstone.in_words({"default": runs["default"]})
-    assert len(capstone.requests_in_time({}, BRIEF).data) == 1
+def test_service_and_cost():
+    contract = Contract(LECTURE, ROUND, rate=2.0, ttft_ms=500, tpot_ms=40)
+    rows = [("default", 1.0, 0.97, 0.6, False), ("default", 2.0, 0.4, 0.9, False), ("tuned", 2.0, 0.96, 0.3, True)]
+    points_of = pd.DataFrame(rows, columns=["setting", "rate", "share", "cost", "on_front"])
+    fig = capstone.service_against_load(points_of, contract)
+    assert points(one(fig, "default")) == [(1.0, 97), (2.0, 40)] and points(one(fig, "tuned")) == [(2.0, 96)]
+    [corner] = fig.layout.shapes
+    assert (corner.x0, corner.y0) == (2.0, 95)
+    assert titles(fig, "xaxis", "yaxis") == ["load (requests/s)", "in time (% of requests)"]
+    assert {note.text.strip() for note in fig.layout.annotations} == {"default", "tuned", "the contract"}
+    fig = capstone.cost_against_service(points_of, contract)
+    assert points(one(fig, "nobody beats these")) == [(0.3, 96)]
+    assert points(one(fig, "default")) == [(0.6, 97), (0.9, 40)]
+    words = capstone.front_in_words(points_of, contract)
+    assert words.startswith("Nobody beats 1 of 3 points, ") and "tuned at 2.00 requests a second, €0.30" in words
 
 
 # Lesson 10 ------------------------------------------------------------------------------------------------------------
