@@ -24,6 +24,7 @@ from inflight.lessons import (
     kv_cache,
     repository,
     serve,
+    speculation,
     start_here,
     structured_output,
 )
@@ -587,3 +588,47 @@ def test_guided_steps():
     assert titles(fig, "yaxis") + titles(fig, "yaxis2") == ["vocabulary (%), log", "probability (%)"]
     said = structured_output.guided_steps_summary(steps, 1000)
     assert "Of 2 steps, 1 allow a single token; the widest allows 50 %" in said and "most at '{': 75 %" in said
+
+
+# Lesson 11 ------------------------------------------------------------------------------------------------------------
+
+
+def test_steps():
+    answers = {"rewrite": [(0, 2), (3, 1)], "chat": [(0, 0), (0, 4), (1, 0)]}
+    fig = speculation.steps(answers)
+    for axis, accepted, thrown in (("y", (0, 3), (-2, -1)), ("y2", (0, 0, 1), (0, -4, 0))):
+        own = one(fig, "the token that comes in any case", axis)
+        assert set(own.y) == {1} and own.x == tuple(range(1, 1 + len(accepted))) and own.marker.color == DECODE
+        assert one(fig, "accepted drafts", axis).y == accepted and one(fig, "drafts thrown away", axis).y == thrown
+    assert one(fig, "accepted drafts").marker.color == GREEN and one(fig, "drafts thrown away").marker.color == WASTE
+    assert fig.layout.barmode == "relative" and titles(fig, "xaxis2", "yaxis", "yaxis2") == ["iteration"] + 2 * [
+        "tokens"
+    ]
+    assert panel(fig, "yaxis") == "rewrite 5 tokens in 2 iterations, 3 drafts accepted, 3 thrown away"
+    assert len(legend(fig)) == 3
+    assert "chat: 4 tokens in 3 iterations" in speculation.steps_summary(answers)
+
+
+PRICES = pd.DataFrame({1: [10.0, 20.0], 2: [11.0, 30.0], 3: [12.0, 40.0]}, index=[1, 8])
+BROUGHT = pd.DataFrame({"workload": 2 * ["edit"], "drafts": [0, 2], "drafted": [0.0, 2.0], "brought": [1.0, 1.8]})
+
+
+def test_gains():
+    rows = pd.DataFrame(
+        {"users": [1, 1, 8, 8], "workload": 4 * ["edit"], "drafts": [0, 2] * 2, "times": [1, 1.5, 1, 0.9]}
+    )
+    fig = speculation.gains(rows)
+    assert points(one(fig, "edit")) == [(0, 1), (2, 1.5)] and points(one(fig, "edit", "y2")) == [(0, 1), (2, 0.9)]
+    assert (panel(fig, "yaxis"), panel(fig, "yaxis2")) == ("1 user", "8 users")
+    assert titles(fig, "xaxis2", "yaxis") == ["tokens proposed at most", "times as fast"] and legend(fig) == ["edit"]
+    assert all(shape.y1 == 1 for shape in fig.layout.shapes) and len(fig.layout.shapes) == 2
+    assert "8 users, edit: 1.00 times as fast with the best length, 0, and 0.90 with 2" in speculation.gains_summary(
+        rows
+    )
+
+
+def test_turning_point():
+    picture = speculation.turning_point(PRICES, BROUGHT)
+    assert points(one(picture.figure, "edit")) == [(0, 1), (2, pytest.approx(1.5))]
+    picture.controls["users"].value = 8
+    assert points(one(picture.figure, "edit")) == [(0, 1), (2, pytest.approx(0.9))]
