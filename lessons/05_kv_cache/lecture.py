@@ -170,6 +170,8 @@ def play(requests, fits, blocks):
             twice += last.prompt + last.answered - 1  # all but its newest token
         while waiting and len(running) < slots and fits([*running, waiting[0]], blocks):
             running.append(waiting.pop(0))
+        if not running:
+            raise ValueError("Requests wait, none runs, and none fits.")
         for request in running:
             request.answered += 1
         running = [request for request in running if request.answered < request.ends_at]
@@ -534,9 +536,10 @@ charts.show(figure, summary)
 print(summary)
 
 # %% [markdown]
-# One reader stands for all: they get their tokens in the same iterations. The raised points are iterations that compute
-# the prompt or a part of it. No work is saved, but the readers get a token after each part. What that does to the sender's
-# first token, one run of each cannot tell. On a GPU, parts that are too small leave it idle.
+# One reader stands for all: they get their tokens in the same iterations. Raised points from token 16 on are iterations that
+# compute the prompt or a part of it; those at the very beginning compute the readers' own prompts. No work is saved, but
+# the readers get a token after each part. What that does to the sender's first token, one run of each cannot tell. On a
+# GPU, parts that are too small leave it idle.
 #
 # ## One system prompt, many users
 #

@@ -243,7 +243,7 @@ assert 6 < sizes.mean() <= 8
 #     send(arrival)
 # ```
 #
-# The server is the same for both, and so is the mean rate: 40 requests come to the open loop at the rate that the closed
+# The server is the same for both, and so is the mean rate: 32 requests come to the open loop at the rate that the closed
 # loop reached without a delay.
 
 
@@ -265,7 +265,7 @@ def at_random(number, per_s, seed):
 
 
 # %% tags=["nbval-ignore-output"]
-at_once, callers, delays, rows = batch_run.at([0.0] * 40), 4, (0, 20, 100), []
+at_once, callers, delays, rows = batch_run.at([0.0] * 32), 4, (0, 20, 100), []
 for number in progress.over(range(3), "Round"):
     for delay_ms in delays:
         delay = f"max_queue_delay_microseconds: {1000 * delay_ms}"
@@ -392,13 +392,13 @@ print(quantiles.set_index("label")["value"].div(1000).round(1).to_dict(), "ms")
 #
 # ## One slow request
 #
-# 120 requests come at 30 a second, and one of them takes a second. All that come behind it wait, however little they need:
+# 100 requests come at 30 a second, and one of them takes a second. All that come behind it wait, however little they need:
 # [**head-of-line blocking**](00_start_here.ipynb#Head-of-line-blocking). The same schedule goes to the server twice: in an open loop, and from a load tester with four
 # callers. Where all four wait for an answer, the next request is sent late.
 
 # %% tags=["nbval-ignore-output"]
-schedule = at_random(120, 30, seed=3)
-schedule[40] = replace(schedule[40], work=240)
+schedule = at_random(100, 30, seed=3)
+schedule[30] = replace(schedule[30], work=240)
 views = {}
 for number in progress.over((None, 4), "Callers"):
     sent = trial("dynamic_batching { }", schedule, callers=number).requests
@@ -429,8 +429,8 @@ opened, since_sent, since_due = late
 assert since_sent < opened and since_sent < since_due
 
 # %% [markdown]
-# The tester's own figure is the lowest. During that second only four of its requests were under way; the others were not
-# sent, and so nobody saw them wait. That is [**coordinated omission**](00_start_here.ipynb#Coordinated-omission): the tester slows down with the server, and leaves out
+# The tester's own figure is the lowest. During that second only four of its requests were under way; those that were due were
+# not sent, and so nobody saw them wait. That is [**coordinated omission**](00_start_here.ipynb#Coordinated-omission): the tester slows down with the server, and leaves out
 # what would have looked bad. Counted from the moment at which each request was due, as
 # [wrk2](https://github.com/giltene/wrk2) counts, they are there again. (There are even more than in the open loop, as four
 # callers make small batches, and take longer to catch up.)
@@ -567,7 +567,7 @@ def embed(texts):
 
 # %% tags=["nbval-ignore-output"]
 text = ["how tall is the eiffel tower"]
-ways = {"none": (text, 32), "bound": (text * 8, 16), "dynamic": (text, 96)}
+ways = {"none": (text, 24), "bound": (text * 8, 16), "dynamic": (text, 64)}
 texts_per_s = {way: [] for way in ways}
 for _ in progress.over(range(3), "Round"):
     for way, (texts, number) in ways.items():
