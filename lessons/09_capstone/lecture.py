@@ -234,7 +234,7 @@ def play(requests, build, config, prices, allotted_s=math.inf):
 def give_tokens(chunks, sequences, tokens_s, now_s):
     """One to each whose prompt is computed; who has the last of an answer leaves."""
     for sequence, chunk in chunks.items():
-        sequences.computed(sequence, chunk)
+        sequences.computed(sequence, len(chunk.token_ids))
         if not sequence.num_pending:
             tokens_s[sequence.id].append(now_s)
             if sequence.add(0) == "length":
