@@ -140,7 +140,6 @@ def ask_all(turns, **options):
         return list(users.map(lambda one: ask(one, turns, **options), messages))
 
 
-# %%
 def read(choice):
     """The ticket in an answer, or None where a program cannot read it."""
     try:
@@ -305,10 +304,6 @@ assert guided.message.content in actions and guided.finish_reason == "stop"
 # [llguidance](https://github.com/guidance-ai/llguidance), in the same class:
 
 # %%
-kept = shutil.copy(engine_dir / "tokenizer.json", workdir.name)
-print(f"The library reads the engine's {Path(kept).name}.")
-
-# %%
 # %%writefile {workdir.name}/library.py
 import functools
 from pathlib import Path
@@ -381,6 +376,7 @@ def steps_of(message, turns):
     return answer.message.content, steps
 
 
+shutil.copy(engine_dir / "tokenizer.json", workdir.name)  # the library reads it, too
 server.load("tensorrt_llm", logits_processor_path=f"{workdir.name}/noted.py")
 steps_of(messages[0], [system])  # an engine's first is its slowest
 text, steps = steps_of(messages[6], [system])
