@@ -110,12 +110,12 @@ class Executor:
         num_blocks = self.config.num_blocks(self.build_config, int(by_memory))
         self.blocks = BlockManager(num_blocks, self.build_config.tokens_per_block)
         self.model.allocate_kv_cache(self.blocks.num_blocks)
-        self._drafting: Drafting | None = None
+        self.drafting: Drafting | None = None
         if options := self.config.speculative_config:
             assert isinstance(options, SpeculativeConfig)
             prices = prices or Prices.measured(model, options.max_draft_len)
             vocab_size = model.info.pretrained_config["vocab_size"]
-            self._drafting = Drafting(options, prices, vocab_size, self.config.drafter_path, traceback_to)
+            self.drafting = Drafting(options, prices, vocab_size, self.config.drafter_path, traceback_to)
         self.scheduler = scheduler or built_in(self.config)
         self._answers_together = getattr(self.scheduler, "answers_together", False)
         self.iteration_stats: deque[IterationStats] = deque(maxlen=1000)
@@ -190,8 +190,8 @@ class Executor:
         self._take_in()
         plan = self._plan()
         chunks = self._sequences.carry_out(plan)
-        if self._drafting:
-            self._drafting.add(chunks, self._sequences)
+        if self.drafting:
+            self.drafting.add(chunks, self._sequences)
         logits: Iterable = self.model.forward(list(chunks.values())) if chunks else ()
         num_finished = self._give_tokens(chunks, logits)
         if chunks:
@@ -269,8 +269,8 @@ class Executor:
                 reason = self._take_tokens(sequence, [next(rows), *islice(rows, len(drafts))], drafts)
             except Exception as error:
                 sequence.error, reason = self._what_happened(error), "error"
-            if drafts and self._drafting:
-                self._drafting.checked(sequence, chunk)
+            if drafts and self.drafting:
+                self.drafting.checked(sequence, chunk)
                 self._sequences.give_back_blocks(sequence)
             if reason:
                 num_finished += 1
@@ -382,7 +382,7 @@ class Executor:
             be followed is told in the only response.
         """
         request = self._checked(request)
-        drafter = self._drafting.drafter() if self._drafting else None  # here, and not in the engine's thread
+        drafter = self.drafting.drafter() if self.drafting else None  # here, and not in the engine's thread
         with self._work:
             if self._closing:
                 raise CourseError("The engine is shut down and takes no more requests.")

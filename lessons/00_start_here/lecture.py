@@ -152,7 +152,7 @@ print(
 story = "Tell a story about France."
 told = [
     request_path.measure(server, client, log_path, story, max_tokens=64)
-    for _ in range(5)
+    for _ in progress.over(range(5), "Story")
 ]
 rows = []
 for length, requests in (("short", asked), ("long", told)):

@@ -243,7 +243,7 @@ assert 6 < sizes.mean() <= 8
 #     send(arrival)
 # ```
 #
-# The server is the same for both, and so is the mean rate: 40 requests come to the open loop at the rate that the closed
+# The server is the same for both, and so is the mean rate: 32 requests come to the open loop at the rate that the closed
 # loop reached without a delay.
 
 
@@ -265,7 +265,7 @@ def at_random(number, per_s, seed):
 
 
 # %% tags=["nbval-ignore-output"]
-at_once, callers, delays, rows = batch_run.at([0.0] * 40), 4, (0, 20, 100), []
+at_once, callers, delays, rows = batch_run.at([0.0] * 32), 4, (0, 20, 100), []
 for number in progress.over(range(3), "Round"):
     for delay_ms in delays:
         delay = f"max_queue_delay_microseconds: {1000 * delay_ms}"
@@ -392,13 +392,13 @@ print(quantiles.set_index("label")["value"].div(1000).round(1).to_dict(), "ms")
 #
 # ## One slow request
 #
-# 120 requests come at 30 a second, and one of them takes a second. All that come behind it wait, however little they need:
+# 100 requests come at 30 a second, and one of them takes a second. All that come behind it wait, however little they need:
 # [**head-of-line blocking**](00_start_here.ipynb#Head-of-line-blocking). The same schedule goes to the server twice: in an open loop, and from a load tester with four
 # callers. Where all four wait for an answer, the next request is sent late.
 
 # %% tags=["nbval-ignore-output"]
-schedule = at_random(120, 30, seed=3)
-schedule[40] = replace(schedule[40], work=240)
+schedule = at_random(100, 30, seed=3)
+schedule[30] = replace(schedule[30], work=240)
 views = {}
 for number in progress.over((None, 4), "Callers"):
     sent = trial("dynamic_batching { }", schedule, callers=number).requests
@@ -429,8 +429,8 @@ opened, since_sent, since_due = late
 assert since_sent < opened and since_sent < since_due
 
 # %% [markdown]
-# The tester's own figure is the lowest. During that second only four of its requests were under way; the others were not
-# sent, and so nobody saw them wait. That is [**coordinated omission**](00_start_here.ipynb#Coordinated-omission): the tester slows down with the server, and leaves out
+# The tester's own figure is the lowest. During that second only four of its requests were under way; those that were due were
+# not sent, and so nobody saw them wait. That is [**coordinated omission**](00_start_here.ipynb#Coordinated-omission): the tester slows down with the server, and leaves out
 # what would have looked bad. Counted from the moment at which each request was due, as
 # [wrk2](https://github.com/giltene/wrk2) counts, they are there again. (There are even more than in the open loop, as four
 # callers make small batches, and take longer to catch up.)
@@ -441,9 +441,9 @@ assert since_sent < opened and since_sent < since_due
 # ## The model that sleeps
 #
 # Now an overload: two hundred requests a second, where full batches answer 111. Without a limit the queue grows until every
-# answer comes too late. Refusing requests that could not be served in time is [**admission control**](00_start_here.ipynb#Admission-control). How many may wait, if
-# answers shall come within 300 ms? A full batch takes 72 ms. Whoever enters last waits for the batch that runs, for all
-# full batches in front, and for their own:
+# answer comes too late. Refusing requests that could not be served in time is
+# [**admission control**](00_start_here.ipynb#Admission-control). How many may wait, if answers shall come within 300 ms? A
+# full batch takes 72 ms. Whoever enters last waits for the batch that runs, for all full batches in front, and for their own:
 
 # %%
 budget_ms, full_ms = 300, 1000 * (fixed_s + 8 * item_s)
@@ -457,7 +457,7 @@ may_wait = 8 * int(budget_ms / full_ms - 1)
 
 # %% tags=["nbval-ignore-output"]
 flood = batch_run.at([number / 200 for number in range(400)])
-bells = batch_run.at([0.040 * number for number in range(50)], work=0, priority=1)
+bells = batch_run.at([0.040 * number for number in range(65)], work=0, priority=1)
 levels = "priority_levels: 2 default_priority_level: 2"
 second = "priority_queue_policy { key: 2 value { max_queue_size: 16 } }"
 ways = {
@@ -495,9 +495,9 @@ assert answered[0] < answered[2] == 400
 # Two places in Triton's source explain the gaps. Usually the batcher prepares the next batch while the model computes. With
 # a queue policy or priority levels it does not
 # ([`support_prefetching_`](https://github.com/triton-inference-server/core/blob/05295b706ae45796a7c9e3b2a58c19afd23f0054/src/scheduler_utils.cc)).
-# It then waits until the model is free, and looks whether it is when a request *enters* the queue, or else after
-# [`default_wait_microseconds`](https://github.com/triton-inference-server/core/blob/2ce626df6a71bcff670aeba20497cc6e216bfe0e/src/dynamic_batch_scheduler.cc),
-# half a second. Nothing enters a full queue: a refused request wakes nobody. The bell does enter. Without a policy batches
+# It then waits until the model is free
+# ([`WaitForPayloadSlotAvailable`](https://github.com/triton-inference-server/core/blob/main/src/dynamic_batch_scheduler.cc)),
+# and looks whether it is when a request *enters* the queue, or else after `default_wait_microseconds`, half a second. Nothing enters a full queue: a refused request wakes nobody. The bell does enter. Without a policy batches
 # are prepared ahead; but the queue grows, and with it the time to the slowest answer.
 #
 # So put admission control in front of Triton, in the gateway. And do not look for the gaps on a dashboard: Triton counts
@@ -567,7 +567,7 @@ def embed(texts):
 
 # %% tags=["nbval-ignore-output"]
 text = ["how tall is the eiffel tower"]
-ways = {"none": (text, 32), "bound": (text * 8, 16), "dynamic": (text, 96)}
+ways = {"none": (text, 24), "bound": (text * 8, 16), "dynamic": (text, 64)}
 texts_per_s = {way: [] for way in ways}
 for _ in progress.over(range(3), "Round"):
     for way, (texts, number) in ways.items():

@@ -127,7 +127,7 @@ def test_both_runners_answer_the_same_with_and_without(load_real):  # noqa: F811
     prompts = [[(7 * number + index % (2 + number % 5)) % SMALL_VOCAB for index in range(40)] for number in range(24)]
     requests = [Request(prompt, 24) for prompt in prompts]
     with load_real() as plain, load_real(ExecutorConfig(speculative_config=DRAFTS)) as drafting:
-        drafting._drafting._prices = FREE
+        drafting.drafting._prices = FREE
         expected, answers = plain.generate_all(requests), drafting.generate_all(requests)
         assert accepted(drafting) > 10
     assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in expected]

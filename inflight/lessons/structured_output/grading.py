@@ -37,25 +37,25 @@ def _tokens():
 )
 def _mask(path: str, choose: random.Random) -> Finding:
     made = load(path, "LogitsProcessor").LogitsProcessor
-    for space in ("", " ", "", " "):
+    for space in ("", " ", ""):
         words = [space + word for word in choose.sample(WORDS, 3)]
         choices = [*words, words[0] + choose.choice(["er", "ish"])]  # of which one begins another
-        processor = made(json.dumps(choices), _tokens()[0])
-        for choice in choices:
-            for length in (0, choose.randrange(1, len(choice)), len(choice)):
-                if problem := _of_mask(processor, choices, choice[:length], choose):
-                    return problem
+        processor, texts = made(json.dumps(choices), _tokens()[0]), _tokens()[1]
+        near = {t: text for t, text in enumerate(texts) if text and any(text in choice for choice in choices)}
+        for so_far in ("", *(choice[: choose.randrange(1, len(choice))] for choice in choices), *choices):
+            if problem := _of_mask(processor, choices, near, so_far, choose):
+                return problem
     return None
 
 
-def _of_mask(processor, choices: list[str], so_far: str, choose: random.Random) -> str | None:
-    """What is wrong with a mask after the text `so_far`, which is cut into tokens at random."""
+def _of_mask(processor, choices: list[str], near: dict[int, str], so_far: str, choose: random.Random) -> str | None:
+    """What is wrong with a mask after `so_far`, cut into tokens at random; `near`: those that stand in choices."""
     tokenizer, texts = _tokens()
     begun, left = [], so_far
     while left:
-        begun.append(choose.choice([token for token, text in enumerate(texts) if text and left.startswith(text)]))
+        begun.append(choose.choice([token for token, text in near.items() if left.startswith(text)]))
         left = left[len(texts[begun[-1]]) :]
-    right = {t for t, text in enumerate(texts) if text and any(each.startswith(so_far + text) for each in choices)}
+    right = {t for t, text in near.items() if any(choice.startswith(so_far + text) for choice in choices)}
     right |= {tokenizer.end_id} if so_far in choices else set()
     logits = np.random.default_rng(choose.randrange(99)).normal(size=len(texts))
     masked = processor(list(begun), logits.copy())
