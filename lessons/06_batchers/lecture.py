@@ -457,7 +457,7 @@ may_wait = 8 * int(budget_ms / full_ms - 1)
 
 # %% tags=["nbval-ignore-output"]
 flood = batch_run.at([number / 200 for number in range(400)])
-bells = batch_run.at([0.040 * number for number in range(50)], work=0, priority=1)
+bells = batch_run.at([0.040 * number for number in range(65)], work=0, priority=1)
 levels = "priority_levels: 2 default_priority_level: 2"
 second = "priority_queue_policy { key: 2 value { max_queue_size: 16 } }"
 ways = {
