@@ -29,6 +29,12 @@ def _tokens():
     return tokenizer, [tokenizer.decode([token]) for token in range(tokenizer.vocab_size)]
 
 
+@functools.cache
+def _closing() -> np.ndarray:
+    """Whether a token begins as what closes a string, a list or an object: else random answers would hardly end."""
+    return np.array([text[:1] in tuple('"}],') for text in _tokens()[1]])
+
+
 @grades(
     "10.1",
     "A mask knows nothing of the model: it only sees to it that what comes can still become one of the texts.",
@@ -121,9 +127,10 @@ def answer_at_random(matcher, choose: random.Random) -> str | None:
     for _ in range(LONGEST_ANSWER):
         logits = np.zeros(len(texts))
         matcher.mask(answer, logits)
-        allowed = np.flatnonzero(logits == 0).tolist()
-        closing = [token for token in allowed if len(allowed) < 5 or texts[token][:1] in '"}],']
-        token = choose.choice(closing if closing and choose.random() < 0.6 else allowed)
+        allowed = np.flatnonzero(logits == 0)
+        closing = allowed[_closing()[allowed]] if len(allowed) > 4 else allowed
+        some = closing if len(closing) and choose.random() < 0.6 else allowed
+        token = int(some[choose.randrange(len(some))])
         is_complete = matcher.take(token)
         if token == tokenizer.end_id or is_complete:
             return tokenizer.decode(answer if token == tokenizer.end_id else [*answer, token])
