@@ -1,7 +1,7 @@
 # %% [markdown]
 # # {heading}
 #
-# Five exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write a policy that holds when a
+# Four exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write a policy that holds when a
 # desk is hot, a server slow, or dead; it runs in front of two real servers. Then you make one P95 of several histograms,
 # and find the threshold of an alert.
 #
@@ -117,7 +117,7 @@ def served(policy, name):
         Request(desk, f"{name} {desk} {instructions}", f"Visitor {n}?")
         for n, desk in enumerate(order)
     ]
-    before = lesson.load.sizes(service)
+    before = lesson.load.so_far(service)
     rows = lesson.load.traced(lesson.load.send(sent, address, 4), service, before)
     busier = rows["server"].value_counts().max()
     return {"prompt tokens computed": int(rows["computed"].sum()), "busier": busier}
@@ -138,14 +138,13 @@ except CourseError as error:
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# The lecture's <code>ByPrefix</code> and <code>LeastOutstanding</code>, and its words about <code>cache_aware</code>:
+# The lecture's <code>by_prefix</code> and <code>least_outstanding</code>, and its words about <code>cache_aware</code>:
 # <em>unless that server is too far ahead</em>. <code>inflight/lessons/replicas/trial.py</code> is what the check plays.
 # </details>
 #
 # <details><summary>How to begin</summary>
 #
-# First only the healthy ones: <code>alive = [one for one in servers if one.is_healthy]</code>. Then a home for each prefix,
-# by name. Then the exception: when is home so far behind that the emptiest should become a second home?
+# First keep only the healthy ones of <code>servers</code>. Then a home for each prefix, by name. Then the exception: when is home so far behind that the emptiest should become a second home?
 # </details>
 #
 # <details><summary>The error you see</summary>
@@ -248,7 +247,7 @@ for hours, share in ((1, 0.02), (6, 0.05), (72, 0.1)):
 # </details>
 
 # %% [markdown]
-# ## Exercise 12.4: a home without a table
+# ## Exercise 12.4: what a third server moves
 #
 # *Further · importance 3/5 · difficulty 4/5 · 15 minutes*
 #
@@ -292,50 +291,6 @@ check("12.4", home)
 #
 # <em>Moved between the two old servers</em>: the number of servers is in your hash. <em>Smallest share</em>: one point on
 # the ring for each server splits it unevenly; the router of the lecture gives each 160.
-# </details>
-
-# %% [markdown]
-# ## Exercise 12.5: what a third server moves
-#
-# *Further · importance 3/5 · difficulty 2/5 · 8 minutes*
-#
-# A server was added. You know each desk's system prompt in tokens, its home before and after, and how many visitors it has
-# in the next hour. How many tokens are computed that would have been found, had nothing moved? Kept are full blocks of 32
-# tokens; the caches are large, and visitors of a desk come one after the other.
-
-
-# %%
-def recomputed(
-    tokens: dict[str, int],
-    before: dict[str, str],
-    after: dict[str, str],
-    visits: dict[str, int],
-) -> int | None:
-    """Tokens that the move costs in the hour."""
-    # BEGIN SOLUTION
-    # LAB: return None
-    moved = [desk for desk in tokens if before[desk] != after[desk] and visits[desk]]
-    return sum(tokens[desk] // 32 * 32 for desk in moved)
-    # END SOLUTION
-
-
-# %%
-check("12.5", recomputed)
-
-# %% [markdown]
-# <details><summary>Where to look</summary>
-#
-# The lecture's <code>on_paper</code>: what a server computes of a desk that it knows, and of one that it does not.
-# </details>
-#
-# <details><summary>How to begin</summary>
-#
-# Only desks that moved cost anything, each once: after the first visitor the new home has the blocks.
-# </details>
-#
-# <details><summary>The error you see</summary>
-#
-# The hint says which desks you counted too much. A prompt of 100 tokens has three full blocks.
 # </details>
 
 # %% [markdown]

@@ -31,8 +31,8 @@ import itertools
 import random
 import threading
 import time
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 
 import httpx
 import pandas as pd
@@ -136,8 +136,8 @@ guess
 # %% [markdown]
 # ## By hand: a policy in ten lines
 #
-# A router is a function: it gets a request and what it knows of the servers, and returns one of them. Three policies; the
-# middle one is yours. `under_way` counts the requests that we have sent to a server and that are not answered yet.
+# A router is a function: it gets a request and what it knows of the servers, and returns one of them. Three policies, each
+# with a line or two. `under_way` counts the requests that we have sent to a server and that are not answered yet.
 
 
 # %%
@@ -147,36 +147,28 @@ class Server:
     under_way: int = 0
 
 
-class RoundRobin:
-    turn = itertools.count()
-
-    def choose(self, request, servers):
-        return servers[next(self.turn) % len(servers)]
+turn, homes = itertools.count(), {}
 
 
-class LeastOutstanding:
-    def choose(self, request, servers):
-        # your line: the server with the fewest requests under way
-        chosen = min(servers, key=lambda server: server.under_way)
-        return chosen
+def round_robin(request, servers):
+    return servers[next(turn) % len(servers)]
+
+
+def least_outstanding(request, servers):
+    # your line: the server with the fewest requests under way
+    return min(servers, key=lambda server: server.under_way)
 
 
 # %% [markdown]
-# By prefix: a desk has a home. A new desk goes where the fewest desks live.
+# By prefix: a desk has a home, and keeps it. A new desk goes where the fewest desks live.
 
 
 # %%
-@dataclass
-class ByPrefix:
-    homes: dict = field(default_factory=dict)
-
-    def choose(self, request, servers):
-        if request.system not in self.homes:
-            live = [*self.homes.values()]
-            self.homes[request.system] = min(servers, key=live.count)
-        # your line: the home of the request's system prompt
-        chosen = self.homes[request.system]
-        return chosen
+def by_prefix(request, servers):
+    if request.system not in homes:
+        homes[request.system] = min(servers, key=[*homes.values()].count)
+    # your line: the home of the request's system prompt
+    return homes[request.system]
 
 
 # %% [markdown]
@@ -184,21 +176,26 @@ class ByPrefix:
 
 
 # %%
-def on_paper(requests, policy):
+def computed_of(is_known):
+    # your line: the tokens that are computed of a prompt, its desk known or not
+    return prompt - common if is_known else prompt
+
+
+# %%
+def on_paper(requests, choose):
     """Prompt tokens that two servers compute, if each request ends before the next."""
     servers, known, computed = [Server("a"), Server("b")], set(), 0
     for request in requests:
-        where = policy.choose(request, servers), request.system
-        # your line: the tokens of a prompt, or those without the desk's blocks
-        computed += prompt - common if where in known else prompt
+        where = choose(request, servers), request.system
+        computed += computed_of(where in known)
         known.add(where)
     return computed
 
 
 paper = {
-    policy.__name__: on_paper(requests, policy()) for policy in (RoundRobin, ByPrefix)
+    choose.__name__: on_paper(requests, choose) for choose in (round_robin, by_prefix)
 }
-ratio_on_paper = paper["ByPrefix"] / paper["RoundRobin"]
+ratio_on_paper = paper["by_prefix"] / paper["round_robin"]
 print(paper, f"ratio {ratio_on_paper:.2f}")
 
 # %% [markdown]
@@ -209,14 +206,14 @@ print(paper, f"ratio {ratio_on_paper:.2f}")
 
 
 # %%
-def client_side(policy):
+def client_side(choose):
     """What gives a request its address, and counts it as long as it is under way."""
     servers, lock = [Server(url) for url in service.servers], threading.Lock()
 
     @contextmanager
     def address(request):
         with lock:
-            server = policy.choose(request, servers)
+            server = choose(request, servers)
             server.under_way += 1
         yield f"{server.url}/v1"
         with lock:
@@ -228,10 +225,15 @@ def client_side(policy):
 # %%
 def measure(address, seed):
     """Send the visitors of a seed; a row a request, and the blocks that were reused."""
-    before = lesson.load.sizes(service)
+    before = lesson.load.so_far(service)
     rows = lesson.load.send(visitors(seed), address, users=4)
     rows = lesson.load.traced(rows, service, before)
-    return rows, lesson.load.blocks_reused(service, before)
+    pairs = zip(lesson.load.so_far(service), before)
+    return rows, sum(after[1] - earlier[1] for after, earlier in pairs)
+
+
+def router(request):
+    return nullcontext(service.url)
 
 
 def in_a_row(rows, reused):
@@ -244,23 +246,23 @@ columns = ["tokens computed", "blocks reused", "share of the busier"]
 columns += ["TTFT P50 (ms)", "TTFT P95 (ms)"]
 
 # %% tags=["nbval-ignore-output"]
-warm_up = measure(client_side(RoundRobin()), seed=9)
+warm_up = measure(client_side(round_robin), seed=9)
 by_hand = {}
-for policy in progress.over((RoundRobin, LeastOutstanding, ByPrefix), "By hand"):
-    by_hand[policy.__name__] = measure(client_side(policy()), seed=0)
+for choose in progress.over((round_robin, least_outstanding, by_prefix), "By hand"):
+    by_hand[choose.__name__] = measure(client_side(choose), seed=0)
 figures = [(name, *in_a_row(*found)) for name, found in by_hand.items()]
 charts.table(pd.DataFrame(figures, columns=["policy", *columns]), decimals=2)
 
 # %% tags=["nbval-ignore-output"]
 computed = {name: rows["computed"].sum() for name, (rows, _) in by_hand.items()}
-ratio = computed["ByPrefix"] / computed["RoundRobin"]
+ratio = computed["by_prefix"] / computed["round_robin"]
 print(guess.score(ratio, "the tokens of one run over those of the other"))
 print(f"On paper {ratio_on_paper:.2f}, measured {ratio:.2f}:", end=" ")
 print(f"{ratio_on_paper / ratio:.2f} times.")
 
 # %% tags=["remove-cell"]
 assert all(not rows["error"].any() for rows, _ in by_hand.values())
-assert computed["ByPrefix"] < 0.9 * computed["RoundRobin"]
+assert computed["by_prefix"] < 0.9 * computed["round_robin"]
 
 # %% [markdown]
 # Where paper and run differ, two visitors of one desk were under way at once: a block can be found only after it has been
@@ -279,7 +281,7 @@ routed = {policy: [] for policy in policies}
 for seed in progress.over(range(3), "Round"):
     for policy in policies:
         service.route(policy)
-        routed[policy].append(measure(lambda request: service.url, seed))
+        routed[policy].append(measure(router, seed))
 medians = [
     (policy, *pd.DataFrame([in_a_row(*found) for found in rounds]).median())
     for policy, rounds in routed.items()
@@ -306,13 +308,14 @@ for name, found in zip(policies[1:], others):
 # A bar is a request, from its sending to its last token, in the colour of its desk. The hatched part is the share of its
 # prompt that was found in the cache.
 
+
 # %% tags=["nbval-ignore-output"]
-middle = {
-    name: sorted((rows for rows, _ in routed[name]), key=lambda r: r["computed"].sum())[
-        1
-    ]
-    for name in ("round_robin", "cache_aware")
-}
+def middle_of(rounds):
+    """The rows of the round with the median number of computed tokens."""
+    return sorted((rows for rows, _ in rounds), key=lambda r: r["computed"].sum())[1]
+
+
+middle = {name: middle_of(routed[name]) for name in ("round_robin", "cache_aware")}
 summary = lesson.lanes_summary(middle)
 charts.show(lesson.lanes(middle, prompt), summary)
 print(summary)
@@ -353,9 +356,7 @@ def with_a_kill(requests, begun_first=8):
 # %% tags=["nbval-ignore-output"]
 service.route("round_robin")
 with lesson.watching.Watch(service) as watch, progress.wait("24 streams and a kill"):
-    calm = lesson.load.send(
-        visitors(seed=20)[:12], lambda request: service.url, users=4
-    )
+    calm = lesson.load.send(visitors(seed=20)[:12], router, users=4)
     rows, killed_s = with_a_kill(visitors(seed=21, max_tokens=40)[:24])
 samples = watch.samples
 begun_before = rows["first_s"] < killed_s
@@ -407,9 +408,9 @@ with progress.wait("The server starts again"):
     back_s = time.time()
     service.start(1)
     answers_s = time.time()
-    before, its = lesson.load.sizes(service), pd.DataFrame()
+    before, its = lesson.load.so_far(service), pd.DataFrame()
     while its.empty and time.time() < answers_s + 60:
-        again = lesson.load.send(visitors(30)[:2], lambda r: service.url, users=1)
+        again = lesson.load.send(visitors(30)[:2], router, users=1)
         again = lesson.load.traced(again, service, before)
         its = again[again["server"] == 1]
 print(f"It answered {answers_s - back_s:.1f} s after its start, and", end=" ")
@@ -550,7 +551,7 @@ print(f"Router: {said.iloc[-1]:.0f} attempts succeeded, {failed.iloc[-1]:.0f} fa
 service.start(1)
 ahead = 1  # then try 0, 2 and 64
 service.route("cache_aware", balance_abs_threshold=ahead)
-found = measure(lambda request: service.url, seed=0)
+found = measure(router, seed=0)
 frame = pd.DataFrame([in_a_row(*found)], columns=columns)
 charts.table(frame.assign(ahead=ahead), decimals=2)
 

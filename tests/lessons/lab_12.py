@@ -58,7 +58,7 @@ def within(reach):
     return policy(WITHIN.replace("REACH", str(reach)))
 
 
-# 12.2 to 12.5: functions ----------------------------------------------------------------------------------------------
+# 12.2 to 12.4: functions ----------------------------------------------------------------------------------------------
 
 
 def p95(page):
@@ -124,18 +124,10 @@ def third_takes(weight):
     return home
 
 
-def full(tokens):
-    return tokens // 32 * 32
-
-
-def moved(tokens, before, after, visits):
-    return [desk for desk in tokens if before[desk] != after[desk] and visits[desk]]
-
-
 ANSWERS = [
     *of_the_lab(
         "12_replicas",
-        {"12.1": "policy.py", "12.2": "one_p95", "12.3": "threshold", "12.4": "home", "12.5": "recomputed"},
+        {"12.1": "policy.py", "12.2": "one_p95", "12.3": "threshold", "12.4": "home"},
     ),
     Answer("12.1", "six ahead", within(6)),
     Answer("12.1", "one home, and away from it", policy(ONE_HOME)),
@@ -181,14 +173,4 @@ ANSWERS = [
     Answer("12.4", "moved, just outside", third_takes(1.9), "wrong", "about a third"),
     Answer("12.4", "share, just inside", mostly_first(0.33)),
     Answer("12.4", "share, just outside", mostly_first(0.34), "wrong", "many points"),
-
-    Answer("12.5", "in a loop", lambda *given: sum(full(given[0][desk]) for desk in moved(*given))),
-    Answer("12.5", "whole prompts", lambda *given: sum(given[0][desk] for desk in moved(*given)), "wrong",
-           "full blocks of 32"),
-    Answer("12.5", "each visitor", lambda *given: sum(full(given[0][desk]) * given[3][desk] for desk in moved(*given)),
-           "wrong", "Once a desk"),
-    Answer("12.5", "all that moved", lambda tokens, before, after, visits: sum(
-           full(tokens[desk]) for desk in tokens if before[desk] != after[desk]), "wrong", "nobody visits"),
-    Answer("12.5", "all desks", lambda tokens, before, after, visits: sum(
-           full(tokens[desk]) for desk in tokens if visits[desk]), "wrong", "desk that stays"),
 ]  # fmt: skip

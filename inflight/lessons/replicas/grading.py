@@ -135,7 +135,9 @@ def _per_cent(value: object) -> object:
     return value * 100 if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-@grades("12.4", "On a ring a new server takes its share from all, and nobody else moves.")
+@grades(
+    "12.4", "A new server takes its share, a third, and each desk that moves is computed once more; nobody else moves."
+)
 def _home(home: Callable, choose: random.Random) -> Finding:
     keys = [f"Desk {choose.randrange(10**9)}" for _ in range(KEYS)]
     two, three = ["http://a:9000", "http://b:9000"], ["http://a:9000", "http://b:9000", "http://c:9000"]
@@ -168,28 +170,3 @@ def _home(home: Callable, choose: random.Random) -> Finding:
             advice="Give each server many points on the ring, or compare a hash of key and server.",
         ),
     ]
-
-
-@grades("12.5", "A new server is paid for once: with every prompt whose home it becomes.")
-def _recomputed(recomputed: Callable, choose: random.Random) -> Finding:
-    def case() -> Case:
-        prompts = {f"Desk {n}": choose.randrange(100, 900) for n in range(choose.randrange(4, 9))}
-        before = {desk: choose.choice("ab") for desk in prompts}
-        after = {desk: choose.choice((before[desk], before[desk], "c")) for desk in prompts}
-        visits = {desk: choose.randrange(3) for desk in prompts}
-        changed = {desk for desk in prompts if before[desk] != after[desk]}
-        again = {desk for desk in changed if visits[desk]}
-
-        def tokens(desk: str) -> int:
-            return prompts[desk] // 32 * 32
-
-        hint = told(
-            "Add up the full blocks of the desks that moved and that somebody visits.",
-            (sum(prompts[desk] for desk in again), "Only full blocks of 32 tokens are kept, so only they are lost."),
-            (sum(map(tokens, changed)), "A desk that nobody visits costs nothing."),
-            (sum(tokens(desk) * visits[desk] for desk in again), "Once a desk: then its new home has the blocks."),
-            (sum(tokens(desk) for desk in prompts if visits[desk]), "A desk that stays finds its blocks."),
-        )
-        return Case((prompts, before, after, visits), sum(map(tokens, again)), hint)
-
-    return asked(recomputed, [case() for _ in range(8)])

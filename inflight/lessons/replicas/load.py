@@ -7,8 +7,9 @@ rows = traced(rows, replicas)                       # with the server that answe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,6 @@ from inflight import files
 from inflight.lessons.replicas.service import Replicas
 
 TIMEOUT_S = 300
-ROW = ["request", "prefix", "sent_s", "first_s", "last_s", "pieces", "id", "error"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,14 @@ def stream(url: str, request: Request, began: Callable[[], Any] = lambda: None) 
         `prefix`; `sent_s`, `first_s`, `last_s` (seconds since 1970; no first one is NaN); `pieces` of text; `id`, as
         the server calls it; `error`, the exception's name, blank where the stream came to its end.
     """
-    row = {"prefix": request.prefix, "sent_s": time.time(), "first_s": float("nan"), "pieces": 0, "id": "", "error": ""}
+    row: dict[str, Any] = {
+        "prefix": request.prefix,
+        "sent_s": time.time(),
+        "first_s": float("nan"),
+        "pieces": 0,
+        "id": "",
+        "error": "",
+    }
     messages: Any = [{"role": "system", "content": request.system}, {"role": "user", "content": request.question}]
     with openai.OpenAI(base_url=url, api_key="none", timeout=TIMEOUT_S) as client:
         try:
@@ -64,63 +71,51 @@ def stream(url: str, request: Request, began: Callable[[], Any] = lambda: None) 
     return row | {"last_s": time.time()}
 
 
-def send(requests: list[Request], address: Callable[[Request], Any], users: int) -> pd.DataFrame:
+def send(
+    requests: list[Request], address: Callable[[Request], AbstractContextManager[str]], users: int
+) -> pd.DataFrame:
     """Send requests as a closed loop of so many users: one row a request, as `stream` says.
 
-    Parameters
-    ----------
-    address : callable
-        Gives the base URL of a request; or a context manager that gives it, and whose end is the request's.
+    `address` gives the base URL of a request, in a context that ends with it.
     """
 
     def one(request: Request) -> dict:
-        where = address(request)
-        if isinstance(where, str):
-            return stream(where, request)
-        with where as url:
+        with address(request) as url:
             return stream(url, request)
 
     with ThreadPoolExecutor(users) as pool:
         return table(pool.map(one, requests))
 
 
-def table(rows: Any) -> pd.DataFrame:
+def table(rows: Iterable[dict]) -> pd.DataFrame:
     """Rows of `stream` as a table, numbered in their order."""
-    return pd.DataFrame(list(rows)).rename_axis("request").reset_index()[ROW]
+    return pd.DataFrame(list(rows)).rename_axis("request").reset_index()
 
 
-def sizes(replicas: Replicas) -> list[int]:
-    """How long each server's iteration log is, for `traced`."""
-    return [files.size(replicas.log(number)) for number in range(len(replicas.servers))]
+def so_far(replicas: Replicas) -> list[tuple[int, int]]:
+    """Of each server, how long its iteration log is, and how many blocks it has found again."""
+    found = []
+    for number in range(len(replicas.servers)):
+        size = files.size(replicas.log(number))
+        log = replicas.iterations(number) if size else pd.DataFrame()
+        found.append((size, 0 if log.empty else int(log["kv_blocks_reused"].iloc[-1])))
+    return found
 
 
-def traced(rows: pd.DataFrame, replicas: Replicas, since: list[int]) -> pd.DataFrame:
-    """Rows of `send` with what the servers' iteration logs say: who answered, and how many prompt tokens it computed.
-
-    Parameters
-    ----------
-    since : list of int
-        `sizes` before the load.
+def traced(rows: pd.DataFrame, replicas: Replicas, before: list[tuple[int, int]]) -> pd.DataFrame:
+    """Rows of `send` with what the servers' iteration logs say since `so_far` gave `before`.
 
     Returns
     -------
     DataFrame
-        In addition `server` (its number), `computed` (context tokens) and `ttft_s`.
+        In addition `server` (the number of who answered), `computed` (prompt tokens that it computed) and `ttft_s`.
     """
-    found = []
-    for number, start in enumerate(since):
-        log = replicas.iterations(number, start)
-        for row in log.itertuples():
-            found += [(name, number, share[1]) for name, share in zip(row.client_ids, row.requests)]
+    found = [
+        (name, number, share[1])
+        for number, (size, _) in enumerate(before)
+        for row in replicas.iterations(number, size).itertuples()
+        for name, share in zip(row.client_ids, row.requests)
+    ]
     logged = pd.DataFrame(found, columns=["id", "server", "computed"])
-    logged = logged.groupby("id", as_index=False).agg(server=("server", "first"), computed=("computed", "sum"))
+    logged = logged.groupby("id", as_index=False).agg({"server": "first", "computed": "sum"})
     return rows.merge(logged, on="id", how="left").assign(ttft_s=rows["first_s"] - rows["sent_s"])
-
-
-def blocks_reused(replicas: Replicas, since: list[int]) -> int:
-    """Blocks of KV cache that the servers found again since then; each log counts from its server's start."""
-    logs = [(replicas.iterations(number), start) for number, start in enumerate(since)]
-    ends = [log["kv_blocks_reused"].max() if len(log) else 0 for log, _ in logs]
-    new = [len(replicas.iterations(number, start)) for number, (_, start) in enumerate(logs)]
-    begins = [log["kv_blocks_reused"].iloc[: len(log) - count].max() for (log, _), count in zip(logs, new)]
-    return int(sum(ends) - sum(begin for begin in begins if begin == begin))

@@ -3,7 +3,7 @@
     with Replicas(engine_dir, policy="cache_aware", enable_kv_cache_reuse="true") as replicas:
         OpenAI(base_url=replicas.url, api_key="none")
 
-It runs `inflight serve` once for each server and `vllm-router`, as one would on three machines. All of them end with this
+It runs `inflight serve` for each server, and `vllm-router`, as one would on three machines. All of them end with this
 program, however that ends: Linux kills them with the thread that started them, and a server's keeper ends its Triton.
 """
 
@@ -136,8 +136,8 @@ class Replicas:
         settings = {**self._settings, "iteration_log_path": self.log(number)}
         given = [f"--set={name}={value}" for name, value in settings.items()]
         port = _port(self.servers[number])
-        command = ("inflight", "serve", "--engine-dir", self._engine_dir, "--openai-port", port, *given)
-        self._start(f"server{number}", *command)
+        where = ("--engine-dir", self._engine_dir, "--openai-port", port)
+        self._start(f"server{number}", "inflight", "serve", *where, *given)
 
     def _start(self, name: str, program: str, *arguments: object) -> None:
         command = [Path(sys.executable).with_name(program), *arguments]

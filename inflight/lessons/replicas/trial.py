@@ -83,8 +83,9 @@ def play(choose: Callable[[Asked, list[Server]], Server], day: Day) -> Counts:
     TypeError
         It returns something that is none of the servers that it was given.
     """
-    counts, ends, caches = Counts(), {name: [] for name in day.names}, {name: set() for name in day.names}
-    leads = 0
+    counts, leads = Counts(), 0
+    ends: dict[str, list[int]] = {name: [] for name in day.names}
+    caches: dict[str, set[str]] = {name: set() for name in day.names}
     for tick, prefix in day.requests:
         for name in day.names:
             ends[name] = [end for end in ends[name] if end > tick]
