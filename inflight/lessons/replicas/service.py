@@ -38,6 +38,7 @@ ROUTER = {
     "health-check-interval-secs": 1,
     "health-failure-threshold": 2,
     "health-success-threshold": 1,
+    "cb-timeout-duration-secs": 5,
     "cors-allowed-origins": "http://127.0.0.1",
     "log-level": "warning",
 }
@@ -133,6 +134,7 @@ class Replicas:
         return told.loc[told["name"] == "vllm:num_requests_running", "value"].item()
 
     def _serve(self, number: int) -> None:
+        self.log(number).unlink(missing_ok=True)  # it counts from the server's start
         settings = {**self._settings, "iteration_log_path": self.log(number)}
         given = [f"--set={name}={value}" for name, value in settings.items()]
         port = _port(self.servers[number])
