@@ -42,7 +42,7 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
 }
-OLD_PAGES = ("06", "08", "09")  # lectures that do not keep the rules of a page yet
+OLD_PAGES = ("08",)  # lectures that do not keep the rules of a page yet
 ASSERTS = re.compile(r"^[ \t]*assert\b.*", re.M)
 MAX_BYTES = 900_000  # of which the static pictures are up to two thirds
 PART = "part:"  # begins a tag

@@ -9,7 +9,7 @@ The prompt is the article and the instruction; the summary is used for its lengt
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pandas as pd
@@ -77,53 +77,28 @@ def _problem(thing: object) -> str | None:
     return None
 
 
-def write_dataset(records: list[Record], path: str | Path) -> Path:
-    """Write `records` in the same layout: aside, then renamed, so that a file is whole or not there at all.
-
-    Raises
-    ------
-    CourseError
-        The file cannot be written.
-    """
-    path = Path(path).expanduser()
-    text = json.dumps([asdict(record) for record in records], indent=1, ensure_ascii=False) + "\n"
-    try:
-        files.replace_text(path, text)
-    except OSError as error:
-        raise CourseError(
-            f"The dataset cannot be written to {path} ({error.strerror}): name a file in a folder that "
-            "exists and can be written."
-        ) from error
-    return path
-
-
 def input_len(text: str, tokenizer: ChatTokenizer) -> int:
     """Tokens of a prompt as the engine gets it, chat template included."""
     return len(tokenizer.encode_chat(text))
 
 
-def fitting(
-    records: list[Record], tokenizer: ChatTokenizer, max_input_len: int | None = None, limit: int | None = None
-) -> list[Record]:
-    """The first `limit` records, without those whose prompt has more than `max_input_len` tokens for the engine.
+def fitting(records: list[Record], tokenizer: ChatTokenizer, max_input_len: int | None = None) -> list[Record]:
+    """The records without those whose prompt has more than `max_input_len` tokens for the engine.
 
     Raises
     ------
     CourseError
-        None is left, or the limit is below 1.
+        None is left.
     """
-    if limit is not None and limit < 1:
-        raise CourseError(f"The limit is {limit} records; it must be at least 1.")
-    first = records[:limit]
     if max_input_len is None:
-        return first
-    lengths = [input_len(record.prompt, tokenizer) for record in first]
+        return records
+    lengths = [input_len(record.prompt, tokenizer) for record in records]
     if min(lengths) > max_input_len:
         raise CourseError(
             f"Every prompt of the dataset is longer than max_input_len ({max_input_len} tokens); the "
             f"shortest has {min(lengths)}. Allow longer ones, or take another dataset."
         )
-    return [record for record, length in zip(first, lengths) if length <= max_input_len]
+    return [record for record, length in zip(records, lengths) if length <= max_input_len]
 
 
 def length_table(records: list[Record], tokenizer: ChatTokenizer) -> pd.DataFrame:

@@ -10,15 +10,13 @@ checkpoint itself: its weights, whatever their format, as float32 in PyTorch. An
 function that serves, one token of each of 8 windows an iteration.
 
 A learner's share of a machine has no room for all of them: the checkpoint reads first, and what it expects waits in a
-file; then there are two engines at a time, the default one and another.
+file; then there is one engine at a time.
 """
 
 from __future__ import annotations
 
 import math
 import tempfile
-import time
-from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -30,7 +28,7 @@ import numpy as np
 
 from inflight import checkpoint as checkpoints
 from inflight import engine, machine, models
-from inflight.bench.turns import Progress, result, silent, take_turns
+from inflight.bench.turns import Progress, result, silent
 from inflight.checkpoint.sources import Checkpoint
 from inflight.checkpoint.tokenizer import Tokenizer
 from inflight.engine.config import BuildConfig, Chunk
@@ -45,7 +43,6 @@ if TYPE_CHECKING:
 WINDOW = 256  # tokens; the first has nothing before it and is not judged
 TOKENS = 20 * WINDOW
 GROUP = 8  # windows that are read side by side; the reference of one is 25 MB with a vocabulary of 50,000
-ROUNDS, ITERATIONS, PAST = 5, 16, 64  # of the measurement of speed: rounds, iterations in each, tokens before them
 BUILDS = {
     "W4A8": BuildConfig(quant_algo="W4A8"),
     "W4A16": BuildConfig(quant_algo="W4A16"),
@@ -132,7 +129,7 @@ def bench(
     tokens: int = TOKENS,
     progress: Progress = silent,
 ) -> dict:
-    """Quality, size and speed of engines, beside the checkpoint that they were built from.
+    """Quality and size of engines, beside the checkpoint that they were built from.
 
     All figures of quality are means over windows. Their 95 % intervals take the windows for independent draws from the
     text: mean ± t · s / √n, with the standard deviation s between the n windows and Student's t; for perplexity and its
@@ -154,12 +151,12 @@ def bench(
     -------
     dict
         `machine`, `settings`; `rows`: the checkpoint first, then one an engine: `build`, `device`,
-        `weight_bytes`, `tokens_per_s_1` and `tokens_per_s_8` (of 1 and 8 sequences side by side; medians, each build
-        taking turns with the default one), and with `value`, `low`, `high` each `perplexity`, `over_checkpoint` (ratio
-        of perplexities), `same_top` (share of tokens where the most likely one is the checkpoint's) and `kl` (mean
+        `weight_bytes`, and with `value`, `low`, `high` each `perplexity`, `over_checkpoint` (ratio of
+        perplexities), `same_top` (share of tokens where the most likely one is the checkpoint's) and `kl` (mean
         Kullback-Leibler divergence of the engine's distribution from the checkpoint's, in nats); `ratios`:
-        `perplexity_over_checkpoint` of the default build, `min` and `max` being the ends of its interval. An interrupt
-        (Ctrl-C, SIGTERM) leaves the engines that have read the text until then; before the first, it is raised.
+        `perplexity_over_checkpoint` of the default build, `min` and `max` being the ends of its interval. An
+        interrupt (Ctrl-C, SIGTERM) leaves the engines that have read the text until then; before the first, it
+        is raised.
 
     Raises
     ------
@@ -167,44 +164,25 @@ def bench(
         `tokens` is too small or more than the text has; a model cannot be loaded; there is no room for a file of what
         the checkpoint expects, twice the vocabulary in bytes a token.
     """
-    default, *others = folders
+    default = next(iter(folders))
     text = windows(checkpoints.load_tokenizer(folders[default]), tokens)
-    steps, done = len(_groups(text)) * (1 + len(folders)) + max(1, len(others)) + 1, count(1)
+    steps, done = len(_groups(text)) * (1 + len(folders)), count()
     step = lambda what: progress(what, next(done), steps)
     scores: dict[str, np.ndarray] = {}
-    seconds: dict[str, list[dict[int, float]]] = defaultdict(list)
-    progress("the checkpoint in float32", 0, steps)
     with tempfile.TemporaryFile() as file:
         expected, own = _expected(source, text, file, step)
         try:
-            runners = {default: _loaded(folders[default])}
-            scores[default] = _scores(runners[default], text, expected, partial(step, f"{default} reads"))
-            for name in others or [default]:
-                if name != default:
-                    runners[name] = _loaded(folders[name])
-                    scores[name] = _scores(runners[name], text, expected, partial(step, f"{name} reads"))
-                step(f"speed of {name}")
-                turns = take_turns(
-                    {each: partial(_iteration_s, runner, text) for each, runner in runners.items()},
-                    ROUNDS,
-                )
-                for each, rounds in turns.items():
-                    seconds[each] += rounds
-                if len(turns[default]) < ROUNDS:  # interrupted
-                    break
-                runners = {default: runners[default]}  # before the next one is loaded
+            for name, folder in folders.items():
+                scores[name] = _scores(_loaded(folder), text, expected, partial(step, f"{name} reads"))
         except (KeyboardInterrupt, SystemExit):
             if not scores:
                 raise
-    rows: list[dict] = [dict.fromkeys(("build", "device", "weight_bytes", "tokens_per_s_1", "tokens_per_s_8"))]
+    rows: list[dict] = [dict.fromkeys(("build", "device", "weight_bytes"))]
     rows[0] |= {"build": "checkpoint", "perplexity": _exp(_interval(np.array(own)))}
     rows[0] |= dict.fromkeys(("over_checkpoint", "same_top", "kl"))
     for name, found in scores.items():
         info = engine.read(folders[name])
         row = {"build": name, "device": machine.device_name(info.device), "weight_bytes": info.weight_bytes}
-        for number in (1, GROUP):
-            took_s = [one[number] for one in seconds[name]]
-            row[f"tokens_per_s_{number}"] = number / float(np.median(took_s)) if took_s else None
         rows.append(row | _figures(found, own))
     over = rows[1]["over_checkpoint"]
     settings = {
@@ -225,8 +203,6 @@ def in_words(rows: list[dict]) -> list[dict]:
         {
             "build": row["build"],
             "MB": _rounded(row["weight_bytes"] and row["weight_bytes"] / 1e6),
-            "tok/s, 1": _rounded(row["tokens_per_s_1"]),
-            "tok/s, 8": _rounded(row["tokens_per_s_8"]),
             "perplexity": _with_reach(row["perplexity"], 1),
             "over_checkpoint": _with_reach(row["over_checkpoint"], 3),
             "same_top": _with_reach(row["same_top"], 3),
@@ -359,20 +335,3 @@ def student_t(degrees: int) -> float:
 
 def _exp(interval: dict[str, float]) -> dict[str, float]:
     return {name: math.exp(value) for name, value in interval.items()}
-
-
-# Speed ----------------------------------------------------------------------------------------------------------------
-
-
-def _iteration_s(runner: Model, text: np.ndarray) -> dict[int, float]:
-    """Seconds of an iteration, by the number of sequences in it: the median of some, one after the other."""
-    sequences, found = np.resize(text, (GROUP, WINDOW)), {}
-    for number in (1, GROUP):
-        _next(runner, sequences[:number, PAST], PAST)  # brings its weights back into the processor's caches
-        took_s = []
-        for place in range(PAST, PAST + ITERATIONS):
-            started = time.perf_counter()
-            _next(runner, sequences[:number, place], place)
-            took_s.append(time.perf_counter() - started)
-        found[number] = float(np.median(took_s))
-    return found

@@ -1,31 +1,24 @@
-"""Latency and goodput at rising arrival rates: the rate above which a server falls behind, and its predicted capacity.
+"""Latency and goodput at rising arrival rates: the rate above which a server falls behind, and its capacity.
 
-    result = sweep(send, make, parse("ttft=500,itl=40"), slots=8, log_path=log)
-    result["knee"], result["ratios"]["capacity_measured_over_predicted"]["median"]
+    result = sweep(send, make, parse("ttft=500,itl=40"), slots=8)
+    result["knee"], result["capacity"]["median"]
 
 Rates rise, each in several rounds, until clearly fewer requests are answered than come: the deployment is over its
 limit. The last rate is well over it, so that no slot waits for an arrival: what is answered there is the capacity.
-Beside it stands what an iteration's cost says that it must be.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 
-import numpy as np
-import pandas as pd
-
-from inflight.bench import report, trace_run
-from inflight.bench.load import Run, Sender, Sends, send_all
+from inflight.bench import report
+from inflight.bench.load import Run, Sends, send_all
 from inflight.bench.objective import LIMITS, Objective
 from inflight.bench.turns import Progress, result, silent, spread
 from inflight.bench.workload import TimedRequest
-from inflight.engine.prediction import IterationCost, iteration_cost
 from inflight.errors import CourseError
 
 SHARES = (0.6, 0.9, 1.2, 1.6, 2.2, 3.0)  # of the requests a second that the warm-up saw: the rates
@@ -49,7 +42,6 @@ def sweep(
     rates: tuple[float, ...] | None = None,
     requests: int = 32,
     rounds: int = 2,
-    log_path: Path | None = None,
     progress: Progress = silent,
     keep: Callable[[Run, float, int], None] = lambda run, rate, number: None,
 ) -> dict:
@@ -69,8 +61,6 @@ def sweep(
         Of each round; they should come for several times as long as an answer takes.
     rounds : int
         At each rate.
-    log_path : path, optional
-        The engine's iteration log; with it the capacity is predicted.
     keep : function
         Called with the run, rate and number of each round, whole or not.
 
@@ -79,8 +69,8 @@ def sweep(
     dict
         `machine`, `settings`; `rows`, one a rate, see `row`; `knee`, the highest rate up to which the objective was
         kept, or None; `goodput_at_objective`, requests a second there (median, min, max), or None; `capacity`, requests
-        a second: `measured`, answered at the highest rate that was over the limit (median, min, max), and `predicted`,
-        each None where it is not known; `ratios` with `capacity_measured_over_predicted`. An interrupt (Ctrl-C,
+        a second that were answered at the highest rate that was over the limit (median, min, max), or None; `ratios`,
+        which is empty. An interrupt (Ctrl-C,
         SIGTERM) or a server that goes away ends the sweep with the rounds that were whole until then, and `stopped`
         says so.
 
@@ -91,7 +81,7 @@ def sweep(
     """
     validate(rates, requests, rounds)
     rows: list[dict] = []
-    cost, stopped = None, ""
+    stopped = ""
 
     def measure(rate: float, number: int) -> dict:
         """Measure a rate with `number` requests a round; its row is kept also when not all rounds are whole."""
@@ -120,14 +110,12 @@ def sweep(
                 break
         if rates is None and over is not None:
             measure(_rate(FAR_OVER * over), 2 * requests)
-        if log_path is not None and isinstance(send, Sender):
-            cost = cost_of_an_iteration(send, make(1.0, max(16, slots), 0), slots, log_path, progress)
     except (KeyboardInterrupt, SystemExit, CourseError) as error:
         if not rows:
             raise
         stopped = str(error) if isinstance(error, CourseError) else "The sweep was interrupted."
     settings = {"objective": str(objective), "share": KEPT, "requests": requests, "rounds": rounds}
-    return _result(settings, rows, cost, slots, stopped)
+    return _result(settings, rows, stopped)
 
 
 def validate(rates: tuple[float, ...] | None, requests: int, rounds: int) -> None:
@@ -164,8 +152,7 @@ def figures(run: Run, objective: Objective, slots: int) -> dict[str, float | Non
         `arrived_per_s`, `served_per_s`; `goodput_per_s` and `met_share`, requests that meet the objective, a second and
         of all; `full_per_s`, answers a second while all slots are taken if more come than are answered: from the end of
         the filling until fewer answers than slots are left; `left`, requests without their answer at the last arrival;
-        `errors`; of TTFT, ITL and latency `_p50`, `_p99` in milliseconds; `input_len_mean`, `output_len_mean`. None
-        where there is nothing to count.
+        `errors`; of TTFT, ITL and latency `_p50`, `_p99` in milliseconds. None where there is nothing to count.
 
     Raises
     ------
@@ -188,8 +175,6 @@ def figures(run: Run, objective: Objective, slots: int) -> dict[str, float | Non
         "left": left,
         "goodput_per_s": met * len(counted) / seconds,
         "met_share": met,
-        "input_len_mean": answered["input_len"].astype(float).mean(),
-        "output_len_mean": answered["output_len"].astype(float).mean(),
     }
     for column, _ in LIMITS.values():
         values = answered[column].astype(float)
@@ -221,69 +206,23 @@ def row(rate: float, rounds: list[dict], slots: int) -> dict:
     return found
 
 
-# The prediction -------------------------------------------------------------------------------------------------------
-
-
-def cost_of_an_iteration(
-    send: Sender, requests: list[TimedRequest], slots: int, log_path: Path, progress: Progress = silent
-) -> IterationCost:
-    """What iterations cost, measured with 1, 2, … `slots` requests at once; the engine must batch in flight.
-
-    An iteration costs more the longer the texts in it are: each answer's whole past is read. So these prompts are those
-    of middle length, and the answers so long that their middle is where a token of `requests` has its place on average:
-    the sum of squared lengths over the sum of lengths.
-    """
-    lengths = [request.max_tokens for request in requests]
-    long = max(2, round(sum(n * n for n in lengths) / sum(lengths)))
-    by_length = sorted(requests, key=lambda request: request.input_len)
-    first = (len(by_length) - slots) // 2
-    middle = [replace(one, max_tokens=long, at_s=0.0) for one in by_length[first : first + slots]]
-    logs = []
-    for number in range(1, slots + 1):
-        progress(f"cost of an iteration with {number} of {slots} answers", number - 1, slots)
-        logs.append(trace_run.run(send.client, middle[:number], log_path, stream=send.stream).log)
-    return iteration_cost(pd.concat(logs))
-
-
-def predicted_per_s(cost: IterationCost, slots: int, input_len: float, output_len: float) -> float:
-    """Requests a second that an engine whose slots are never empty can serve, from what its iterations cost.
-
-    A request sits for as many iterations as its answer has tokens; the first computes its prompt. So of S slots, S over
-    the answer's length take a new prompt in an iteration, the others give a token each, and as many requests leave.
-
-    Parameters
-    ----------
-    input_len, output_len : float
-        Mean tokens of a prompt, none of which are found in the KV cache, and of an answer.
-    """
-    prompts = slots / max(1.0, output_len)
-    answers_ms = float(np.interp(slots - prompts, cost.answers_ms.index, cost.answers_ms))
-    return 1000 * prompts / (answers_ms + prompts * input_len * cost.prompt_token_ms)
-
-
 # What comes of it -----------------------------------------------------------------------------------------------------
 
 
-def _result(settings: dict, rows: list[dict], cost: IterationCost | None, slots: int, stopped: str) -> dict:
+def _result(settings: dict, rows: list[dict], stopped: str) -> dict:
     knee = None
     for one in rows:
         if not one["kept"]:
             break
         knee = one
     last = rows[-1]
-    measured = _part(last, "full_per_s") if last["over_limit"] and last["full_per_s_median"] else None
-    predicted, ratios = None, {}
-    if cost is not None:  # for requests as long as those that the capacity was measured with
-        predicted = predicted_per_s(cost, slots, last["input_len_mean_median"], last["output_len_mean_median"])
-    if measured and predicted:
-        ratios["capacity_measured_over_predicted"] = {name: value / predicted for name, value in measured.items()}
     return result(
         settings,
         rows,
-        ratios,
+        {},
         knee=None if knee is None else knee["rate"],
         goodput_at_objective=None if knee is None else _part(knee, "goodput_per_s"),
-        capacity={"measured": measured, "predicted": predicted},
+        capacity=_part(last, "full_per_s") if last["over_limit"] and last["full_per_s_median"] else None,
         stopped=stopped,
     )
 
@@ -301,16 +240,14 @@ def in_words(found: dict) -> str:
             f"The objective was kept up to {found['knee']:.3g} requests per second (goodput {good['median']:.2f}, "
             f"{good['min']:.2f} to {good['max']:.2f})."
         ]
-    measured, predicted = found["capacity"]["measured"], found["capacity"]["predicted"]
-    if measured is None:
+    capacity = found["capacity"]
+    if capacity is None:
         parts.append("The server was not over its limit at any rate, so its capacity is not known.")
     else:
         parts.append(
-            f"Above its limit the server answers {measured['median']:.2f} requests per second ("
-            f"{measured['min']:.2f} to {measured['max']:.2f})."
+            f"Above its limit the server answers {capacity['median']:.2f} requests per second ("
+            f"{capacity['min']:.2f} to {capacity['max']:.2f})."
         )
-    if predicted is not None:
-        parts.append(f"From the cost of an iteration, {predicted:.2f} would be expected.")
     if any(one["client_late"] for one in found["rows"]):
         parts.append("The client could not keep up at times: it sent some late, and their wait is in the figures.")
     return " ".join([*parts, found["stopped"]]).strip()

@@ -1,6 +1,6 @@
 """Where a load goes: to a server for the occasion, a Triton that runs already, or one with OpenAI's endpoints.
 
-with target(None, engine_dir, stream=True) as (send, log):
+with target(None, engine_dir, stream=True) as send:
     run = send_all(send, requests)
 """
 
@@ -66,21 +66,16 @@ def at(url: str, engine_dir: str | Path, stream: bool = False, model: str = "ens
 
 
 @contextlib.contextmanager
-def target(
-    url: str | None, engine_dir: str | Path, stream: bool = False, model: str = "ensemble"
-) -> Iterator[tuple[Sends, Path | None]]:
-    """As `at`, and without a URL a server of `engine_dir` that ends with the context, with the path of its log."""
+def target(url: str | None, engine_dir: str | Path, stream: bool = False, model: str = "ensemble") -> Iterator[Sends]:
+    """As `at`, and without a URL to a server of `engine_dir` that ends with the context."""
     if url is not None:
         with at(url, engine_dir, stream, model) as send:
-            yield send, None
+            yield send
         return
     with TemporaryDirectory(prefix="inflight-bench-") as scratch:
-        log = Path(scratch) / "iterations.jsonl"
-        repo = repository.assemble(
-            Path(scratch) / "repository", engine_dir, decoupled_mode=stream, iteration_log_path=log
-        )
+        repo = repository.assemble(Path(scratch) / "repository", engine_dir, decoupled_mode=stream)
         with serving(repo) as server, Sender(Client(server.grpc_url, model), stream) as send:
-            yield send, log
+            yield send
 
 
 def device(url: str | None, engine_dir: str | Path) -> str:

@@ -72,7 +72,7 @@ def load_command(
     asked = traffic.requests(checkpoints.load_tokenizer(engine_dir), build, requests, terminal.tell)
     with (
         terminal.progress("starting") as show,
-        bench.targets.target(url, engine_dir, stream, model) as (send, _),
+        bench.targets.target(url, engine_dir, stream, model) as send,
     ):
         show("warming up", 0, 1)
         bench.load.warm_up(send, asked, WARM_UP_REQUESTS)
@@ -138,9 +138,9 @@ def sweep_command(
 
     with (
         terminal.progress("starting") as show,
-        bench.targets.target(url, engine_dir, stream, model) as (send, log),
+        bench.targets.target(url, engine_dir, stream, model) as send,
     ):
-        result = bench.sweep.sweep(send, make, wanted, build.max_batch_size, rising, requests, rounds, log, show, keep)
+        result = bench.sweep.sweep(send, make, wanted, build.max_batch_size, rising, requests, rounds, show, keep)
     settings = {"url": url, "model": model, "device": bench.targets.device(url, engine_dir), **traffic.settings()}
     result["settings"] = {**settings, **result["settings"], "stream": stream}
     shown = {
@@ -219,7 +219,7 @@ def quality_command(
     tokens: Annotated[int, typer.Option(help="Tokens of the lessons' prose, in windows of 256.")] = 5120,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
-    """Compare the builds of a checkpoint: perplexity, size and speed, each figure ± its 95 % interval.
+    """Compare the builds of a checkpoint: perplexity and size, each figure of quality ± its 95 % interval.
 
     Example: [bold]inflight bench quality --tokens 5120 --json[/]
     """

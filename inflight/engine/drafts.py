@@ -155,6 +155,11 @@ class Drafting:
     traceback_to : int, optional
         As `OwnPart` takes it.
 
+    Attributes
+    ----------
+    num_drafted, num_accepted : int
+        Drafts that were checked, and those of them that were right, counted since the start.
+
     Raises
     ------
     PartError
@@ -173,6 +178,7 @@ class Drafting:
         self._own = None
         if drafter_path is not None:
             self._own = OwnPart(drafter_path, "Drafter", "propose", "self, token_ids, k", traceback_to)
+        self.num_drafted = self.num_accepted = 0
         self._right = np.zeros(config.max_matching_ngram_size + 1)  # by `matched`, as is what was tried
         self._tried = np.zeros_like(self._right)
 
@@ -214,5 +220,7 @@ class Drafting:
         """Learn how many drafts of a chunk were right."""
         assert sequence.drafter is not None
         right = sequence.num_cached - chunk.num_past - 1
+        self.num_drafted += len(chunk.drafts)
+        self.num_accepted += right
         self._right[sequence.drafter.matched] += right
         self._tried[sequence.drafter.matched] += min(right + 1, len(chunk.drafts))

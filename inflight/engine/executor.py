@@ -110,12 +110,12 @@ class Executor:
         num_blocks = self.config.num_blocks(self.build_config, int(by_memory))
         self.blocks = BlockManager(num_blocks, self.build_config.tokens_per_block)
         self.model.allocate_kv_cache(self.blocks.num_blocks)
-        self._drafting: Drafting | None = None
+        self.drafting: Drafting | None = None
         if options := self.config.speculative_config:
             assert isinstance(options, SpeculativeConfig)
             prices = prices or Prices.measured(model, options.max_draft_len)
             vocab_size = model.info.pretrained_config["vocab_size"]
-            self._drafting = Drafting(options, prices, vocab_size, self.config.drafter_path, traceback_to)
+            self.drafting = Drafting(options, prices, vocab_size, self.config.drafter_path, traceback_to)
         self.scheduler = scheduler or built_in(self.config)
         self._answers_together = getattr(self.scheduler, "answers_together", False)
         self.iteration_stats: deque[IterationStats] = deque(maxlen=1000)
@@ -131,6 +131,7 @@ class Executor:
         self._log_file = self._open_log()
         # Shared with those who call, under the lock of `_work`.
         self._work = threading.Condition()
+        self._unguided: dict[int, Sequence] = {}  # their guides are not compiled yet
         self._inbox: list[Sequence] = []
         self._unfinished: dict[int, Sequence] = {}
         self._asked_to_end: dict[int, str] = {}  # id -> "stopped" or "cancelled"
@@ -139,6 +140,8 @@ class Executor:
 
         self._thread = threading.Thread(target=self._loop, name="executor", daemon=True)
         self._thread.start()
+        self._to_compile: SimpleQueue[Sequence | None] = SimpleQueue()
+        threading.Thread(target=self._compile_guides, name="guides", daemon=True).start()
 
     @classmethod
     def load(
@@ -170,7 +173,7 @@ class Executor:
     def _loop(self) -> None:
         while True:
             with self._work:
-                self._work.wait_for(lambda: self._unfinished or self._closing)
+                self._work.wait_for(lambda: self._sequences or self._inbox or self._asked_to_end or self._closing)
                 if self._closing:
                     return
             try:
@@ -187,8 +190,8 @@ class Executor:
         self._take_in()
         plan = self._plan()
         chunks = self._sequences.carry_out(plan)
-        if self._drafting:
-            self._drafting.add(chunks, self._sequences)
+        if self.drafting:
+            self.drafting.add(chunks, self._sequences)
         logits: Iterable = self.model.forward(list(chunks.values())) if chunks else ()
         num_finished = self._give_tokens(chunks, logits)
         if chunks:
@@ -209,6 +212,25 @@ class Executor:
             leaving = [(self._unfinished[number], why) for number, why in ending.items() if number in self._unfinished]
         for sequence, reason in leaving:
             self._finish(sequence, reason)
+
+    def _compile_guides(self) -> None:
+        """In a thread of its own, as it may take a second: make what guided answers follow, and let them wait."""
+        for sequence in iter(self._to_compile.get, None):
+            guide, error = sequence.request.guide, ""
+            if guide is None or sequence.id not in self._unguided:  # ended meanwhile
+                continue
+            try:
+                sequence.sampler.guide = self._guides.matcher(guide)
+            except Exception as refused:
+                error = self._what_happened(refused)
+            with self._work:
+                if self._unguided.pop(sequence.id, None) is None:
+                    continue
+                if error:
+                    sequence.error, self._asked_to_end[sequence.id] = error, "error"
+                else:
+                    self._inbox.append(sequence)
+                self._work.notify()
 
     def _plan(self) -> Plan:
         """Ask the scheduler, and see that what it wants can be done."""
@@ -247,8 +269,8 @@ class Executor:
                 reason = self._take_tokens(sequence, [next(rows), *islice(rows, len(drafts))], drafts)
             except Exception as error:
                 sequence.error, reason = self._what_happened(error), "error"
-            if drafts and self._drafting:
-                self._drafting.checked(sequence, chunk)
+            if drafts and self.drafting:
+                self.drafting.checked(sequence, chunk)
                 self._sequences.give_back_blocks(sequence)
             if reason:
                 num_finished += 1
@@ -292,6 +314,7 @@ class Executor:
         self._sequences.remove(sequence)
         with self._work:
             del self._unfinished[sequence.id]
+            self._unguided.pop(sequence.id, None)
         if is_held:
             self._held.append(sequence)
         else:
@@ -333,6 +356,7 @@ class Executor:
             for sequence in failed:
                 self._sequences.remove(sequence)
             self._unfinished.clear()
+            self._unguided.clear()
             self._inbox.clear()
             self._asked_to_end.clear()
             self._held.clear()
@@ -354,25 +378,27 @@ class Executor:
         Raises
         ------
         CourseError
-            The request breaks a limit of the engine, its guide cannot be followed, the queue is full, or the executor
-            is closed.
+            The request breaks a limit of the engine, the queue is full, or the executor is closed. A guide that cannot
+            be followed is told in the only response.
         """
         request = self._checked(request)
-        # Here, and not in the engine's thread.
-        guide = self._guides.matcher(request.guide) if request.guide else None
-        drafter = self._drafting.drafter() if self._drafting else None
+        drafter = self.drafting.drafter() if self.drafting else None  # here, and not in the engine's thread
         with self._work:
             if self._closing:
                 raise CourseError("The engine is shut down and takes no more requests.")
-            num_waiting = len(self._inbox) + len(self._sequences.waiting)
+            num_waiting = len(self._unguided) + len(self._inbox) + len(self._sequences.waiting)
             if self.config.max_queue_size and num_waiting >= self.config.max_queue_size:
                 raise CourseError(f"The queue is full: {num_waiting} requests wait (max_queue_size). Try later.")
             allotted_ms = math.inf if request.allotted_time_ms is None else request.allotted_time_ms
             ends_by_s = time.monotonic() + allotted_ms / 1000
-            sequence = Sequence(self._next_id, request, on_response, ends_by_s, guide, drafter)
+            sequence = Sequence(self._next_id, request, on_response, ends_by_s, drafter)
             self._next_id += 1
             self._unfinished[sequence.id] = sequence
-            self._inbox.append(sequence)
+            if request.guide:
+                self._unguided[sequence.id] = sequence
+                self._to_compile.put(sequence)
+            else:
+                self._inbox.append(sequence)
             self._work.notify()
             return sequence.id
 
@@ -423,6 +449,7 @@ class Executor:
             already, self._closing = self._closing, True
             self._work.notify()
         if not already:
+            self._to_compile.put(None)
             self._thread.join()
             self._fail_all("the engine was shut down")
             if self._log_file:
@@ -491,7 +518,7 @@ class Executor:
         num_unscheduled = sum(other not in chunks for other in lines.running.values())
         with self._work:
             active = len(self._unfinished) + num_finished
-            num_waiting = len(self._inbox) + len(lines.waiting) + num_unscheduled
+            num_waiting = len(self._unguided) + len(self._inbox) + len(lines.waiting) + num_unscheduled
         self._iteration += 1
         stats = IterationStats(
             iteration=self._iteration,

@@ -73,7 +73,7 @@ class Sampler:
         if config.repetition_penalty != 1.0:
             seen = np.unique(prompt + answer)
             logits[seen] *= np.where(logits[seen] > 0, 1 / config.repetition_penalty, config.repetition_penalty)
-        if answer:
+        if answer and config.has_penalties:
             tokens, counts = np.unique(answer, return_counts=True)
             logits[tokens] -= config.presence_penalty + config.frequency_penalty * counts
         if self.guide is not None:

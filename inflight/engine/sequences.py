@@ -17,7 +17,6 @@ from inflight.engine.scheduler import Now, Plan, RequestView
 
 if TYPE_CHECKING:
     from inflight.engine.drafts import Drafter
-    from inflight.engine.grammar import Matcher
 
 
 class Sequence:
@@ -31,8 +30,6 @@ class Sequence:
         Is given each of its responses.
     ends_by_s : float
         When its time is over, on the executor's clock.
-    guide : Matcher, optional
-        What its answer must follow.
     drafter : Drafter, optional
         Who guesses its next tokens.
     """
@@ -43,7 +40,6 @@ class Sequence:
         request: Request,
         receive: Callable[[Response], None] = lambda response: None,
         ends_by_s: float = math.inf,
-        guide: Matcher | None = None,
         drafter: Drafter | None = None,
     ):
         self.id = request_id
@@ -51,7 +47,7 @@ class Sequence:
         self.receive = receive
         self.ends_by_s = ends_by_s
         self.drafter = drafter
-        self.sampler = Sampler(request.sampling, request.end_id, request.bad_words, guide)
+        self.sampler = Sampler(request.sampling, request.end_id, request.bad_words)
         self.tokens = list(request.input_ids)  # prompt and answer so far
         self.answer: list[int] = []
         self.log_probs: list[float] = []

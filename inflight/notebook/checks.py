@@ -8,7 +8,7 @@ A grader says what is asked and what is counted. It stands in its lesson's `infl
     def _wasted(wasted, choose):                          # a function from a cell: asked case by case
         return asked(wasted, [Case((log, 4), right=0.25, hint="How many slots were there?") for log in …])
 
-    @grades("5.3", "A promise keeps everybody in their slot.", within_s=60)
+    @grades("5.2", "A promise keeps everybody in their slot.", within_s=60)
     def _admission(path, choose):                         # a file: run in a process of its own, at most 60 s a part
         beside = scheduler_trial.beside(path, trials, course=GuaranteedNoEvict())
         return [beside.measured("pauses", "pauses", exactly=0, advice="Promise for the longest answer.")]

@@ -40,8 +40,8 @@ class Comparison:
     rounds: int
 
     def __str__(self) -> str:
-        interval = f"{self.low:.3g} to {self.high:.3g} with 95 % confidence, {self.rounds} rounds"
-        return f"{self.word}: {self.ratio:.3g} times ({interval})"
+        ratio, low, high = (f"{number:#.3g}".rstrip(".") for number in (self.ratio, self.low, self.high))
+        return f"{self.word}: {ratio} times ({low} to {high} with 95 % confidence, {self.rounds} rounds)"
 
 
 def told_apart(a: Sequence[float], b: Sequence[float], more: str = "more", less: str = "less") -> Comparison:

@@ -104,7 +104,7 @@ def load(name: str) -> SimpleNamespace:
 
 
 def keep(name: str, path: Path, exercise: str) -> str:
-    """Copy what has passed `exercise`, such as "5.4", into the workspace. What has passed a later one stays.
+    """Copy what has passed `exercise`, such as "5.3", into the workspace. What has passed a later one stays.
 
     What was kept before stays beside it, where it is another.
 
@@ -161,5 +161,5 @@ def _passed(folder: Path) -> dict[str, str]:
 
 
 def _order(exercise: str) -> tuple[int, ...]:
-    """By which exercises come one after another: "5.4" is before "5.10"."""
+    """By which exercises come one after another: "5.3" is before "5.10"."""
     return tuple(int(part) for part in exercise.split(".") if part.isdecimal())

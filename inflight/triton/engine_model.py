@@ -286,7 +286,6 @@ class EngineMetrics:
 
     def __init__(self, args: dict, executor: Executor):
         self._executor = executor
-        self._drafts = executor.config.speculative_config is not None
         other_batching = "inflight_batcher" if executor.config.gpt_model_type == "V1" else "v1"
         self._not_shown = f"nv_trt_llm_{other_batching}_metrics"
         self._gauges = python_model.Gauges(args, self.FAMILIES)
@@ -297,7 +296,7 @@ class EngineMetrics:
                 self._gauges.show(name, values)
 
     def _figures(self) -> dict[str, dict[str, float]]:
-        now = self._executor.snapshot()
+        now, drafting = self._executor.snapshot(), self._executor.drafting
         return {
             "nv_trt_llm_request_metrics": {
                 "active": now.active,
@@ -328,6 +327,6 @@ class EngineMetrics:
             "nv_trt_llm_general_metrics": {
                 "timestamp": int(now.timestamp * 1e6),
                 "iteration_counter": now.iteration,
-                **({"rows": now.rows, "drafted": now.drafted, "accepted": now.accepted} if self._drafts else {}),
+                **({"drafted": drafting.num_drafted, "accepted": drafting.num_accepted} if drafting else {}),
             },
         }

@@ -131,8 +131,9 @@ longest = median_ms.idxmax()
 print(guess.score(request_path.PART_OF[longest]))
 shares = stages[longest] / stages.sum(axis=1)
 print(
-    f"Judged by the median of {len(asked)} requests: {longest}, {median_ms[longest]:.0f} ms, "
-    f"{shares.min():.0%} to {shares.max():.0%} of the time to the first word."
+    f"Judged by the median of {len(asked)} requests: {longest}, "
+    f"{median_ms[longest]:.0f} ms, {shares.min():.0%} to {shares.max():.0%} of the time"
+    " to the first word."
 )
 
 # %% [markdown]
@@ -144,31 +145,46 @@ print(
 # part is called [decode](#Decode). Postprocessing turns a token into text while the engine computes the next.
 #
 # If that is all, three numbers predict when the last word arrives: the time to the first word ([TTFT](#TTFT)), the length
-# of an iteration, and how many there are. For each request, take the first two from the other four:
+# of an iteration, and how many there are. Try it on answers of two lengths. *Tell a story about France* has as many tokens
+# as the question above, and a longer answer. Ask for it five times, too:
 
 # %% tags=["nbval-ignore-output"]
+story = "Tell a story about France."
+told = [
+    request_path.measure(server, client, log_path, story, max_tokens=64)
+    for _ in progress.over(range(5), "Story")
+]
 rows = []
-for answered, steps in asked:
-    tokens = steps[steps["what"] == "token"]
-    ttft_ms = request_path.first_word(steps)["ms"].sum()
-    iteration_ms = (tokens["end_ms"] - tokens["start_ms"]).mean()
-    measured_ms = 1000 * answered.latency_s
-    rows.append((ttft_ms, len(tokens), iteration_ms, measured_ms))
-columns = ["TTFT (ms)", "iterations", "an iteration (ms)", "measured (ms)"]
-table = pd.DataFrame(rows, columns=columns)
-for name in ("TTFT (ms)", "an iteration (ms)"):
-    table[name] = [table[name].drop(row).median() for row in table.index]
-decode_ms = table["iterations"] * table["an iteration (ms)"]
-table["predicted (ms)"] = table["TTFT (ms)"] + decode_ms
-table["the rest (ms)"] = table["measured (ms)"] - table["predicted (ms)"]
-table = table[[*columns[:3], "predicted (ms)", "measured (ms)", "the rest (ms)"]]
-charts.table(table)
+for length, requests in (("short", asked), ("long", told)):
+    for answered, steps in requests:
+        tokens = steps[steps["what"] == "token"]
+        ttft_ms = request_path.first_word(steps)["ms"].sum()
+        iteration_ms = (tokens["end_ms"] - tokens["start_ms"]).mean()
+        measured_ms = 1000 * answered.latency_s
+        rows.append((length, ttft_ms, len(tokens), iteration_ms, measured_ms))
+columns = ["answer", "TTFT (ms)", "iterations", "an iteration (ms)", "measured (ms)"]
+table = pd.DataFrame(rows, columns=columns).groupby("answer", sort=False).median()
 
 # %% [markdown]
-# A row is a request; iterations are the tokens less one, because the prefill gives the first. TTFT and an iteration are
-# medians of the other four. TTFT + iterations × an iteration gives what was predicted. The rest is what the prediction
-# leaves out: the pauses between iterations, the last word's trip back to the client, and how much one request differs
-# from the next.
+# Now predict the short answers with the TTFT and the iteration of the long ones, and the long with those of the short. No
+# request is in its own prediction:
+
+# %% tags=["nbval-ignore-output"]
+theirs = table.iloc[::-1].set_axis(table.index)
+ttft_ms, decode_ms = (
+    theirs["TTFT (ms)"],
+    table["iterations"] * theirs["an iteration (ms)"],
+)
+table["predicted (ms)"] = ttft_ms + decode_ms
+table["the rest (ms)"] = table["measured (ms)"] - table["predicted (ms)"]
+ratios = table["measured (ms)"] / table["predicted (ms)"]
+table["measured/predicted"] = [f"{ratio:.2f}" for ratio in ratios]
+charts.table(table.astype({"iterations": int}).reset_index())
+
+# %% [markdown]
+# All figures are medians of five requests; iterations are the tokens less one, because the prefill gives the first. The
+# rest is what the prediction leaves out: the pauses between iterations, the last word's trip back to the client, and how
+# much one request differs from the next. An iteration also grows a little with the text before it (lesson 01).
 #
 # How could the picture mislead? Triton says how long preprocessing and postprocessing took, but not when they began. So
 # their lengths are measured (of postprocessing, the mean), and their places in the picture follow from what comes next
@@ -199,12 +215,14 @@ assert engine.read(engine_dir).build_config.max_input_len == 1024  # as the text
 # Until July 2026 TensorRT-LLM's repository had five models. The course keeps four of them with their names, tensors and
 # connections; of the fifth, `tensorrt_llm_bls`, lesson 02 says what it is for. NVIDIA removed the engine behind
 # `tensorrt_llm` from TensorRT-LLM's main branch in July 2026; the second row is for containers from before. Today
-# TensorRT-LLM and vLLM load a Hugging Face folder with PyTorch, and one command serves it.
+# TensorRT-LLM and vLLM load a Hugging Face folder with PyTorch. In Triton, one Python model stands at the place
+# `tensorrt_llm` and calls TensorRT-LLM's LLM API: text in, text out, with nothing before or after it.
 #
 # | | start | ask by HTTP |
 # |---|---|---|
 # | here | `Server(repo).start()` | `/v2/models/ensemble/generate_stream` |
 # | TensorRT-LLM with engines | `launch_triton_server.py` | `/v2/models/ensemble/generate_stream` |
+# | Triton with TensorRT-LLM today | `launch_triton_server.py`, with the repository `llmapi` | `/v2/models/tensorrt_llm/generate` |
 # | TensorRT-LLM today | `trtllm-serve MODEL` | `/v1/chat/completions` |
 # | vLLM | `vllm serve MODEL` | `/v1/chat/completions` |
 #
@@ -343,8 +361,7 @@ session.running()
 # - `tensorrt_llm` names a place in the repository; here the course's engine stands in it.
 # - Before the first word comes the prefill: the model computes the whole prompt, here in one iteration.
 # - After it, each iteration gives one token.
-# - The time to the first word, the length of an iteration and their number say when the last word arrives; here of answers
-#   of one length.
+# - The time to the first word, the length of an iteration and their number say when the last word arrives.
 #
 # ## Questions
 #

@@ -108,8 +108,7 @@ with http.stream("POST", "/chat/completions", json=body) as reply:
         print(line)
 
 # %% [markdown]
-# These are *server-sent events*: here each is a line that begins with `data: `, and an empty line ends it. (The standard
-# also allows comments, which begin with a colon, and events of several lines.) The first has the
+# These are *server-sent events*: here each is a line that begins with `data: `, and an empty line ends it. The first has the
 # role, each of the next a piece of text in `delta`, then one has the `finish_reason` (`length`: `max_tokens` ended the
 # answer). `[DONE]` is OpenAI's own mark of the end, and is not JSON.
 
@@ -214,8 +213,8 @@ def measure(send, users, tokens=32):
 
 
 # %% [markdown]
-# Each case runs once to warm up: what an engine does only once, such as preparing kernels, makes its first requests slow.
-# Then the four take turns, five times, so that a moment in which the machine is busy does not hit one case alone.
+# Each case runs once to warm up, because an engine's first requests are slow. Then the four take turns, five times, so that
+# a moment in which the machine is busy does not hit one case alone.
 
 # %% tags=["nbval-ignore-output"]
 cases = {
@@ -275,8 +274,7 @@ print(guess.score(ratios.median(), "the median of 5 rounds"))
 print(f"Together they get {8 / ratios.median():.1f} times as many tokens a second.")
 
 # %% [markdown]
-# *Not told apart* is not *equal*: these rounds would hide whatever lies inside the interval. And do not compare the
-# gain together with lesson 01's, which comes from another run, of iterations alone.
+# *Not told apart* is not *equal*: these rounds would hide whatever lies inside the interval.
 #
 # A mean would hide who waited. A percentile says for how many a figure holds: of all gaps, 99 % are no longer than P99. Over
 # the five rounds:
@@ -303,15 +301,15 @@ assert [row[2] for row in rows] == [5, 5, 155, 5, 40, 40, 1240, 40]
 assert 1 < ratios.median() < 8
 
 # %% [markdown]
-# With eight users, compare the longest ITL with the longest TPOT. One long gap is averaged in the TPOT of its answer,
-# and P99 of ITL does not show it either while fewer than one gap in a hundred is long. Of forty answers, P99 is nearly the
-# slowest one: the fewer the numbers, the less a high percentile means.
+# With eight users, compare the longest ITL with the longest TPOT. TPOT averages one long gap away, and P99 of ITL does not
+# show it either while fewer than one gap in a hundred is long. Of forty answers, P99 is nearly the slowest one: the fewer
+# the numbers, the less a high percentile means.
 #
 # ## Explain
 #
 # What did the eight wait for? The engine's log has the length of each iteration, as the engine measures it, without Triton
-# and without your client. First the price of an iteration without a prompt, with 1, 2, 4 and 8 users in it; lesson 04
-# takes it from the log in the same way:
+# and without your client. First the price of an iteration without a prompt, with 1 and 8 users in it, of the five rounds. The
+# line through these two predicts the price with 2 and 4; three runs of each check it:
 
 
 # %% tags=["nbval-ignore-output"]
@@ -320,24 +318,39 @@ def iterations_of(span):
     return log[log["timestamp"].between(*span)]
 
 
-numbers, price_ms = [1, 2, 4, 8], {}
-for users in progress.over(numbers, "Users side by side"):
-    log = iterations_of(measure(streamed, users)[1])
+def price_ms(users, spans):
+    """Mean length of the iterations without a prompt and with so many users."""
+    log = pd.concat([iterations_of(span) for span in spans])
     alike = log[(log["context_tokens"] == 0) & (log["scheduled"] == users)]
-    price_ms[users] = alike["iteration_ms"].mean()
-each_ms, shared_ms = np.polyfit(numbers, list(price_ms.values()), 1)
-rows = [
-    (users, price, shared_ms + users * each_ms, 1000 * users / price)
-    for users, price in price_ms.items()
-]
-columns = ["users", "an iteration (ms)", "by the line (ms)", "tokens/s in all"]
+    return alike["iteration_ms"].mean()
+
+
+one_ms, eight_ms = (
+    price_ms(users, [one[case][1] for one in rounds])
+    for case, (send, users) in cases.items()
+    if send is streamed
+)
+
+# %% tags=["nbval-ignore-output"]
+each_ms = (eight_ms - one_ms) / 7
+shared_ms = one_ms - each_ms
 print(f"The line: {shared_ms:.1f} ms that all share, {each_ms:.1f} ms for each user.")
+rows = []
+for users in progress.over((2, 4), "Users side by side"):
+    price = price_ms(users, [measure(streamed, users)[1] for _ in range(3)])
+    rows.append((users, shared_ms + users * each_ms, price, 1000 * users / price))
+rows = [
+    (1, one_ms, one_ms, 1000 / one_ms),
+    *rows,
+    (8, eight_ms, eight_ms, 8000 / eight_ms),
+]
+columns = ["users", "by the line (ms)", "an iteration (ms)", "tokens/s in all"]
 charts.table(pd.DataFrame(rows, columns=columns))
 
 # %% [markdown]
-# Roughly, that is lesson 01 again. (See how far the line misses each price.) An iteration reads the weights and starts
-# its hundreds of operations once, for everybody in it: the part that all share. Products, attention and the reading of
-# one's own KV cache come on top for each user.
+# That is lesson 01 again, as far as the line fits with 2 and 4. An iteration reads the weights and starts its hundreds of
+# operations once, for everybody in it: the part that all share. Products, attention and the reading of one's own KV cache
+# come on top for each user.
 #
 # An answer of *n* tokens needs the iterations with the prompts, of which the last makes its first token, and then *n* − 1
 # iterations at the price that they had in this round:
@@ -356,8 +369,7 @@ for case, users in (("one user, streamed", 1), ("eight users, streamed", 8)):
     answers, span = median[case]
     log = iterations_of(span)
     prompts = log[log["context_tokens"] > 0]["iteration_ms"]
-    alike = log[(log["context_tokens"] == 0) & (log["scheduled"] == users)]
-    price = alike["iteration_ms"].mean()  # of this very round
+    price = price_ms(users, [span])  # of this very round
     computed = engine_ms(prompts.sum(), price, 32)
     measured = 1000 * max(times_s[-1] for times_s in answers)
     decode = 31 * price
@@ -374,7 +386,7 @@ print(
 charts.table(explained)
 
 # %% tags=["remove-cell"]
-assert price_ms[8] > price_ms[1] and log["generation_tokens"].sum() == 8 * 31
+assert eight_ms > one_ms and log["generation_tokens"].sum() == 8 * 31
 
 # %% [markdown]
 # So the factor is neither 1 nor 8. Each prompt has to be computed, and prefill is bound by arithmetic (lesson
@@ -382,13 +394,13 @@ assert price_ms[8] > price_ms[1] and log["generation_tokens"].sum() == 8 * 31
 # once. The rest is what is no iteration: on its way a token passes Triton, the detokenizer, HTTP and your thread, and
 # they use the cores on which the engine computes. Therefore an ITL is an iteration *and* what lies between two.
 #
-# Why do some of the eight begin later? Requests arrive one by one, and an idle engine waits for nobody. It starts with the
-# prompts that are there; those that come meanwhile are all in the next iteration, which is long. Who came first waits for
-# it, too: that makes the longest gaps.
+# Why do some of the eight begin later? Requests arrive one by one, and an idle engine starts with the prompts that are
+# there. Those that come meanwhile are all in the next iteration, which is long. Who came first waits for it, too: that
+# makes the longest gaps.
 #
 # How could this mislead? The prompts are short and alike, nobody arrives later, and the users share their cores with the
-# server. A longer prompt moves TTFT, and hardly TPOT. Try it in the playground: **Run** as it is, then with a prompt of a
-# hundred words, then with `top_k` 200 and temperature 2. Which of the figures changes?
+# server. A longer prompt moves TTFT, and hardly TPOT. Try it: **Run** as it is, then with a prompt of a hundred words, then
+# with `top_k` 200 and temperature 2. Which of the figures changes?
 
 # %%
 playground = widgets.Playground(server)
@@ -450,8 +462,8 @@ def over_grpc(prompt, max_tokens, *options, cancels=False):
 print(*over_grpc("Name the capital of France.", 64), sep="|")
 
 # %% [markdown]
-# How does the loop know the end? Triton marks the last response as final. With `enable_empty_final_response` it also sends
-# one when no text is left; without that, this loop would wait for ever after the last token.
+# Triton marks the last response as final. With `enable_empty_final_response` it also sends one when no text is left; without
+# that, this loop would wait for ever after the last token.
 #
 # ## Stop early
 #
@@ -556,10 +568,10 @@ assert any("max" in name for name in during if "request_metrics" in name)
 
 # %% [markdown]
 # Eight requests, and 512 calls of `postprocessing`: a stream of the ensemble calls it once per token. That is what
-# streaming costs in calls, whatever the clock says. The engine refreshes its gauges every 100 ms
-# (`stats_check_period_ms`). Of how long users wait, this page has only sums (`nv_inference_request_duration_us`), which give
-# means. For percentiles, servers of LLMs keep *histograms*, vLLM for one `vllm:time_to_first_token_seconds`. Triton has
-# quantiles with `--metrics-config summary_latencies=true`.
+# streaming costs in calls. The engine refreshes its gauges every 100 ms (`stats_check_period_ms`). Of how long users wait,
+# this page has only sums (`nv_inference_request_duration_us`), which give means. For percentiles, servers of LLMs keep
+# *histograms*, vLLM for one `vllm:time_to_first_token_seconds`. Triton has quantiles with
+# `--metrics-config summary_latencies=true`.
 #
 # ## What breaks
 #
@@ -579,9 +591,8 @@ for mistake, given in mistakes.items():
 
 # %% [markdown]
 # The last row is the dangerous one. Some servers of this protocol, ours and vLLM's among them, ignore fields that they do
-# not know; `trtllm-serve` refuses them. The tensors have a trap of
-# their own: there, `temperature` alone changes nothing. As long as neither `top_k` nor `top_p` is set, the engine takes the
-# likeliest token each time, as TensorRT-LLM's engine backend did.
+# not know; `trtllm-serve` refuses them. The tensors have a trap of their own: as long as neither `top_k` nor `top_p` is set,
+# `temperature` changes nothing, as in TensorRT-LLM's engine backend.
 
 # %%
 cat = "Write a sentence about a cat."
@@ -611,8 +622,7 @@ assert reply.status_code == 200 and '"error"' in lines[-2] and len(lines) < ASKE
 
 # %% [markdown]
 # A client that looks only for `[DONE]` takes half an answer for a whole one. The `openai` package raises `APIError` on
-# such an event; your `text_of` stops there with a KeyError. To try again you must send the whole request: the KV cache
-# died with the server.
+# such an event; your `text_of` stops there with a KeyError. To try again, send the whole request.
 #
 # ## Elsewhere
 #

@@ -82,6 +82,8 @@ def play(lengths, slots, rule):
 
         while may_start and waiting and len(running) < slots:
             running.append(waiting.pop(0))
+        if not running:
+            raise ValueError("Requests wait, none runs, and none may start.")
         computed.append(len(running))
         running = [left - 1 for left in running if left > 1]  # a token each
     return computed
@@ -161,12 +163,14 @@ client = Client(server.grpc_url, timeout_s=600)
 # %% [markdown]
 # Both rules must begin with the same full queue. If requests came one by one, the first static batch would be whoever
 # came first, alone. So a *gate* is closed first: a request for the longest possible answer, for which the engine sets
-# its whole KV cache aside (here as many tokens as `max_seq_len`). Nobody can start beside it. (That small cache
-# holds eight of these answers; with longer ones, memory would limit the batch as well: lesson 05.) When all forty-eight
+# its whole KV cache aside (here as many tokens as `max_seq_len`). Nobody can start beside it. When all forty-eight
 # wait, the gate's request is cancelled; times and iterations count from then on. `run_from_full_queue` does that. It
 # returns a row per request, as the clients saw it, and a row per iteration, as the engine logged it.
+#
+# A machine changes its pace. So a few requests side by side run before the trace, between its two runs, and after them;
+# you will need the lengths of their iterations further down.
 
-# %% tags=["nbval-ignore-output"]
+# %%
 texts = workload.trace("skewed", load_tokenizer(engine_dir), num_requests=len(lengths))
 requests = [
     replace(text, max_tokens=length)
@@ -176,12 +180,20 @@ requests = [
 
 def run_all(what, requests=requests):
     """The requests from a full queue, with the rule that the engine has now."""
-    with progress.wait(f"{len(requests)} requests, {what}"):
+    with progress.wait(f"Requests: {len(requests)}, {what}"):
         return lesson.run_from_full_queue(
             server, requests, log_path, limits.max_seq_len
         )
 
 
+# %% tags=["nbval-ignore-output"]
+def side_by_side():
+    """The iterations of 1, of 2, of 4 and of 8 requests that start together."""
+    alike = replace(requests[1], max_tokens=16)
+    return pd.concat([run_all("alike", [alike] * n).log for n in (1, 2, 4, 8)])
+
+
+before = side_by_side()
 static = run_all("static")
 print(f"static: {len(static.log)} iterations, {static.tokens_per_s:.0f} tokens/s")
 
@@ -196,7 +208,9 @@ print(repository.edit(repo, "tensorrt_llm", gpt_model_type="inflight_fused_batch
 server.load("tensorrt_llm")
 
 # %% tags=["nbval-ignore-output"]
+between = side_by_side()
 in_flight = run_all("in flight")
+after = side_by_side()
 print(f"in flight: {len(in_flight.log)} iterations,", end=" ")
 print(f"{in_flight.tokens_per_s:.0f} tokens/s")
 
@@ -251,27 +265,27 @@ print(guess.score(faster, "the ratio of the two runs"))
 # An iteration with eight answers takes longer than one with a single answer, and static batching has mostly the cheap
 # kind, because its slots are empty. (That is so here. Where finished answers are padded and computed on, as in
 # TensorRT-LLM's own `V1` and in Hugging Face's `generate`, every iteration keeps the full price, and the gain is
-# larger.) So measure the price. Send 1, 2, 4 and 8 requests side by side, and read from the log how long their
-# iterations take. We take the mean, because we shall add iterations up:
+# larger.) The requests side by side have the price: so long did iterations with 1, 2, 4 and 8 answers take. Take the mean,
+# because iterations will be added up:
+
 
 # %% tags=["nbval-ignore-output"]
-alike = replace(requests[1], max_tokens=32, at_s=0.0)
-logs = []
-for number in progress.over((1, 2, 4, 8), "Answers side by side"):
-    logs.append(trace_run.run(client, [alike] * number, log_path).log)
-log = pd.concat(logs)
-has_prompt = log["context_tokens"] > 0
-by_number = log[~has_prompt].groupby("scheduled")["iteration_ms"]
-answers_ms = by_number.mean()[[1, 2, 4, 8]]
-print(answers_ms.round(1).to_dict(), "ms with 1, 2, 4, 8 answers")
+def answers_ms(log):
+    """The mean length of iterations without a prompt, by the answers in them."""
+    without_prompt = log[log["context_tokens"] == 0]
+    return without_prompt.groupby("scheduled")["iteration_ms"].mean()
+
+
+rounds = {"before": before, "between": between, "after": after}
+prices = pd.DataFrame({name: answers_ms(log) for name, log in rounds.items()})
+charts.table(prices.rename_axis("answers, in ms").reset_index())
 
 # %% tags=["nbval-ignore-output"]
-figure = px.line(
-    answers_ms.reset_index(), x="scheduled", y="iteration_ms", markers=True
-)
+middle = prices.mean(axis=1)
+figure = px.line(x=middle.index, y=middle, markers=True)
 figure.update_layout(xaxis_title="answers in the iteration", yaxis_title="time (ms)")
 figure.update_yaxes(rangemode="tozero")
-times = answers_ms[8] / answers_ms[1]
+times = middle[8] / middle[1]
 summary = (
     f"An iteration with 8 answers takes {times:.1f} times as long as one with 1. "
     "If each answer paid in full, it would be 8 times."
@@ -285,32 +299,42 @@ print(summary)
 #
 # Prompts have a price of their own. It is what the iterations with prompts took beyond the same number of answers:
 
+
 # %% tags=["nbval-ignore-output"]
-price_ms = np.interp(range(slots + 1), [0, *answers_ms.index], [0, *answers_ms])
-with_prompts = log[has_prompt]
-beyond_ms = (
-    with_prompts["iteration_ms"].sum() - price_ms[with_prompts["scheduled"]].sum()
+def prices_of(log):
+    """Milliseconds of an iteration with 0 to 8 answers, and of a token of a prompt."""
+    found = answers_ms(log)
+    price_ms = np.interp(range(slots + 1), [0, *found.index], [0, *found])
+    prompts = log[log["context_tokens"] > 0]
+    beyond_ms = prompts["iteration_ms"].sum() - price_ms[prompts["scheduled"]].sum()
+    return price_ms, beyond_ms / prompts["context_tokens"].sum()
+
+
+prompt_tokens = sum(request.input_len for request in requests)
+prompt_token_ms = prices_of(pd.concat(rounds.values()))[1]
+print(
+    f"A token of a prompt takes {prompt_token_ms:.2f} ms, the prompts of all", end=" "
 )
-prompt_token_ms = beyond_ms / with_prompts["context_tokens"].sum()
-prompts_s = sum(request.input_len for request in requests) * prompt_token_ms / 1000
-print(f"A token of a prompt takes {prompt_token_ms:.2f} ms,")
-print(f"the prompts of all {len(requests)} requests {prompts_s:.1f} s.")
+print(f"{len(requests)} requests {prompt_tokens * prompt_token_ms / 1000:.1f} s.")
 
 # %% [markdown]
-# Now put it together: the iterations from the paper, each at its price, and the prompts, which cost the same with both
-# rules. No run of the trace is in this prediction.
+# Now put it together: the iterations from the paper, each at its price, and the prompts, which both rules have to compute.
+# Each run is predicted with the prices from just before it and just after it. No run of the trace is in its prediction.
 
 
 # %%
 def predicted(computed, price_ms, prompts_s):
-    """Seconds of a run: answers in each iteration, the price of so many, the prompts."""
+    """Seconds of a run: answers in each iteration, prices of so many, the prompts."""
     # your line: price_ms is a NumPy array, which takes a list of numbers as its index
     return sum(price_ms[computed]) / 1000 + prompts_s
 
 
 # %% tags=["nbval-ignore-output"]
+around = {"static": [before, between], "in-flight": [between, after]}
 predicted_s = {}
 for rule, run in runs.items():
+    price_ms, prompt_token_ms = prices_of(pd.concat(around[rule]))
+    prompts_s = prompt_tokens * prompt_token_ms / 1000
     predicted_s[rule] = predicted(on_paper[rule], price_ms, prompts_s)
     measured_s = run.requests["last_s"].max()
     print(f"{rule:9} predicted {predicted_s[rule]:.1f} s, measured {measured_s:.1f} s")
@@ -319,14 +343,12 @@ print(f"Gain: predicted {expected:.2f} times, measured {faster:.2f} times,", end
 print(f"which is {100 * (faster / expected - 1):+.0f} %.")
 
 # %% [markdown]
-# Where both times differ from the prediction in the same direction, the ratio is nearer: what slows both runs alike cancels.
-# Where they differ in opposite directions, as a machine that changes its pace makes them, the ratio is further off than
-# either.
+# What is left has three causes. The prices were measured with at most 60 tokens in the KV cache of each answer, and attention
+# reads the whole cache, so long answers cost more. Between two iterations the engine hands out tokens, which no price
+# contains. And a machine that changes its pace does so between two prices, too: the table above shows by how much.
 #
-# How could this mislead? Each rule ran once, and a machine that did something else in the meantime shows it here;
-# `inflight bench compare` takes turns and gives ratios with their spread. The prices of 3, 5, 6 and 7 answers are
-# interpolated, and they were measured with at most 70 tokens in the KV cache of each answer. Attention reads the whole
-# cache, so eight long answers in one iteration cost more than eight short ones.
+# How could this mislead? Each rule ran once. `inflight bench compare` takes turns and gives ratios with their spread.
+# The prices of 3, 5, 6 and 7 answers are interpolated.
 #
 # ## Who pays?
 #
@@ -347,12 +369,11 @@ both.groupby(["max_tokens", "rule"])[["latency_ms", "itl_ms"]].quantile(
 # %% [markdown]
 # Each mark is a request; above the dashed line it is slower in flight. Look at the long answers in the lower panel. With
 # static batching each of them has the engine to itself, or shares it with one other, once its short neighbours are
-# done. In flight it shares iterations to its end, and each prompt that joins makes one of them longer. Prompts that
-# join between a short answer's tokens slow it, too; whether that shows here, the table says.
+# done. In flight it shares iterations to its end, and each prompt that joins makes one of them longer.
 #
 # Latency also contains the wait for a slot, and that becomes shorter: nobody waits for a batch to end. So short answers are
-# complete earlier, and later long ones, too; the long ones that started first are complete later. The picture shows
-# which; the table gives the median and the 99th percentile, which of eight answers is nearly the slowest.
+# complete earlier, and later long ones, too; the long ones that started first are complete later. The table gives the
+# median and the 99th percentile, which of eight answers is nearly the slowest.
 #
 # ## When is there no gain?
 #
@@ -361,8 +382,8 @@ both.groupby(["max_tokens", "rule"])[["latency_ms", "itl_ms"]].quantile(
 
 # %% tags=["nbval-ignore-output"]
 no_gain = {
-    "equal lengths": [replace(one, max_tokens=28) for one in requests[:24]],
-    "fewer than slots": requests[:4],
+    "equal lengths": [replace(one, max_tokens=24) for one in requests[:16]],
+    "fewer than slots": [replace(requests[0], max_tokens=32), *requests[1:4]],
 }
 seconds = {}
 for rule, name in (("in-flight", "inflight_fused_batching"), ("static", "V1")):
@@ -380,8 +401,8 @@ for case in no_gain:
 
 # %% [markdown]
 # As many iterations with as many answers in them. What is left of the ratio is not batching: it is noise, as each ran once,
-# and below 1 it may also be the price of streaming: in flight, each token is sent by itself. And the
-# summaries of news articles, which benchmarks like? Count them all:
+# and below 1 it may also be the price of streaming. And the summaries of news articles, which benchmarks like? Count them
+# all:
 
 # %%
 articles = workload.from_dataset(workload.read_dataset(), load_tokenizer(engine_dir))
@@ -434,7 +455,7 @@ with (
         trace_run.run(to, four[:1], log_path, model)  # an engine's first is its slowest
         run = trace_run.run(to, four, log_path, model, concurrency=users)
         per_s[way] = run.tokens_per_s
-pd.Series(per_s, name="tokens/s").round(0)
+pd.Series(per_s, name="tokens/s").round(1)
 
 # %% tags=["nbval-ignore-output"]
 python, in_turn, at_once = per_s.values()
@@ -442,13 +463,11 @@ print(f"In turn, the engine is {in_turn / python:.1f} times as fast as llama-pyt
 print(f"sharing iterations makes it another {at_once / in_turn:.1f} times as fast.")
 
 # %% [markdown]
-# The second factor is batching as such; four equal answers that start together have it with static batching, too. This
-# lesson asks what in-flight batching adds. The first is outside this lesson, and it has two parts that this run does
-# not separate. One is the weights: 4 bits against 16 or 32. The other is the path. For each token, Hugging Face's
-# `generate` runs a Python loop over logits processors and stopping criteria, 30 layers of Python modules start dozens of
-# small PyTorch operators each, and the KV cache is copied to grow by one token. The engine runs one compiled graph on a
-# KV cache that was allocated when it was loaded. To separate the two, build an engine with 16-bit weights (lesson 01)
-# and send it the same requests: what is left of the distance is the path.
+# The second factor is batching as such; four equal answers that start together have it with static batching, too. The first
+# is outside this lesson, and it has two parts that this run does not separate. One is the weights: 4 bits against 16 or 32.
+# The other is the path. For each token, Hugging Face's `generate` runs a Python loop, 30 layers of Python modules start
+# dozens of small PyTorch operators each, and the KV cache is copied to grow by one token. The engine runs one compiled
+# graph on a KV cache that was allocated when it was loaded.
 #
 # The [workshop](https://github.com/scaleway/ai-pulse-nvidia-trt-llm) that this course follows measured both on one H100,
 # with 16-bit weights: 1,998 ms from Python, 659 ms from the engine. It then sent 98 articles: 334 tokens/s static, 436
@@ -457,8 +476,7 @@ print(f"sharing iterations makes it another {at_once / in_turn:.1f} times as fas
 #
 # ## Turn the knob
 #
-# The dashboard edits the config, loads the model again, and draws the slots while the requests run. The run before
-# stays above, on the same scale. Try:
+# The dashboard edits the config, loads the model again, and draws the slots while the requests run. Try:
 #
 # 1. `V1`, then `inflight_fused_batching`, with `skewed`: this lesson's requests, live. Here they come one by one, so the
 #    first static batch is a single request.

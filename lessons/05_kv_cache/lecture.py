@@ -20,7 +20,7 @@
 # In-flight batching keeps eight slots busy. But a request needs more than a slot: each token of its prompt and of its
 # answer leaves keys and values in [blocks](00_start_here.ipynb#Block) of the
 # [KV cache](00_start_here.ipynb#KV-cache). In the restaurant of lesson 04, blocks are plates: guests need more of them
-# the longer they eat, and give all of them back when they leave.
+# the longer they eat, and give all back when they leave.
 #
 # One evening there are free seats and no plates. Do you keep new guests at the door until there are plates for all that
 # they may order? Or do you let them in, and take plates back from somebody later? `batch_scheduler_policy` decides:
@@ -170,6 +170,8 @@ def play(requests, fits, blocks):
             twice += last.prompt + last.answered - 1  # all but its newest token
         while waiting and len(running) < slots and fits([*running, waiting[0]], blocks):
             running.append(waiting.pop(0))
+        if not running:
+            raise ValueError("Requests wait, none runs, and none fits.")
         for request in running:
             request.answered += 1
         running = [request for request in running if request.answered < request.ends_at]
@@ -192,7 +194,7 @@ columns = ["iterations", "pauses", "tokens twice"]
 pd.DataFrame(paper.values(), pd.MultiIndex.from_tuples(paper), columns)
 
 # %% [markdown]
-# Starting early does not help the captions, and it helps the questions a lot. Does a real engine agree?
+# Does a real engine agree?
 #
 # ## Run
 #
@@ -316,29 +318,22 @@ for policy, log in logs.items():
 #
 # ## Which policy when
 #
-# Counts are not yet times. Now the captions under both policies, in a cache of 24 blocks and in one of 32, and the
-# questions in the small one; three rounds, in which all of them take turns:
+# Counts are not yet times. So both kinds of traffic come under both policies, in three rounds in which they take turns:
 
 # %% tags=["nbval-ignore-output"]
-cases = [("captions", 768), ("captions", 1024), ("questions", 768)]
-runs = {(policy, *case): [] for case in cases for policy in logs}
+runs = {(policy, kind): [] for kind in traffic for policy in logs}
 for _ in progress.over(range(3), "Round"):
     for policy in logs:
-        for size in (768, 1024):
-            server.load(
-                "tensorrt_llm",
-                batch_scheduler_policy=policy,
-                max_tokens_in_paged_kv_cache=size,
-            )
-            trace_run.run(client, warm_up, log_path)
-            for kind in [kind for kind, tokens in cases if tokens == size]:
-                runs[policy, kind, size].append(run(kind))
+        server.load("tensorrt_llm", batch_scheduler_policy=policy)
+        trace_run.run(client, warm_up, log_path)
+        for kind in traffic:
+            runs[policy, kind].append(run(kind))
 
 # %% [markdown]
-# What does a pause cost in milliseconds? Two people pay for it. Whoever runs waits for an iteration that computes
-# somebody's tokens again: we compare it with one of as many answers and no prompt. And the paused request's reader
-# waits for the next token. The longest time between two tokens of any request is the longest **stall**. Without pauses
-# there are stalls, too: readers wait while the prompts of others are computed.
+# What does a pause cost in milliseconds? Whoever runs waits for an iteration that computes somebody's tokens again: compare
+# it with one of as many answers and no prompt. And the paused request's reader waits for the next token. The longest time
+# between two tokens of any request is the longest **stall**. Without pauses there are stalls, too: readers wait while the
+# prompts of others are computed.
 
 
 # %%
@@ -367,7 +362,7 @@ for key, rounds in runs.items():
         done = one.requests["last_s"] - one.requests["due_s"]
         rows.append((len(one.log), twice, *price(one.log), 1000 * done.median()))
     figures[key] = pd.DataFrame(rows)
-names = ["policy", "traffic", "cache", "iterations", "twice"]
+names = ["policy", "traffic", "iterations", "twice"]
 names += ["again (ms)", "longest stall (ms)", "median done (ms)"]
 medians = [(*key, *found.median()) for key, found in figures.items()]
 charts.table(pd.DataFrame(medians, columns=names), decimals=0)
@@ -377,37 +372,34 @@ charts.table(pd.DataFrame(medians, columns=names), decimals=0)
 # iterations, and *done* is from a request's moment to its last token.
 
 # %% tags=["nbval-ignore-output"]
-for kind, size in cases:
-    ours, theirs = (figures[policy, kind, size] for policy in reversed(logs))
-    print(f"{kind}, {size:,} tokens of cache, max_utilization beside the other:")
+for kind in traffic:
+    ours, theirs = (figures[policy, kind] for policy in reversed(logs))
+    print(f"{kind}, max_utilization beside the other:")
     print("   median done", told_apart(ours[4], theirs[4], "later", "earlier"))
     print("   longest stall", told_apart(ours[3], theirs[3], "longer", "shorter"))
 
 # %% tags=["remove-cell"]
 counts = {key: found[0].median() for key, found in figures.items()}
-assert abs(counts["max_utilization", "captions", 768] - 87) < 12
-assert abs(counts["max_utilization", "captions", 1024] - 55) < 12
-assert counts["max_utilization", "questions", 768] < 45
+assert abs(counts["max_utilization", "captions"] - 87) < 12
+assert counts["max_utilization", "questions"] < 45
 assert all(
     found[1].max() == 0 for key, found in figures.items() if key[0] != "max_utilization"
 )
 
 # %% [markdown]
-# The iterations follow from the blocks. In the small cache the captions take about as many under both policies, and
-# `max_utilization` pauses. With a third more blocks, it needs far fewer: five blocks are promised to each caption, but
-# most of the time a caption holds four. For each question, `guaranteed_no_evict` promises eight blocks: three run, and
-# five slots stay empty. Prompt and answer of 30 tokens need only three. Whether fewer iterations are less time, the
-# verdicts say: an iteration takes longer when more requests are in it (lesson 04).
+# The iterations follow from the blocks. The captions take about as many under both policies, and `max_utilization` pauses.
+# For each question, `guaranteed_no_evict` promises eight blocks: three run, and five slots stay empty. Prompt and answer
+# of 30 tokens need only three. Whether fewer iterations are less time, the verdicts say: an iteration takes longer when
+# more requests are in it (lesson 04).
 #
 # Ask three questions about a service. *Do its answers come near `max_tokens`?* If not, ask for fewer tokens, or take
 # `max_utilization`. *How often would a request be paused?* A pause costs the more, the more tokens the request has.
-# *Does somebody read along?* A stall stops a stream in the middle of a sentence. Where the cache has room for all slots,
-# the two policies do the same.
+# *Does somebody read along?* A stall stops a stream in the middle of a sentence.
 #
 # ## Turn the knob
 #
-# First on paper: how large must the cache be, so that the policies do the same? Then let the captions end earlier, at
-# half of their `max_tokens`, and run the cell again.
+# First on paper: how large must the cache be, so that the policies do the same? And what does a third more blocks, 1,024
+# tokens, change? Then let the captions end at half of their `max_tokens`, and run the cell again.
 
 # %%
 share = 1.0  # of max_tokens, where an answer ends: then try 0.5 and 0.25
@@ -446,8 +438,8 @@ charts.show(figure, summary)
 print(summary)
 
 # %% [markdown]
-# Then on the server: find the smallest cache at which no request is ever paused. The dashboard edits the config, loads the
-# model again, sends the captions, and draws while they are written. The run before stays above, on the same scale.
+# Then on the server: find the smallest cache at which no request is ever paused. The dashboard loads the model again, sends
+# the captions, and draws while they are written.
 
 # %%
 lesson.board(server, traffic["captions"], log_path)
@@ -503,11 +495,18 @@ ways = {
     "whole": {"gpt_model_path": engine_dir},
     "in parts": {"gpt_model_path": small_steps, "enable_chunked_context": True},
 }
-itl_ms, ttft_s = {}, {}
+itl_ms, ttft_s, counted = {}, {}, {}
 for way, parameters in progress.over(ways.items(), "Prompt", lambda item: item[0]):
     server.load("tensorrt_llm", max_tokens_in_paged_kv_cache=4096, **parameters)
     client.ask(long_prompt, 2)  # a warm-up of the same size
+    since = len(telemetry.iterations(log_path))
     itl_ms[way], ttft_s[way] = while_others_read()
+    shares = telemetry.shares(telemetry.iterations(log_path)[since:])
+    counted[way] = (shares["context"] > 0).groupby(shares["request"]).sum().max()
+print(f"Iterations that computed the prompt: {counted['whole']} whole,", end=" ")
+print(f"{counted['in parts']} in parts.")
+
+# %% tags=["nbval-ignore-output"]
 rows = [
     (way, token, ms)
     for way, of_readers in itl_ms.items()
@@ -524,7 +523,8 @@ figure.for_each_annotation(lambda note: note.update(text=note.text[7:]))
 figure.update_layout(height=420)
 longest_ms = {way: np.max(of_readers) for way, of_readers in itl_ms.items()}
 summary = (
-    "How long one reader waits for each token. Of all readers, nobody waits longer than "
+    "How long one reader waits for each token. Of all readers, nobody waits longer "
+    "than "
     + "; ".join(
         f"{longest_ms[way]:.0f} ms with the prompt {way}, whose sender gets the first "
         f"token after {ttft_s[way]:.1f} s"
@@ -536,9 +536,10 @@ charts.show(figure, summary)
 print(summary)
 
 # %% [markdown]
-# One reader stands for all: they get their tokens in the same iterations. The raised points in the lower panel are the
-# iterations that compute a part of the prompt. No work is saved, but the readers get a token after each part. What that
-# does to the sender's first token, one run of each cannot tell. On a GPU, parts that are too small leave it idle.
+# One reader stands for all: they get their tokens in the same iterations. Raised points from token 16 on are iterations that
+# compute the prompt or a part of it; those at the very beginning compute the readers' own prompts. No work is saved, but
+# the readers get a token after each part. What that does to the sender's first token, one run of each cannot tell. On a
+# GPU, parts that are too small leave it idle.
 #
 # ## One system prompt, many users
 #
@@ -568,7 +569,8 @@ figure.update_layout(xaxis_title="", yaxis_title="TTFT (ms)", legend_title="")
 first, *later = ttft_ms["reuse"]
 summary = (
     f"Time to first token of {len(users)} users, without reuse and with it. With reuse "
-    f"the first waits {first:.0f} ms, the later ones {np.mean(later):.0f} ms on average."
+    f"the first waits {first:.0f} ms, the later ones {np.mean(later):.0f} ms "
+    "on average."
 )
 charts.show(figure, summary)
 print(summary)
@@ -615,10 +617,10 @@ print(f"Counted by the engine: {reused}.")
 # [whole prompt](https://github.com/vllm-project/vllm/pull/37307) fits, not only the first part
 # (`scheduler_reserve_full_isl`). A `watermark` keeps a share of the blocks free when requests are admitted; it is off by
 # default. In [its author's measurement](https://github.com/vllm-project/vllm/pull/44594), on a nearly full cache, 5 % free
-# blocks brought 1,065 pauses down to 187 and raised the tokens a second by 5 %. The lab's 5.4 has you find such a reserve.
+# blocks brought 1,065 pauses down to 187 and raised the tokens a second by 5 %. The lab's 5.3 has you find such a reserve.
 #
-# **Order of eviction.** Blocks kept for reuse are given away when a request needs them. TensorRT-LLM takes those of the
-# lowest priority first, and among these the
+# **Order of eviction.** Of the blocks kept for reuse, TensorRT-LLM gives away those of the lowest priority first, and among
+# these the
 # [least recently used](https://nvidia.github.io/TensorRT-LLM/1.4.0rc1/features/kvcache.html); a request may set the
 # priority of its prompt's tokens. vLLM takes the least recently used, of one request
 # [the last blocks first](https://docs.vllm.ai/en/latest/design/prefix_caching/): a beginning is useful to more prompts than

@@ -2,12 +2,11 @@
 # # {heading}
 #
 # Five exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You predict batches from
-# arrivals, find settings for a budget, write a batching library in C that Triton loads, and the figure that shows a
-# model idling while requests wait. Then you measure with the Performance Analyzer, and decide when a winner is one.
+# arrivals, find settings for a budget, and correct the figures of a load tester that waits for its answers. Then you
+# measure with the Performance Analyzer, and decide when a winner is one. If you like C, you write a batching library that
+# Triton loads.
 #
-# You need the lecture. For exercise 6.3 you need a C compiler (`cc --version`; `pip install ziglang` brings one) and to
-# be able to read C: a struct, a pointer, `calloc` and `free`. If that is new to you, copy the solution's file and explain
-# each line. A check never stops the notebook; where it needs a server, it starts one of its own.
+# You need the lecture. A check never stops the notebook; where it needs a server, it starts one of its own.
 #
 # Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
 # not been run.
@@ -16,17 +15,16 @@
 
 # %% tags=["nbval-ignore-output"]
 import json
-import os
 import subprocess
-import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
 from inflight import CourseError
 from inflight.bench import workload
-from inflight.checkpoint import cache_dir, fetch
+from inflight.checkpoint import fetch
 from inflight.lessons import batchers as lesson
 from inflight.lessons.batchers import batch_run
 from inflight.models import huggingface
@@ -47,19 +45,19 @@ as_it_was = config_path.read_text()
 server = Server(repo).start()
 
 
-def trial(fragment, arrivals, **values):
+def trial(fragment, arrivals, callers=None, **values):
     """Edit a fresh config, load the model, warm it up, and send requests."""
     config_path.write_text(as_it_was)
     repository.edit(repo, "batch-cost", fragment, **values)
     server.load("batch-cost")
     batch_run.run(server, "batch-cost", batch_run.at([0.0]), log_path)
-    return batch_run.run(server, "batch-cost", arrivals, log_path)
+    return batch_run.run(server, "batch-cost", arrivals, log_path, callers)
 
 
 # %% [markdown]
 # ## Exercise 6.1: predict the batches
 #
-# *importance 4/5 · difficulty 4/5 · 15 minutes*
+# *Core · importance 5/5 · difficulty 4/5 · 15 minutes*
 #
 # One instance, Triton's dynamic batcher. Requests arrive at `arrivals_ms` (sorted). A batch leaves when the model is
 # free **and** either the batch is full (`max_batch_size`) or its oldest request has waited for `delay_ms`. It takes all
@@ -123,10 +121,10 @@ for delay_ms in (0, 60):
 # %% [markdown]
 # ## Exercise 6.2: within a budget
 #
-# *importance 4/5 · difficulty 2/5 · 10 minutes*
+# *Core · importance 5/5 · difficulty 2/5 · 10 minutes*
 #
 # Another model shares the machine with `batch-cost`, so yours has to leave it time. About thirty requests a second come
-# at random. Find settings with which
+# at random, in an open loop. Find settings with which
 #
 # - a batch holds at least 3 requests on average,
 # - 95 of 100 answers come within 300 ms (P95),
@@ -157,8 +155,8 @@ run = {"your settings": trial("", load, **settings)}
 charts.show(lesson.batches(run), lesson.batches_summary(run))
 
 # %% [markdown]
-# <details><summary>Where to look</summary>The lecture's picture of the delay, at 30 requests a second: its two panels are
-# your first two demands.</details>
+# <details><summary>Where to look</summary>The open loop in the lecture's table of delays: what became larger, and what
+# slower?</details>
 #
 # <details><summary>How to begin</summary>Thirty a second is one every 33 ms on average. For three in a batch, the first
 # waits for two more. On top of that come 40 ms and 4 ms a request, and perhaps the rest of the batch before.</details>
@@ -169,7 +167,10 @@ charts.show(lesson.batches(run), lesson.batches_summary(run))
 # %% [markdown]
 # ## Exercise 6.3: a library in C
 #
-# *Core · importance 5/5 · difficulty 4/5 · 30 minutes, if you read C*
+# *Further · importance 3/5 · difficulty 4/5 · 30 minutes*
+#
+# For this exercise you need a C compiler (`cc --version`; `pip install ziglang` brings one), and to be able to read C: a
+# struct, a pointer, `calloc` and `free`. If that is new to you, leave it out: nothing later needs it.
 #
 # A tensor of several texts is as wide as its longest text. So a batch of a long text and seven short ones costs as much as
 # eight long ones. What has to stay within a limit is **the number of requests times the longest of them**, here 24.
@@ -369,72 +370,80 @@ except CourseError as error:  # no C compiler on this machine
     print(error)
 
 # %% [markdown]
-# ## Exercise 6.4: idle while requests wait
+# ## Exercise 6.4: what the tester left out
 #
-# *Core · importance 5/5 · difficulty 3/5 · 15 minutes*
+# *Core · importance 5/5 · difficulty 2/5 · 20 minutes*
 #
-# On a dashboard an overloaded model with a short queue looks bored. Write the figure that would have shown it: for how many
-# milliseconds did the model compute nothing **although a request waited**? There is one instance. `requests` has a row per
-# request: `sent_s`, `answered_s`, `outcome`, and `execution`, the batch that it was in. A request waits from `sent_s` to the
-# start of its batch; a rejected one, until `answered_s`. `executions` has a row per batch: `execution`, `start_s`, `end_s`.
+# A load tester has one caller, and shall send a request every `every_ms`. If an answer takes longer than that, the next
+# requests are late, and the tester does not count how late: coordinated omission. You have only its latencies, not the
+# moments at which requests were due. The field corrects them like this
+# ([`recordValueWithExpectedInterval`](https://hdrhistogram.github.io/HdrHistogram/JavaDoc/org/HdrHistogram/ValueRecorder.html)
+# of HdrHistogram): a request that was due `every_ms` after the slow one would have waited `every_ms` less, the next one
+# 2 · `every_ms` less, and so on.
+#
+# Write the function that gives, for one latency, those of the requests that were left out, the longest first. One that
+# would have taken less than `every_ms` is not added.
 
 
 # %%
-def idle_ms(requests: pd.DataFrame, executions: pd.DataFrame) -> float | None:
-    """Milliseconds in which nothing was computed and at least one request waited."""
+def left_out(latency_ms: int, every_ms: int) -> list[int] | None:
+    """Latencies of the requests that were due while one was under way, in ms."""
     # BEGIN SOLUTION
     # LAB: return None
-    starts = requests["execution"].map(executions.set_index("execution")["start_s"])
-    until = starts.astype(float).fillna(requests["answered_s"])
-    waits = sorted(zip(requests["sent_s"], until))
-    busy = sorted(zip(executions["start_s"], executions["end_s"]))
-    moments = sorted({moment for span in waits + busy for moment in span})
-    idle_s = 0.0
-    for begin, end in zip(moments, moments[1:]):
-        middle = (begin + end) / 2
-        waited = any(first < middle < last for first, last in waits)
-        computed = any(first < middle < last for first, last in busy)
-        idle_s += (end - begin) * (waited and not computed)
-    return 1000 * idle_s
+    added = []
+    while latency_ms - every_ms >= every_ms:
+        latency_ms -= every_ms
+        added.append(latency_ms)
+    return added
     # END SOLUTION
 
 
 # %%
-check("6.4", idle_ms)
+check("6.4", left_out)
 
 # %% [markdown]
-# Your figure for the lecture's overload, once with a short queue and once with a time-out. (After the last request nothing
-# enters the queue any more, so at the end there is one gap with either policy.)
+# Forty requests, one every 100 ms, and the tenth takes a second. The tester with one caller sends them, and then the same
+# schedule comes as an open loop:
 
 # %% tags=["nbval-ignore-output"]
-flood = batch_run.at([number / 200 for number in range(400)])
-for policy in ("max_queue_size: 16", "default_timeout_microseconds: 150000"):
-    run = trial(f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}", flood)
-    answered = (run.requests["outcome"] == "answered").sum()
-    idle = idle_ms(run.requests, run.executions)
-    said = "?" if idle is None else f"{idle:.0f} ms"
-    print(f"{policy}: {answered} of {len(flood)} answered,", end=" ")
-    print(f"idle while requests wait: {said}")
+schedule = batch_run.at([0.1 * number for number in range(40)])
+schedule[9] = replace(schedule[9], work=240)
+told = trial("dynamic_batching { }", schedule, callers=1).requests
+came = trial("dynamic_batching { }", schedule).requests
+latencies = told["latency_ms"].round().astype(int).tolist()
+added = [ms for latency in latencies for ms in left_out(latency, 100) or []]
+since_due = 1000 * (told["answered_s"] - told["at_s"])
+views = {
+    "the tester": told["latency_ms"],
+    "the tester, corrected": pd.Series(latencies + added),
+    "the tester, since each was due": since_due,
+    "the open loop": came["latency_ms"],
+}
+for view, latency_ms in views.items():
+    late = (latency_ms > 300).sum()
+    print(f"{view}: P95 {latency_ms.quantile(0.95):.0f} ms, {late} over 300 ms")
 
 # %% [markdown]
-# <details><summary>Where to look</summary>The picture of the overload in the lecture: between two boxes of the lowest lane,
-# is there grey above?</details>
+# Which of these would you give to somebody who sets a limit for users? The correction guesses what was not sent. A tester
+# that keeps to its schedule, or that counts from when each request was due, need not guess.
 #
-# <details><summary>How to begin</summary>Only at a start or an end does anything change. Sort all these moments; between two
-# neighbours ask at one point in the middle: does a request wait, is a batch computed?</details>
+# <details><summary>Where to look</summary>The lecture's picture of one slow request: how does the latency of the open loop
+# fall, from one dot to the next?</details>
 #
-# <details><summary>The error you see</summary>Too much: you count gaps in which nobody waits. Too little: you count one
-# request's wait and not all. Too much by a few hundred: a rejected request waits to <code>answered_s</code>, which for a
-# full queue is at once.</details>
+# <details><summary>How to begin</summary>With 1,000 ms, one every 100: which requests were due meanwhile, and when would
+# each have had its answer? All at the same moment. So the first waits 900 ms, the next 800.</details>
+#
+# <details><summary>The error you see</summary>It names the call, and what you gave. The measured latency itself is not left
+# out. The last one that you add takes at least <code>every_ms</code>.</details>
 
 # %% [markdown]
 # ## Exercise 6.5: when a winner is one
 #
-# *importance 4/5 · difficulty 3/5 · 15 minutes*
+# *Further · importance 4/5 · difficulty 3/5 · 15 minutes*
 #
-# The Performance Analyzer keeps a number of requests under way and measures throughput and latency. It is an ordinary
-# program (here the one inside the tritonclient wheel, for x86-64 only). This cell measures three configurations of the
-# embedding model with it, eight requests under way, in two rounds:
+# Triton's Performance Analyzer measures throughput and latency. With `--concurrency-range 8` it keeps eight requests under
+# way: a **closed loop**. It is an ordinary program (here the one inside the tritonclient wheel, for x86-64 only). This
+# measures three configurations of the embedding model with it, in two rounds:
 
 # %% tags=["nbval-ignore-output"]
 embedding = repository.assemble(
@@ -442,6 +451,7 @@ embedding = repository.assemble(
     models=("text-embedding",),
     checkpoint_dir=huggingface.folder(fetch()),
 )
+plain = (embedding / "text-embedding" / "config.pbtxt").read_text()
 texts, report = folder / "texts.json", folder / "report.csv"
 text = {"text_input": ["how tall is the eiffel tower"]}
 texts.write_text(json.dumps({"data": [text]}))
@@ -450,26 +460,33 @@ configs = {
     "dynamic": "dynamic_batching { }",
     "delay 20 ms": "dynamic_batching { max_queue_delay_microseconds: 20000 }",
 }
-flags = f"-i grpc --input-data {texts} --concurrency-range 8 -f {report} --verbose-csv"
+flags = f"-i grpc --input-data {texts} -f {report} --verbose-csv"
 flags += " --measurement-mode count_windows --measurement-request-count 4"
 flags += " --stability-percentage 999"  # measure three windows, however they differ
-rounds, plain = [], (embedding / "text-embedding" / "config.pbtxt").read_text()
 with progress.wait("A second server starts, with the embedding"):
     second = Server(embedding).start()
+
+
+# %%
+def one_round(load):
+    """Each configuration under this load: answers a second, and P99 in ms."""
+    program, rows = lesson.perf_analyzer(folder), []
+    for config, fragment in configs.items():
+        (embedding / "text-embedding" / "config.pbtxt").write_text(plain)
+        repository.edit(embedding, "text-embedding", fragment)
+        second.load("text-embedding")
+        command = f"{program} -m text-embedding -u {second.grpc_url} {load} {flags}"
+        subprocess.run(command.split(), check=True, capture_output=True)
+        [row] = pd.read_csv(report).to_dict("records")
+        rows.append((config, row["Inferences/Second"], row["p99 latency"] / 1000))
+    return pd.DataFrame(rows, columns=["config", "throughput", "latency_ms_p99"])
+
+
+# %% tags=["nbval-ignore-output"]
+rounds = []
 try:
-    program = lesson.perf_analyzer(folder)
     for _ in progress.over((1, 2), "Round"):
-        rows = []
-        for config, fragment in configs.items():
-            (embedding / "text-embedding" / "config.pbtxt").write_text(plain)
-            repository.edit(embedding, "text-embedding", fragment)
-            second.load("text-embedding")
-            command = f"{program} -m text-embedding -u {second.grpc_url} {flags}"
-            subprocess.run(command.split(), check=True, capture_output=True)
-            [row] = pd.read_csv(report).to_dict("records")
-            rows.append((config, row["Inferences/Second"], row["p99 latency"] / 1000))
-        columns = ["config", "throughput", "latency_ms_p99"]
-        rounds.append(pd.DataFrame(rows, columns=columns))
+        rounds.append(one_round("--concurrency-range 8"))
         print(rounds[-1].round(1).to_string(index=False), end="\n\n")
 except CourseError as error:  # not x86-64
     print(error)
@@ -504,8 +521,12 @@ if rounds:
     print("wins within 2 s:", winner(rounds, 2000))
 
 # %% [markdown]
-# <details><summary>Where to look</summary>The lecture's <em>How to tune</em>. <code>pd.concat(rounds)</code> puts the rounds
-# below one another; <code>groupby("config")</code> then has <code>min()</code> and <code>max()</code>.</details>
+# If the delay comes out ahead here, remember the lecture's cycle: eight callers who wait are a full batch, which leaves
+# before its delay is over, and the delay keeps them from falling into two groups. That holds for this loop alone: the bonus
+# shows the other.
+#
+# <details><summary>Where to look</summary><code>pd.concat(rounds)</code> puts the rounds below one another;
+# <code>groupby("config")</code> then has <code>min()</code> and <code>max()</code>.</details>
 #
 # <details><summary>How to begin</summary>First drop every configuration whose largest P99 exceeds the budget. Of those that
 # are left, work out the lowest and the highest throughput.</details>
@@ -518,83 +539,15 @@ if rounds:
 #
 # If you are early: no check, but something to see.
 #
-# 1. The **Model Analyzer** does this search by itself: it loads one configuration after the other and has the Performance
-#    Analyzer measure it. Its settings are YAML (JSON is YAML, too):
-
-# %%
-plain_and_dynamic = {
-    "cpu_only": True,
-    "parameters": {"concurrency": [8]},
-    "model_config_parameters": {  # to try, beside the model as its files say
-        "dynamic_batching": {"max_queue_delay_microseconds": [0]}
-    },
-}
-search = {
-    "triton_launch_mode": "remote",  # a server that runs already
-    "model_repository": str(embedding),
-    "profile_models": {"text-embedding": plain_and_dynamic},
-    "gpus": [],
-    "perf_analyzer_flags": {
-        "input-data": str(texts),
-        "measurement-mode": "count_windows",
-        "measurement-request-count": 4,
-        "stability-percentage": 999,
-    },
-    "perf_analyzer_cpu_util": 100 * os.cpu_count(),  # of which it may use all
-}
-
-# %% [markdown]
-# It sends no key, so a server runs for it that asks for none: leave this out on a machine that you share. The program is
-# installed at its first use (340 MB). Does its winner agree with yours?
+# 1. The same in an **open loop**: texts come by themselves at random, a handful a second, and with the same gaps for each
+#    configuration. Which column cannot tell the configurations apart any more?
 
 # %% tags=["nbval-ignore-output"]
-packages, analysis = cache_dir() / "model-analyzer", folder / "analysis"
-pip = f"{sys.executable} -m pip install -q --no-deps --only-binary :all:".split()
-pip += ["--target", packages, "-r", "../assets/model-analyzer/requirements.txt"]
-profile = [sys.executable, packages / "bin" / "model-analyzer", "profile"]
-profile += ["-f", "settings.yaml"]
-variables = {
-    "PYTHONPATH": str(packages),
-    "CUDA_VISIBLE_DEVICES": "",
-    "MPLBACKEND": "agg",
-}
-
-
-def run_to_its_end(command, **options):
-    """Run a program; if it fails, the error has what it said."""
-    said = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    subprocess.run(command, check=True, **said, **options)
-
-
-def analyze(server):
-    """What the Model Analyzer finds on a server without a key."""
-    addresses = {
-        "triton_http_endpoint": server.http_url.removeprefix("http://"),
-        "triton_grpc_endpoint": server.grpc_url,
-        "triton_metrics_url": server.metrics_url,
-        "perf_analyzer_path": str(lesson.perf_analyzer(folder)),
-    }
-    analysis.mkdir(exist_ok=True)
-    (analysis / "settings.yaml").write_text(json.dumps(search | addresses))
-    run_to_its_end(profile, cwd=analysis, env=os.environ | variables)
-    return pd.read_csv(analysis / "results" / "metrics-model-inference.csv")
-
-
-# %% tags=["nbval-ignore-output"]
-second.stop()
-(embedding / "text-embedding" / "config.pbtxt").write_text(plain)
+open_loop = "--request-rate-range 8 --request-distribution poisson"
 try:
-    with progress.wait("The Model Analyzer searches"):
-        if not (packages / "bin").exists():
-            run_to_its_end(pip)
-        with Server(embedding, open_control=True) as third:
-            found = analyze(third)
-    figures = ["Model Config Path", "Throughput (infer/sec)", "p99 Latency (ms)"]
-    print(found[figures].round(1).to_string(index=False))
+    print(one_round(open_loop).round(1).to_string(index=False))
 except CourseError as error:  # not x86-64
     print(error)
-except subprocess.CalledProcessError as error:  # no network, or its own reason
-    print(error.stdout[-500:])
 
 # %% [markdown]
 # 2. Your library's limit is a constant. Let it come from the config, as in `volume.c`: read a parameter in

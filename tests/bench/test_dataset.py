@@ -42,16 +42,6 @@ def test_prompt_and_answer_length_are_those_of_the_classic_client():
     assert Record("a", "b", "c").output_len == 1
 
 
-def test_a_dataset_comes_back_as_it_was_written(tmp_path):
-    records = [Record("Ein Café.", "Fass zusammen:", "Café"), Record(**RECORD)]
-    path = dataset.write_dataset(records, tmp_path / "mini.json")
-    assert dataset.read_dataset(path) == records
-    assert json.loads(path.read_text(encoding="utf-8"))[1] == RECORD
-    with pytest.raises(CourseError, match="The dataset cannot be written to .*nowhere"):
-        dataset.write_dataset(records, tmp_path / "nowhere" / "mini.json")
-    assert [file.name for file in tmp_path.iterdir()] == ["mini.json"]
-
-
 @pytest.mark.parametrize(
     "content, complaint",
     [
@@ -88,18 +78,11 @@ def test_prompts_that_are_too_long_are_dropped(text):
     assert [request.input_len for request in requests] == [length for length in lengths if length <= limit]
 
 
-def test_the_limit_is_taken_before_the_filter(text):
-    records = [Record("word " * 500, "Summarize:", "a"), *dataset.read_dataset()[:3]]
-    assert dataset.fitting(records, text, max_input_len=510, limit=3) == records[1:3]
-
-
 def test_a_selection_that_leaves_nothing_is_one_sentence(text):
     records = dataset.read_dataset()[:5]
     shortest = min(as_engine_gets_it(text, record.prompt) for record in records)
     with pytest.raises(CourseError, match=rf"longer than max_input_len \(40 tokens\); the shortest has {shortest}"):
         from_dataset(records, text, max_input_len=40)
-    with pytest.raises(CourseError, match="The limit is 0 records"):
-        dataset.fitting(records, text, limit=0)
 
 
 # The shipped dataset --------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def test_a_small_models_builds_beside_itself(stored, tmp_path, monkeypatch):
     own, *builds = result["rows"]
     for row in builds:
         size = (folders[row["build"]] / "openvino_model.bin").stat().st_size
-        assert row["weight_bytes"] == size and row["tokens_per_s_1"] > 0 < row["tokens_per_s_8"]
+        assert row["weight_bytes"] == size
         for figure in ("perplexity", "over_checkpoint", "same_top", "kl"):
             assert row[figure]["low"] <= row[figure]["value"] <= row[figure]["high"], figure
         ratio = row["perplexity"]["value"] / own["perplexity"]["value"]
@@ -67,7 +67,7 @@ def test_an_interrupt_keeps_the_builds_that_were_read(stored, tmp_path, monkeypa
         return tell
 
     result = quality.bench(stored, folders, 512, interrupted_at("W4A16 reads"))
-    assert [(row["build"], row["tokens_per_s_1"]) for row in result["rows"]] == [("checkpoint", None), ("W4A8", None)]
+    assert [row["build"] for row in result["rows"]] == ["checkpoint", "W4A8"]
     with pytest.raises(SystemExit):
         quality.bench(stored, folders, 512, interrupted_at("W4A8 reads"))
 

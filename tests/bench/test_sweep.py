@@ -9,7 +9,6 @@ import pytest
 from inflight.bench import objective, sweep
 from inflight.bench.load import COLUMNS, Run
 from inflight.bench.workload import TimedRequest, poisson
-from inflight.engine.prediction import IterationCost
 from inflight.errors import CourseError
 from tests.bench.queue_theory import waits_s
 
@@ -69,7 +68,7 @@ def test_rates_rise_until_the_server_is_over_its_limit(monkeypatch):
     over = [row["over_limit"] for row in result["rows"]]
     assert over == [False] * (len(over) - 2) + [True, True] and 9 < rates[-2] <= 16
     assert all(row["rounds"] == 3 for row in result["rows"])
-    assert result["capacity"]["measured"]["median"] == pytest.approx(10, rel=0.05)
+    assert result["capacity"]["median"] == pytest.approx(10, rel=0.05)
     knee = next(row for row in result["rows"] if row["rate"] == result["knee"])
     assert result["knee"] in (6.0, 9.0) and knee["kept"] and knee["met_share_median"] >= 0.95
     assert result["goodput_at_objective"]["median"] == knee["goodput_per_s_median"]
@@ -90,7 +89,7 @@ def test_long_answers_that_are_under_way_at_the_end_are_not_over_the_limit(monke
 
     result = swept(monkeypatch, load=load, rates=(2.0, 4.0), rounds=2)
     assert [row["over_limit"] for row in result["rows"]] == [False, False]
-    assert result["knee"] == 4.0 and result["capacity"]["measured"] is None
+    assert result["knee"] == 4.0 and result["capacity"] is None
 
 
 def test_slots_that_fill_in_a_short_round_are_not_over_the_limit(monkeypatch):
@@ -122,16 +121,6 @@ def test_a_rate_at_which_nothing_meets_the_objective_is_a_row(monkeypatch):
     result = swept(monkeypatch, objective.parse("itl=12.6,latency=101"), rates=(9.0, 14.0), rounds=2)
     assert [row["kept"] for row in result["rows"]] == [False, False] and result["knee"] is None
     assert sweep.in_words(result).startswith("No rate kept the objective: ")
-
-
-# The prediction -------------------------------------------------------------------------------------------------------
-
-
-def test_capacity_is_that_of_an_iterations_cost():
-    """Two slots; an iteration takes 20 ms with one answer and 30 with two, and 0.5 ms for each token of a prompt."""
-    cost = IterationCost(pd.Series([0.0, 20.0, 30.0]), prompt_token_ms=0.5)
-    # Prompts of 30 and answers of 5 tokens: 0.4 prompts an iteration beside 1.6 answers, 26 + 0.4 · 15 = 32 ms.
-    assert sweep.predicted_per_s(cost, 2, 30, 5) == pytest.approx(0.4 / 0.032)
 
 
 # Ended early ----------------------------------------------------------------------------------------------------------

@@ -24,9 +24,9 @@ FREE, DEAR = Prices(4, [1, 2, 6], [1, 1, 1], [1, 1, 1]), Prices(4, [1, 2, 6], [1
 PROMPTS = [[1] * min(length, 33) + [length % 3, 2] for length in (1, 2, 9, 20, 30, 31, 32, 40, 44, 46)]
 
 
-def load(drafts=DRAFTS, prices=FREE, build=BUILD, **config) -> Executor:
+def load(drafts=DRAFTS, prices=FREE, **config) -> Executor:
     """An executor over a model without weights, whose drafts cost nothing."""
-    return Executor(FakeModel(build, VOCAB), ExecutorConfig(speculative_config=drafts, **config), prices=prices)
+    return Executor(FakeModel(BUILD, VOCAB), ExecutorConfig(speculative_config=drafts, **config), prices=prices)
 
 
 def accepted(executor) -> int:
@@ -127,7 +127,7 @@ def test_both_runners_answer_the_same_with_and_without(load_real):  # noqa: F811
     prompts = [[(7 * number + index % (2 + number % 5)) % SMALL_VOCAB for index in range(40)] for number in range(24)]
     requests = [Request(prompt, 24) for prompt in prompts]
     with load_real() as plain, load_real(ExecutorConfig(speculative_config=DRAFTS)) as drafting:
-        drafting._drafting._prices = FREE
+        drafting.drafting._prices = FREE
         expected, answers = plain.generate_all(requests), drafting.generate_all(requests)
         assert accepted(drafting) > 10
     assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in expected]
@@ -155,20 +155,17 @@ def chi_square(executor, number: int) -> float:
 
 
 class Biased(Executor):
-    """Accepts a draft whose probability is at least that of chance, without drawing."""
+    """Takes a draft that is likely enough, without drawing."""
 
     def _take_tokens(self, sequence, rows, drafts):
-        drawn = sequence.sampler.choose
-        for number, row in enumerate(rows):
-            draft = drafts[number] if number < len(drafts) else None
-            likely = draft is not None and np.exp(row[draft]) / np.exp(row).sum() >= 0.2
-            sequence.sampler.choose = (lambda *_, draft=draft: draft) if likely else drawn
-            if (reason := super()._take_tokens(sequence, [row], [])) or sequence.tokens[-1] != draft:
-                sequence.sampler.choose = drawn
+        for draft in drafts:
+            if np.exp(rows[0][draft]) / np.exp(rows[0]).sum() < 0.2:
+                break
+            if reason := sequence.add(draft):
                 return reason
             self._sequences.computed(sequence, 1)
-        sequence.sampler.choose = drawn
-        return None
+            rows = rows[1:]
+        return super()._take_tokens(sequence, rows[:1], [])
 
 
 @pytest.mark.parametrize("number", [300, pytest.param(2000, marks=pytest.mark.slow)])

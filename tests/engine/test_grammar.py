@@ -2,6 +2,8 @@
 
 import json
 import re
+import threading
+from queue import SimpleQueue
 
 import jsonschema
 import pytest
@@ -98,7 +100,31 @@ def test_it_ends_with_its_guide_also_where_the_request_names_no_end(executor, to
 )
 def test_a_guide_that_cannot_be_followed_is_refused_before_the_first_token(executor, tokenizer, guide, told):
     with pytest.raises(CourseError, match=re.escape(told)):
-        executor.enqueue_request(asked(tokenizer, guide), print)
+        executor.generate(asked(tokenizer, guide))
+
+
+def test_nobody_waits_while_a_guide_is_compiled_and_who_waits_for_it_may_leave(executor, tokenizer, monkeypatch):
+    go_on, matcher, told = threading.Event(), executor._guides.matcher, SimpleQueue()
+    monkeypatch.setattr(executor._guides, "matcher", lambda guide: matcher(guide) if go_on.wait(60) else None)
+    yes = asked(tokenizer, Guide("choice", '["yes"]'))
+    _, left, stayed = (executor.enqueue_request(yes, told.put) for _ in range(3))
+    assert len(executor.generate(asked(tokenizer, None, 3)).token_ids) == 3
+    executor.cancel_request(left)
+    gone = told.get(timeout=60)
+    assert (gone.request_id, gone.finish_reason, gone.token_ids) == (left, "cancelled", [])
+    go_on.set()
+    answers = [told.get(timeout=60), told.get(timeout=60)]
+    assert answers[1].request_id == stayed and {tokenizer.decode(one.token_ids) for one in answers} == {"yes"}
+
+
+def test_an_answer_that_is_complete_with_its_last_token_is_not_cut(executor, tokenizer):
+    cats = Guide("json_schema", '{"const": ["three", "cats"]}')
+    number = len(executor.generate(asked(tokenizer, cats)).token_ids)
+    exact, short = (executor.generate(asked(tokenizer, cats, most)) for most in (number, number - 1))
+    assert (tokenizer.decode(exact.token_ids), exact.finish_reason) == ('["three", "cats"]', "end_id")
+    assert short.finish_reason == "length"
+    could_go_on = executor.generate(asked(tokenizer, Guide("choice", '["yes", "yes, but"]'), 1))
+    assert (tokenizer.decode(could_go_on.token_ids), could_go_on.finish_reason) == ("yes", "length")
 
 
 def test_one_whose_words_are_forbidden_ends_alone(executor, tokenizer):

@@ -3,10 +3,10 @@
 A table is `tests/lessons/lab_NN.py`; `test_answers.py` finds it and checks every row on the hidden cases of one seed:
 
     ANSWERS = [
-        *of_the_lab("05_kv_cache", {"5.1": "unused", "5.3": "no_evict.py"}),   # the solution: done; the blank: not yet
+        *of_the_lab("05_kv_cache", {"5.1": "unused", "5.2": "no_evict.py"}),   # the solution: done; the blank: not yet
         Answer("5.1", "in NumPy", in_numpy),                                   # another right way: done
         Answer("5.1", "of tokens", of_tokens, "wrong", "both were used"),      # a wrong idea, and what it is told
-        Answer("5.3", "one iteration more", File(late(5)), "wrong", "iterations: "),
+        Answer("5.2", "one iteration more", File(late(5)), "wrong", "iterations: "),
         Answer("3.4", "counted", Made(lambda request, folder: (calls, server_of(request))), marks=[SERVER]),
     ]
 

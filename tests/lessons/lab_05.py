@@ -8,7 +8,7 @@ import numpy as np
 from inflight.notebook.parts import COURSES_OWN
 from tests.lessons.answers import Answer, File, of_the_lab, replaced
 
-# 5.1 and 5.2: functions -----------------------------------------------------------------------------------------------
+# 5.1: a function ------------------------------------------------------------------------------------------------------
 
 
 def right_share(day, size):
@@ -34,12 +34,7 @@ def mean_of_shares(day, size):
     return np.mean([right_share([row], size) for row in day])
 
 
-def right_cache(lengths, slots, size, longest):
-    whole = sorted(math.ceil((prompt + answer) / size) for prompt, answer in lengths)
-    return size * max(sum(whole[-slots:]), math.ceil(longest / size))
-
-
-# 5.3 and 5.4: schedulers ----------------------------------------------------------------------------------------------
+# 5.2 and 5.3: schedulers ----------------------------------------------------------------------------------------------
 
 HEAD = """
 from itertools import chain
@@ -110,7 +105,7 @@ SECOND = "sorted(running, key=lambda one: one.known_tokens)[:2][-1]"
 IDLE_AT_FIRST = "self.at += not now.running\nif now.running or self.at % 2 == 0:\n" + textwrap.indent(PROMISES, "    ")
 ANSWERS = [
     *of_the_lab(
-        "05_kv_cache", {"5.1": "unused", "5.2": "smallest_cache", "5.3": "no_evict.py", "5.4": "scheduler.py"}
+        "05_kv_cache", {"5.1": "unused", "5.2": "no_evict.py", "5.3": "scheduler.py"}
     ),
     Answer("5.1", "in NumPy", in_numpy),
     Answer("5.1", "rounded", lambda *day: round(right_share(*day), 2)),
@@ -122,67 +117,52 @@ ANSWERS = [
     Answer("5.1", "what was used", lambda *day: 1 - right_share(*day), "wrong", "both were used"),
     Answer("5.1", "in per cent", lambda *day: 100 * right_share(*day), "wrong", "between 0 and 1"),
 
-    Answer("5.2", "sorted the other way", right_cache),
-    Answer("5.2", "a float", lambda *case: np.float64(right_cache(*case))),
-    Answer("5.2", "far too much", lambda *_: 10**9, "wrong", "less is enough"),
-    Answer("5.2", "one request", lambda lengths, slots, size, longest: longest, "wrong", "may have to wait"),
-    Answer("5.2", "a block too few", lambda *case: right_cache(*case) - 32, "wrong"),
-    Answer("5.2", "a block too many", lambda *case: right_cache(*case) + 32, "wrong", "less is enough"),
-    Answer("5.2", "no blocks", lambda lengths, slots, size, longest: sum(map(sum, lengths)), "wrong"),
-    Answer("5.2", "the first ones", lambda lengths, slots, *rest: right_cache(lengths[:slots], slots, *rest), "wrong",
-           "may have to wait"),
-    Answer("5.2", "all of them", lambda lengths, slots, *rest: right_cache(lengths, 99, *rest), "wrong",
-           "less is enough"),
-    Answer("5.2", "without max_seq_len", lambda lengths, slots, size, _: right_cache(lengths, slots, size, 32), "wrong",
-           "refuses to load"),
-    Answer("5.2", "a policy", lambda *_: "guaranteed_no_evict", "wrong", "TypeError"),
-
-    Answer("5.3", "promises", scheduler(PROMISES)),
-    Answer("5.3", "the built-in one", File("from inflight.engine.scheduler import GuaranteedNoEvict as Scheduler\n")),
-    Answer("5.3", "the last token is never read",
+    Answer("5.2", "promises", scheduler(PROMISES)),
+    Answer("5.2", "the built-in one", File("from inflight.engine.scheduler import GuaranteedNoEvict as Scheduler\n")),
+    Answer("5.2", "the last token is never read",
            scheduler(PROMISES, ("max_answer_tokens)", "max_answer_tokens - 1)"))),
-    Answer("5.3", "one idle iteration", scheduler(f"if self.calls > 1:\n{textwrap.indent(PROMISES, '    ')}"), "wrong",
+    Answer("5.2", "one idle iteration", scheduler(f"if self.calls > 1:\n{textwrap.indent(PROMISES, '    ')}"), "wrong",
            "iterations: 3,348, where at most 3,347"),
-    Answer("5.3", "each trial begins idle", scheduler(IDLE_AT_FIRST), "wrong", "in iterations: yours 671"),
-    Answer("5.3", "one at a time", scheduler("joining += [] if running else list(now.waiting)[:1]"), "wrong",
+    Answer("5.2", "each trial begins idle", scheduler(IDLE_AT_FIRST), "wrong", "in iterations: yours 671"),
+    Answer("5.2", "one at a time", scheduler("joining += [] if running else list(now.waiting)[:1]"), "wrong",
            "iterations: "),
-    Answer("5.3", "no limit of blocks",
+    Answer("5.2", "no limit of blocks",
            scheduler("joining += list(now.waiting)[: now.max_batch_size - len(running)]"), "wrong", "KV cache blocks"),
-    Answer("5.3", "by the answer so far", scheduler(PROMISES, ("each.max_answer_tokens", "each.answer_tokens")),
+    Answer("5.2", "by the answer so far", scheduler(PROMISES, ("each.max_answer_tokens", "each.answer_tokens")),
            "wrong", "KV cache blocks"),
-    Answer("5.3", "no limit of tokens", scheduler(PROMISES, (" or one.pending_tokens > room", "")), "wrong",
+    Answer("5.2", "no limit of tokens", scheduler(PROMISES, (" or one.pending_tokens > room", "")), "wrong",
            "pending_tokens"),
-    Answer("5.3", "newest first", scheduler(PROMISES, ("in now.waiting", "in list(now.waiting)[::-1]")), "wrong",
+    Answer("5.2", "newest first", scheduler(PROMISES, ("in now.waiting", "in list(now.waiting)[::-1]")), "wrong",
            "First come, first served"),
-    Answer("5.3", "pauses the newest", pausing("running[-1]", "0"), "wrong", "pauses: "),
-    Answer("5.3", "no method", File("class Scheduler: ...\n"), "wrong", "schedule"),
-    Answer("5.3", "no Python", File("def schedule(now: ...\n"), "wrong", "answer.py, line 1"),
-    Answer("5.3", "raises", scheduler("raise ValueError('later')"), "wrong", "ValueError: later"),
+    Answer("5.2", "pauses the newest", pausing("running[-1]", "0"), "wrong", "pauses: "),
+    Answer("5.2", "no method", File("class Scheduler: ...\n"), "wrong", "schedule"),
+    Answer("5.2", "no Python", File("def schedule(now: ...\n"), "wrong", "answer.py, line 1"),
+    Answer("5.2", "raises", scheduler("raise ValueError('later')"), "wrong", "ValueError: later"),
 
-    Answer("5.4", "a larger reserve", pausing(CHEAPEST, "2 * others")),
-    Answer("5.4", "the fewest blocks", pausing("min(running, key=lambda one: one.own_blocks)", "others")),
-    Answer("5.4", "iterations, just inside", pausing(CHEAPEST, "3 * others", some_idle(41))),
-    Answer("5.4", "iterations, just outside", pausing(CHEAPEST, "3 * others", some_idle(42)), "wrong",
+    Answer("5.3", "a larger reserve", pausing(CHEAPEST, "2 * others")),
+    Answer("5.3", "the fewest blocks", pausing("min(running, key=lambda one: one.own_blocks)", "others")),
+    Answer("5.3", "iterations, just inside", pausing(CHEAPEST, "3 * others", some_idle(41))),
+    Answer("5.3", "iterations, just outside", pausing(CHEAPEST, "3 * others", some_idle(42)), "wrong",
            "iterations: 2,889, where at most 2,888"),
-    Answer("5.4", "twice, just inside", pausing(CHEAPEST, "others - 2")),
-    Answer("5.4", "twice, just outside", pausing(CHEAPEST, "(others if self.calls < 150 else others // 2)"), "wrong",
+    Answer("5.3", "twice, just inside", pausing(CHEAPEST, "others - 2")),
+    Answer("5.3", "twice, just outside", pausing(CHEAPEST, "(others if self.calls < 150 else others // 2)"), "wrong",
            "tokens computed twice: 2,624, where at most 2,612"),
-    Answer("5.4", "P99, just inside", pausing(CHEAPEST, "others", some_idle(287))),
-    Answer("5.4", "P99, just outside", pausing(CHEAPEST, "others", some_idle(288)), "wrong", "671, where at most 670"),
-    Answer("5.4", "cost, just inside", pausing(f"{SECOND} if self.calls > 1200 else {CHEAPEST}", "others")),
-    Answer("5.4", "cost, just outside", pausing(f"{SECOND} if self.calls < 1180 else {CHEAPEST}", "others"), "wrong",
+    Answer("5.3", "P99, just inside", pausing(CHEAPEST, "others", some_idle(287))),
+    Answer("5.3", "P99, just outside", pausing(CHEAPEST, "others", some_idle(288)), "wrong", "671, where at most 670"),
+    Answer("5.3", "cost, just inside", pausing(f"{SECOND} if self.calls > 1200 else {CHEAPEST}", "others")),
+    Answer("5.3", "cost, just outside", pausing(f"{SECOND} if self.calls < 1180 else {CHEAPEST}", "others"), "wrong",
            "1.16, where at most 1.15"),
-    Answer("5.4", "one at a time", scheduler("joining += [] if running else list(now.waiting)[:1]"), "wrong"),
-    Answer("5.4", "the oldest, no reserve", pausing("running[0]", "0"), "wrong", "Leave some blocks free"),
-    Answer("5.4", "the oldest", pausing("running[0]", "others"), "wrong", "the fewest tokens loses least"),
-    Answer("5.4", "the newest", pausing("running[-1]", "others"), "wrong", "the fewest tokens loses least"),
-    Answer("5.4", "the largest", pausing("max(running, key=lambda one: one.known_tokens)", "others"), "wrong",
+    Answer("5.3", "one at a time", scheduler("joining += [] if running else list(now.waiting)[:1]"), "wrong"),
+    Answer("5.3", "the oldest, no reserve", pausing("running[0]", "0"), "wrong", "Leave some blocks free"),
+    Answer("5.3", "the oldest", pausing("running[0]", "others"), "wrong", "the fewest tokens loses least"),
+    Answer("5.3", "the newest", pausing("running[-1]", "others"), "wrong", "the fewest tokens loses least"),
+    Answer("5.3", "the largest", pausing("max(running, key=lambda one: one.known_tokens)", "others"), "wrong",
            "the fewest tokens loses least"),
-    Answer("5.4", "too large a reserve", pausing("running[-1]", "6 * others"), "wrong", "Slots stay empty"),
-    Answer("5.4", "admits who runs", scheduler("joining += now.running[:1] or list(now.waiting)[:1]"), "wrong",
+    Answer("5.3", "too large a reserve", pausing("running[-1]", "6 * others"), "wrong", "Slots stay empty"),
+    Answer("5.3", "admits who runs", scheduler("joining += now.running[:1] or list(now.waiting)[:1]"), "wrong",
            "neither waiting nor paused"),
-    Answer("5.4", "waiting before paused",
+    Answer("5.3", "waiting before paused",
            pausing(CHEAPEST, "others", ("chain(now.paused, now.waiting)", "chain(now.waiting, now.paused)")), "wrong",
            "Paused requests come first"),
-    Answer("5.4", "ends its process", File("import os\nos._exit(0)\n"), "wrong", "ended its process (exit status 0)"),
+    Answer("5.3", "ends its process", File("import os\nos._exit(0)\n"), "wrong", "ended its process (exit status 0)"),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Lab 06's answers: batches on paper, settings for a budget, a library in C, an idle model, a search's winner."""
+"""Lab 06's answers: batches on paper, settings for a budget, a library in C, what a tester leaves out, a winner."""
 
 import operator
 import re
@@ -13,24 +13,9 @@ from tests.lessons.answers import SERVER, SLOW, Answer, File, of_the_lab, replac
 MOST, DELAY = "max_batch_size", "dynamic_batching.max_queue_delay_microseconds"
 
 
-def right_idle(requests, executions):
-    """As intervals, not as moments: what of the waiting is left when the batches are cut out of it."""
-    spans = executions.set_index("execution")["start_s"]
-    waits = []
-    for row in requests.itertuples():
-        waits.append((row.sent_s, row.answered_s if pd.isna(row.execution) else spans[row.execution]))
-    joined = []
-    for begin, end in sorted(waits):
-        if joined and begin <= joined[-1][1]:
-            joined[-1][1] = max(end, joined[-1][1])
-        else:
-            joined.append([begin, end])
-    idle_s = 0.0
-    for begin, end in joined:
-        idle_s += end - begin
-        for row in executions.itertuples():
-            idle_s -= max(0.0, min(end, row.end_s) - max(begin, row.start_s))
-    return 1000 * idle_s
+def as_hdr_histogram(latency_ms, every_ms):
+    """Backwards, as an array: from the shortest that is added to the longest."""
+    return np.arange(latency_ms % every_ms + every_ms, latency_ms, every_ms)[::-1]
 
 
 def batches(arrivals_ms, delay_ms, max_batch_size, fixed_ms, item_ms, full_leaves=True, is_in=operator.le):
@@ -57,16 +42,9 @@ def leaves_with_the_newest(arrivals_ms, delay_ms, max_batch_size, fixed_ms, item
     return sizes
 
 
-def gaps(requests, executions):
-    return 1000 * (executions["start_s"] - executions["end_s"].shift()).clip(lower=0).sum()
-
-
-def without_the_rejected(requests, executions):
-    return right_idle(requests[requests["outcome"] == "answered"], executions)
-
-
-def each_for_itself(requests, executions):
-    return sum(right_idle(requests[requests["request"] == number], executions) for number in requests["request"])
+def down_to(least):
+    """What is left out, down to another limit than `every_ms`."""
+    return lambda latency_ms, every_ms: list(range(latency_ms - every_ms, least(every_ms) - 1, -every_ms))
 
 
 def right_winner(rounds, budget_ms):
@@ -128,7 +106,7 @@ def with_rule(rule):
 
 
 ANSWERS = [
-    *of_the_lab("06_batchers", {"6.1": "batch_sizes", "6.2": "settings", "6.4": "idle_ms", "6.5": "winner"}),
+    *of_the_lab("06_batchers", {"6.1": "batch_sizes", "6.2": "settings", "6.4": "left_out", "6.5": "winner"}),
     Answer("6.1", "batch by batch", batches),
     Answer("6.1", "an array of floats", lambda *case: np.array(batches(*case), float)),
     Answer("6.1", "misses a tie", partial(batches, is_in=operator.lt)),
@@ -175,13 +153,16 @@ ANSWERS = [
     Answer("6.3", "a pointer", library(("*userp = calloc(1, sizeof(Batch));", "*userp = (void*)8;")), "wrong",
            "answered", [SERVER, SLOW]),
 
-    Answer("6.4", "as intervals", right_idle),
-    Answer("6.4", "a constant", lambda *_: 300, "partly", "somebody waits ✓"),
-    Answer("6.4", "all gaps", gaps, "partly",
-           "a gap in which somebody waits ✓, a gap in which nobody waits not right yet"),
-    Answer("6.4", "without the rejected", without_the_rejected, "partly", "somebody rejected not right yet"),
-    Answer("6.4", "each for itself", each_for_itself, "partly", "two who wait at once not right yet"),
-    Answer("6.4", "in seconds", lambda *tables: right_idle(*tables) / 1000, "partly", "somebody waits not right yet"),
+    Answer("6.4", "in NumPy, backwards", as_hdr_histogram),
+    Answer("6.4", "nothing", lambda *_: [], "partly", "an answer in time ✓, one left out not right yet"),
+    Answer("6.4", "with the one measured", lambda latency, every: [latency, *as_hdr_histogram(latency, every)], "wrong",
+           "an answer in time not right yet"),
+    Answer("6.4", "down to zero", down_to(lambda every: 1), "partly", "the last of them not right yet"),
+    Answer("6.4", "one alone", lambda latency, every: [latency - every][: latency >= 2 * every], "partly",
+           "one left out ✓, many not right yet"),
+    Answer("6.4", "all as slow", lambda latency, every: [latency] * (latency // every - 1), "partly",
+           "one left out not right yet"),
+    Answer("6.4", "in the other order", lambda *given: as_hdr_histogram(*given)[::-1], "partly", "many not right yet"),
 
     Answer("6.5", "row by row", right_winner),
     Answer("6.5", "none", lambda *_: "none", "partly", "'none'"),

@@ -34,11 +34,13 @@ def test_the_board_edits_the_config_draws_and_keeps_the_run_before(server, log_p
     board.controls["dynamic_batching.max_queue_delay_microseconds"].value = "30000"
     alt = board.run().alt
     assert "before: no batcher: 20 requests in 20 batches" in alt
-    assert re.search(r"now: at most 8, delay 30000 µs: 20 requests in [34] batches", alt)
+    assert re.search(r"now: max_batch_size 8, max_queue_delay_microseconds 30000: 20 requests in [34] batches", alt)
     assert sum(board.frame.sizes) == 20
-    assert "now: at most 8, delay 30000 µs: 20" in board.run().alt, "the batcher is still there"
+    assert "now: max_batch_size 8, max_queue_delay_microseconds 30000: 20" in board.run().alt, (
+        "the batcher is still there"
+    )
     board.controls["dynamic_batching.max_queue_delay_microseconds"].value = ""
-    assert "now: at most 8: 20 requests in" in board.run().alt, "the delay goes, and the batcher stays"
+    assert "now: max_batch_size 8: 20 requests in" in board.run().alt, "the delay goes, and the batcher stays"
     repository.edit(server.repo, "batch-cost", dynamic_batching=False)
 
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from inflight.bench import workload
-from inflight.lessons.batchers import on_paper
+from inflight.lessons.batchers.batches_on_paper import on_paper
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import inspect
 import math
 import re
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
@@ -26,10 +25,12 @@ from inflight.lessons import (
     replicas,
     repository,
     serve,
+    speculation,
     start_here,
+    structured_output,
 )
 from inflight.lessons.batchers.batch_run import Outcome
-from inflight.lessons.capstone.service import BRIEF, Deployment, Served
+from inflight.lessons.capstone.service import LECTURE, ROUND, Contract
 from inflight.notebook.palette import DECODE, EMPTY, INK, PREFILL, REQUEST, SHADES, WASTE
 from inflight.paths import PACKAGE
 from inflight.triton.telemetry import Statistics
@@ -481,7 +482,7 @@ def test_batches():
         [
             (1, 0.010, 0, 0.071, "answered", 1),
             (2, 0.012, 0, 0.091, "answered", 2),
-            (3, 0.030, 0, 0.190, "answered", 2),  # held back for 100 ms
+            (3, 0.030, 0, 0.190, "answered", 2),
             (4, 0.040, 0, 0.141, "answered", 3),
             (5, 0.050, 0, 0.060, "rejected", None),
             (6, 0.060, 1, 0.141, "answered", 3),
@@ -503,8 +504,6 @@ def test_batches():
         assert bars(zero) == [(1, 10, 60), (4, 80, 60), (6, 80, 60)], "request 5 came between"
         assert bars(first) == [(2.5, 30, 60)] and list(first.width) == pytest.approx([1.9])
         assert (zero.marker.color, first.marker.color) == SHADES[:2]
-        held, end = named(fig, rows)["held back"]
-        assert points(held)[:2] == [(90, 3), (190, 3)] and points(end) == [(190, 3)]
         assert [(bars(trace), list(trace.text)) for [trace] in named(fig, lanes).values()] == [
             ([(0, 10, 60), (0, 80, 60)], ["1", "2"]),
             ([(1, 30, 60)], ["2"]),
@@ -515,7 +514,7 @@ def test_batches():
     assert fig.layout.yaxis.range[0] > fig.layout.yaxis.range[1] and fig.layout.yaxis3.range[0] > 0, "from the top down"
     assert panel(fig, "yaxis") == "before 5 requests in 3 batches, 1 rejected, median latency 81 ms"
     assert panel(fig, "yaxis2").startswith("now ")
-    assert legend(fig) == ["waits", "batch", "batch of model 1", "held back", "arrives", "urgent", "rejected"]
+    assert legend(fig) == ["waits", "arrives", "urgent", "rejected", "batch", "batch of model 1"]
     assert "sizes 1, 2, 2" in batchers.batches_summary({"now": run})
     refused = Outcome(requests[requests["outcome"] == "rejected"], executions.iloc[:0], run.statistics)
     assert panel(batchers.batches({"now": refused}), "yaxis") == "now 0 requests in 0 batches, 1 rejected"
@@ -557,26 +556,83 @@ def test_race():
 # Lesson 09 ------------------------------------------------------------------------------------------------------------
 
 
-def test_requests_in_time():
-    def served(*rows):
-        return Served(Deployment(), pd.DataFrame(rows, columns=["ttft_ms", "itl_ms", "error"]), BRIEF)
+def test_service_and_cost():
+    contract = Contract(LECTURE, ROUND, rate=2.0, ttft_ms=500, tpot_ms=40)
+    rows = [("default", 1.0, 0.97, 0.6, False), ("default", 2.0, 0.4, 0.9, False), ("tuned", 2.0, 0.96, 0.3, True)]
+    points_of = pd.DataFrame(rows, columns=["setting", "rate", "share", "cost", "on_front"])
+    fig = capstone.service_against_load(points_of, contract)
+    assert points(one(fig, "default")) == [(1.0, 97), (2.0, 40)] and points(one(fig, "tuned")) == [(2.0, 96)]
+    [corner] = fig.layout.shapes
+    assert (corner.x0, corner.y0) == (2.0, 95)
+    assert titles(fig, "xaxis", "yaxis") == ["load (requests/s)", "in time (% of requests)"]
+    assert {note.text.strip() for note in fig.layout.annotations} == {"default", "tuned", "the contract"}
+    fig = capstone.cost_against_service(points_of, contract)
+    assert points(one(fig, "nobody beats these")) == [(0.3, 96)]
+    assert points(one(fig, "default")) == [(0.6, 97), (0.9, 40)]
+    words = capstone.front_in_words(points_of, contract)
+    assert words.startswith("Nobody beats 1 of 3 points, ") and "tuned at 2.00 requests a second, €0.30" in words
 
-    limits = BRIEF.objective
-    runs = {
-        "default": served((limits.ttft_ms + 100, 40.0, ""), (900.0, 30.0, "")),
-        "shed": served((300.0, limits.itl_ms + 5, ""), (np.nan, np.nan, "The queue is full.")),
-    }
-    fig = capstone.requests_in_time(runs, BRIEF)
-    default, shed = "default: 1 of 2 in time", "shed: 0 of 2 in time, 1 without an answer"
-    assert points(one(fig, default)) == [(limits.ttft_ms + 100, 40), (900, 30)]
-    assert points(one(fig, shed)) == [(300, limits.itl_ms + 5)]
-    assert [one(fig, name).marker.color for name in (default, shed)] == [VERMILION, DECODE]
-    corner = one(fig, "in time")
-    assert corner.fill == "toself" and (max(corner.x), max(corner.y)) == (limits.ttft_ms, limits.itl_ms)
-    assert min(corner.y) == 0 and min(corner.x) < 300
-    assert fig.layout.xaxis.type == "log" and titles(fig, "xaxis", "yaxis") == ["TTFT (ms)", "ITL (ms)"]
-    assert "1 first tokens late, 0 ITLs too high" in capstone.in_words({"default": runs["default"]})
-    assert len(capstone.requests_in_time({}, BRIEF).data) == 1
+
+# Lesson 10 ------------------------------------------------------------------------------------------------------------
+
+
+def test_guided_steps():
+    steps = pd.DataFrame(
+        {"text": ["{", " cat"], "allowed": [1, 500], "thrown_away": [0.75, 0.1]},
+    )
+    fig = structured_output.guided_steps(steps, 1000)
+    choice, forced = one(fig, "there is a choice"), one(fig, "a single token is allowed")
+    assert points(forced) == [(1, 0.1)] and points(choice) == [(2, 50)] and choice.marker.color == DECODE
+    [bars] = [trace for trace in fig.data if trace.type == "bar"]
+    assert points(bars) == [(1, 75), (2, 10)] and bars.marker.color == WASTE
+    assert list(fig.layout.xaxis2.ticktext) == ["{", "·cat"] and fig.layout.yaxis.type == "log"
+    assert titles(fig, "yaxis") + titles(fig, "yaxis2") == ["vocabulary (%), log", "probability (%)"]
+    said = structured_output.guided_steps_summary(steps, 1000)
+    assert "Of 2 steps, 1 allow a single token; the widest allows 50 %" in said and "most at '{': 75 %" in said
+
+
+# Lesson 11 ------------------------------------------------------------------------------------------------------------
+
+
+def test_steps():
+    answers = {"rewrite": [(0, 2), (3, 1)], "chat": [(0, 0), (0, 4), (1, 0)]}
+    fig = speculation.steps(answers)
+    for axis, accepted, thrown in (("y", (0, 3), (-2, -1)), ("y2", (0, 0, 1), (0, -4, 0))):
+        own = one(fig, "the token that comes in any case", axis)
+        assert set(own.y) == {1} and own.x == tuple(range(1, 1 + len(accepted))) and own.marker.color == DECODE
+        assert one(fig, "accepted drafts", axis).y == accepted and one(fig, "drafts thrown away", axis).y == thrown
+    assert one(fig, "accepted drafts").marker.color == GREEN and one(fig, "drafts thrown away").marker.color == WASTE
+    assert fig.layout.barmode == "relative" and titles(fig, "xaxis2", "yaxis", "yaxis2") == ["iteration"] + 2 * [
+        "tokens"
+    ]
+    assert panel(fig, "yaxis") == "rewrite 5 tokens in 2 iterations, 3 drafts accepted, 3 thrown away"
+    assert len(legend(fig)) == 3
+    assert "chat: 4 tokens in 3 iterations" in speculation.steps_summary(answers)
+
+
+PRICES = pd.DataFrame({1: [10.0, 20.0], 2: [11.0, 30.0], 3: [12.0, 40.0]}, index=[1, 8])
+BROUGHT = pd.DataFrame({"workload": 2 * ["edit"], "drafts": [0, 2], "drafted": [0.0, 2.0], "brought": [1.0, 1.8]})
+
+
+def test_gains():
+    rows = pd.DataFrame(
+        {"users": [1, 1, 8, 8], "workload": 4 * ["edit"], "drafts": [0, 2] * 2, "times": [1, 1.5, 1, 0.9]}
+    )
+    fig = speculation.gains(rows)
+    assert points(one(fig, "edit")) == [(0, 1), (2, 1.5)] and points(one(fig, "edit", "y2")) == [(0, 1), (2, 0.9)]
+    assert (panel(fig, "yaxis"), panel(fig, "yaxis2")) == ("1 user", "8 users")
+    assert titles(fig, "xaxis2", "yaxis") == ["tokens proposed at most", "times as fast"] and legend(fig) == ["edit"]
+    assert all(shape.y1 == 1 for shape in fig.layout.shapes) and len(fig.layout.shapes) == 2
+    assert "8 users, edit: 1.00 times as fast with the best length, 0, and 0.90 with 2" in speculation.gains_summary(
+        rows
+    )
+
+
+def test_turning_point():
+    picture = speculation.turning_point(PRICES, BROUGHT)
+    assert points(one(picture.figure, "edit")) == [(0, 1), (2, pytest.approx(1.5))]
+    picture.controls["users"].value = 8
+    assert points(one(picture.figure, "edit")) == [(0, 1), (2, pytest.approx(0.9))]
 
 
 # 12 -------------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from ipykernel.kernelspec import get_kernel_dict
 from jupyter_client.kernelspec import KernelSpec
 
 from inflight.notebook.execution import KernelOfThisPython
-from inflight.paths import COURSE, cache_dir
+from inflight.paths import COURSE
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]  # each lab from top to bottom, in a kernel and with its servers
 
@@ -31,10 +31,6 @@ def environment(small_checkpoint, tmp_path_factory):
     startup = profile / "profile_default" / "startup" / "00_small_model.py"
     startup.parent.mkdir(parents=True)
     startup.write_text(TAKE_THE_SMALL_MODEL.format(path=str(small_checkpoint.path), sha256=small_checkpoint.sha256))
-    # Programs that a lab installs at their first use stay installed.
-    programs = cache_dir().absolute() / "model-analyzer"
-    programs.mkdir(parents=True, exist_ok=True)
-    (home / programs.name).symlink_to(programs)
     return {"COURSE_STRICT": "0", "INFLIGHT_HOME": str(home), "IPYTHONDIR": str(profile)}
 
 

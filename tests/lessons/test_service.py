@@ -1,16 +1,20 @@
-"""The service of lesson 09: its requests, its knobs, and what a real server makes of a deployment."""
+"""The service of lesson 09: its requests, contracts and knobs, and what a real server makes of a deployment."""
 
 import contextlib
 import random
 from dataclasses import replace
 
+import numpy as np
+import pandas as pd
 import pytest
 
-from inflight.bench.objective import Objective
 from inflight.errors import CourseError
 from inflight.lessons.capstone import service
-from inflight.lessons.capstone.rehearsal import Prices
-from inflight.lessons.capstone.service import BRIEF, Brief, Deployment, Served
+from inflight.lessons.capstone.service import LECTURE, ROUND, Contract, Deployment
+from inflight.lessons.capstone.stack import OwnClient, prices_of
+from inflight.notebook import parts
+from inflight.triton import repository
+from inflight.triton.server import Server
 
 
 @pytest.fixture(autouse=True)
@@ -20,49 +24,63 @@ def small_tokenizer(small_engine, monkeypatch):
 
 
 def test_another_seed_asks_other_things_at_other_times():
-    one, same, other = (service.requests(BRIEF, seed, 40) for seed in (1, 1, 2))
+    one, same, other = (LECTURE.requests(2.0, seed, 40) for seed in (1, 1, 2))
     assert one == same and one != other and len(one) == 40
     assert len({request.text for request in one}) == len(one)
-    assert all(request.text.startswith(service.HOUSE_RULES) for request in one)
-    assert max(request.input_len for request in one) <= service.LONGEST_PROMPT
+    assert all(request.text.startswith(LECTURE.system_prompt) for request in one)
     assert max(request.max_tokens for request in one) <= service.LONGEST_ANSWER
 
 
 def test_a_slower_machine_gets_a_contract_as_hard():
-    slow = BRIEF.at(BRIEF.prices.times(4))
-    assert slow.rate == pytest.approx(BRIEF.rate / 4) and slow.memory_mib == BRIEF.memory_mib
-    assert slow.objective.ttft_ms == pytest.approx(4 * BRIEF.objective.ttft_ms)
-    there, here = (service.rehearse({}, brief, (3,), 40) for brief in (BRIEF, slow))
-    assert there.met == here.met and 0 < here.met < 40
+    there, here = (Contract.at(prices, LECTURE) for prices in (ROUND, ROUND.times(4)))
+    assert here.rate == pytest.approx(there.rate / 4) and here.memory_mib == there.memory_mib
+    assert here.ttft_ms == pytest.approx(4 * there.ttft_ms) and here.cost == pytest.approx(4 * there.cost)
+    met = [service.tally(service.rehearse({}, one, (3,)), one) for one in (there, here)]
+    assert met[0] == met[1]
 
 
-def test_the_contract_is_one_share_in_its_words_and_in_what_keeps_it():
-    assert "at least 90 % of all requests are in time" in str(BRIEF)
-    easy, hard = (replace(BRIEF, objective=Objective(ttft_ms, ttft_ms)) for ttft_ms in (1e9, 1e-9))
-    kept, missed = (service.rehearse({}, brief, (1, 2), 10) for brief in (easy, hard))
-    assert kept.keeps and kept.share == 1 and not missed.keeps and missed.met == 0
-    assert len(kept.requests) == 20 and set(kept.requests["seed"]) == {1, 2}
-    nine = kept.requests.assign(error=[""] * 18 + ["The queue is full."] * 2)
-    assert Served(Deployment(), nine, easy).keeps
-    assert not Served(Deployment(), nine.assign(error=[""] * 17 + ["The queue is full."] * 3), easy).keeps
+def test_a_bias_is_a_slower_clock_and_not_another_contract():
+    contract = Contract.at(ROUND, LECTURE)
+    biased = service.rehearse({}, contract, (1,), bias=1.5)
+    slower = service.rehearse({}, replace(contract, prices=ROUND.times(1.5)), (1,))
+    pd.testing.assert_frame_equal(biased, slower)
+
+
+def test_in_time_are_answers_within_both_limits():
+    contract = replace(Contract.at(ROUND, LECTURE), ttft_ms=500, tpot_ms=40)
+    rows = [(500, 40, ""), (501, 10, ""), (100, 41, ""), (100, np.nan, ""), (np.nan, np.nan, "The queue is full.")]
+    table = pd.DataFrame(rows, columns=["ttft_ms", "tpot_ms", "error"])
+    assert service.in_time(table, contract).tolist() == [True, False, False, True, False]
+    assert service.tally(table, contract) == {
+        "requests": 5, "in time": 2, "first token late": 1, "TPOT too high": 1, "no answer": 1
+    }  # fmt: skip
+
+
+def test_a_million_tokens_cost_what_the_machine_does_meanwhile():
+    contract = replace(Contract.at(ROUND, LECTURE), per_hour=0.36)
+    assert contract.per_million(100) == pytest.approx(1.0) and contract.per_million(0) == float("inf")
+
+
+def test_a_name_gets_its_contract_and_each_is_drawn_for_somebody():
+    assert service.drawn_for("Ada") == service.drawn_for(" ada ")
+    assert {service.drawn_for(f"learner {number}") for number in range(40)} == set(service.SERVICES)
 
 
 def test_whatever_is_set_is_taken_or_refused_in_a_sentence():
+    contract = Contract.at(ROUND, LECTURE)
     for refused in ({"kv_cache_quant_algo": "INT4"}, {"max_batch": 8}, {"max_queue_size": "4"}, 16):
         with pytest.raises(CourseError):
-            service.rehearse(refused, BRIEF, (1,), 10)
+            service.rehearse(refused, contract, (1,))
     choose = random.Random(7)
     values = (None, True, -1, 0, 3.5, "x", [], {}, 10**30)
     for _ in range(200):
         name, value = choose.choice(list(vars(Deployment()))), choose.choice(values)
         with contextlib.suppress(CourseError):  # any other error fails the test
-            chosen = service.deployment({name: value})
-            chosen.executor_config(64, 46080), chosen.build_config
+            chosen = Deployment.of({name: value})
+            chosen.config(contract), chosen.build
 
 
 # On a server ----------------------------------------------------------------------------------------------------------
-
-EASY = Brief(20.0, Objective(ttft_ms=60_000, itl_ms=60_000), memory_mib=64, prices=Prices(15.0, 1.2, 0.9))
 
 
 @pytest.fixture(scope="module")
@@ -78,40 +96,45 @@ def small_engines(small_checkpoint, tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(small_engines, tmp_path_factory):
     folder = tmp_path_factory.mktemp("service")
-    with service.start(folder / "repo", folder / "log.jsonl") as one:
-        one.log_of_iterations = folder / "log.jsonl"
+    engine_dir, log_path = service.engine_of({}), folder / "log.jsonl"
+    repo = repository.assemble(folder / "repo", engine_dir, decoupled_mode=True, iteration_log_path=log_path)
+    with Server(repo) as one:
+        one.log_of_iterations = log_path
         yield one
+
+
+EASY = replace(Contract.at(ROUND, LECTURE), rate=20.0, ttft_ms=60_000, tpot_ms=60_000)
 
 
 @pytest.mark.server
 def test_prices_are_read_from_the_log_of_a_server(server):
-    prices = service.prices(server, server.log_of_iterations)
-    assert prices.iteration_ms > 0 and prices.prompt_token_ms > 0 and BRIEF.at(prices).rate > 0
+    prices = prices_of(server, server.log_of_iterations, LECTURE)
+    assert prices.prompt_token_ms > 0 and prices.iteration_ms + 8 * prices.answer_ms > 0
 
 
 @pytest.mark.server
-def test_a_deployment_is_loaded_and_serves_the_run(server):
+def test_a_deployment_is_loaded_and_serves_the_run_of_the_learners_client(server):
     chosen = {"enable_kv_cache_reuse": True, "batch_scheduler_policy": "max_utilization", "max_queue_size": 9}
-    *before, served = service.follow(server, chosen, EASY, seed=1, number=6)
-    assert before[0] == 0 and all(isinstance(each, int) for each in before)
-    assert served.met == 6 and served.keeps and served.row()["no answer"] == 0
+    service.bring_in(server, chosen, EASY)
+    requests = LECTURE.requests(EASY.rate, seed=1, number=6)
+    for send in (None, OwnClient(parts.load("client").ask, server.grpc_url)):
+        rows = service.measure(server, requests, send)
+        assert service.in_time(rows, EASY).all() and len(rows) == 6
+        assert rows["output_len"].tolist() == [one.max_tokens for one in requests]
 
 
 @pytest.mark.server
 def test_a_setting_that_is_refused_leaves_the_server_serving(server):
     with pytest.raises(CourseError, match="set enable_chunked_context"):
-        service.serve(server, {"max_num_tokens": 128}, EASY, seed=1, number=6)
-    assert service.serve(server, {}, EASY, seed=2, number=6).met == 6
+        service.bring_in(server, {"max_num_tokens": 128}, EASY)
+    assert service.in_time(service.measure(server, LECTURE.requests(EASY.rate, seed=2, number=4)), EASY).all()
 
 
 @pytest.mark.server
-@pytest.mark.slow
-def test_a_server_that_dies_in_the_middle_is_told_in_a_sentence(small_engines, tmp_path):
-    with service.start(tmp_path / "repo", tmp_path / "log.jsonl") as one:
-        run = service.follow(one, {}, replace(EASY, rate=0.5), seed=1, number=6)
-        for done in run:
-            if done:
-                break
-        one.stop()
-        with pytest.raises(CourseError, match="went away"):
-            list(run)
+def test_a_request_that_is_refused_is_a_row_with_its_error(server):
+    service.bring_in(server, {"max_queue_size": 1, "max_batch_size": 1}, EASY)
+    crowd = [replace(one, at_s=0.0) for one in LECTURE.requests(EASY.rate, seed=3, number=12)]
+    for send in (None, OwnClient(parts.load("client").ask, server.grpc_url)):
+        rows = service.measure(server, crowd, send)
+        assert 0 < (rows["error"] != "").sum() < 12
+    service.bring_in(server, {}, EASY)

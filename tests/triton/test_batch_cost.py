@@ -94,6 +94,13 @@ def test_a_request_may_have_several_items_and_each_has_its_place(plain_server):
     assert columns["instance"] == [0, 0, 0] and len(set(columns["execution"])) == 1
 
 
+def test_in_a_closed_loop_a_request_waits_for_a_caller_who_has_an_answer(plain_server, log_path):
+    rows = batch_run.run(plain_server, MODEL, at([0.0] * 6), log_path, callers=2).requests
+    under_way = [((rows["sent_s"] <= sent_s) & (rows["answered_s"] > sent_s)).sum() for sent_s in rows["sent_s"]]
+    assert max(under_way) == 2 and (rows["outcome"] == "answered").all()
+    assert (rows["sent_s"] > rows["at_s"]).all()
+
+
 # Size and time --------------------------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ import pytest
 from inflight.errors import CourseError
 from inflight.triton import repository, telemetry
 from inflight.triton.server import Server
-from tests.engines import ask_tokens, metric
+from tests.engines import ask_tokens, metric, wait_until
 
 pytestmark = pytest.mark.server
 
@@ -25,7 +25,8 @@ def test_they_take_effect_at_a_load_and_leave_the_answer_as_it_is(small_engine, 
             start = log.stat().st_size if log.exists() else 0
             answers.append(ask_tokens(server, PROMPT, 40))
             sums.append(telemetry.iterations(log, start)[["rows", "drafted", "accepted"]].sum())
-        assert metric(server, "nv_trt_llm_general_metrics", general_type="rows") >= 1
+        drafted = lambda: metric(server, "nv_trt_llm_general_metrics", general_type="drafted")
+        wait_until(lambda: drafted() == sums[2]["drafted"], "/metrics has what was drafted since the load")
         own.write_text(ZEROS.replace("* k", "* (k + 1)"))
         server.load("tensorrt_llm")
         with pytest.raises(CourseError, match=r"mine.py, line 2: propose\(\) gave \[0"):

@@ -6,7 +6,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submodules=["batch_run"],
     submod_attrs={
-        "batches_on_paper": ["on_paper"],
         "dashboard": ["board"],
         "performance_analyzer": ["perf_analyzer"],
         "charts": ["batches", "batches_summary"],

@@ -79,7 +79,12 @@ def at(times: Sequence[float], **values) -> list[Arrival]:
 
 
 def run(
-    server: Server, model: str, arrivals: Sequence[Arrival], log_path: str | Path, silence_s: float = SILENCE_S
+    server: Server,
+    model: str,
+    arrivals: Sequence[Arrival],
+    log_path: str | Path,
+    callers: int | None = None,
+    silence_s: float = SILENCE_S,
 ) -> Outcome:
     """Send every request when it is due, and wait until each is answered or rejected.
 
@@ -91,6 +96,9 @@ def run(
     arrivals : sequence of Arrival
     log_path : path
         The model's `execution_log_path`.
+    callers : int, optional
+        Closed loop: at most so many requests are under way, and a request that is due waits for a caller who has an
+        answer. By default an open loop, in which none waits for another.
     silence_s : float
         Longest wait for the next answer.
 
@@ -103,16 +111,19 @@ def run(
     before, log_start = telemetry.statistics(server.http_url, model), files.size(log_path)
     if not Path(log_path).exists():  # the model makes it when it is loaded
         raise CourseError(f"There is no execution log {log_path}. Set the model's execution_log_path to it.")
-    sent = []
+    sent, answers = [], []
     with Connection(server.grpc_url) as connection:
         connection.connect()  # making the connection is no part of the first request
         started_at, zero_s = time.time(), time.perf_counter()
         for number, arrival in enumerate(sorted(arrivals, key=lambda arrival: arrival.at_s), 1):
+            while callers is not None and number - len(answers) > callers:
+                answers.append(_answer(connection, server, model, len(sent) - len(answers), silence_s))
             time.sleep(max(0.0, arrival.at_s - (time.perf_counter() - zero_s)))
             sent.append({"request": number, **asdict(arrival), "sent_s": time.perf_counter() - zero_s})
             work = {"work": np.array([[arrival.work]], np.int32)}
             connection.send(number, model, work, request_id=str(number), priority=arrival.priority)
-        answers = [_answer(connection, server, model, len(sent) - number, silence_s) for number in range(len(sent))]
+        while len(answers) < len(sent):
+            answers.append(_answer(connection, server, model, len(sent) - len(answers), silence_s))
     answered = pd.DataFrame(answers, columns=["request", "answered_s", "message"])
     answered["answered_s"] -= zero_s
     answered["answer_order"] = range(1, len(answered) + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import cycle, groupby
 from typing import TYPE_CHECKING
 
@@ -16,10 +17,15 @@ from inflight.notebook.palette import INK, REQUEST, SHADES, WASTE, pattern, patt
 if TYPE_CHECKING:
     from inflight.lessons.batchers.batch_run import Outcome
 
-REJECTED, URGENT = REQUEST[3], REQUEST[1]
 LANE_PX, ROWS_PX = 20, 130
 WAITS_S = 0.003  # shorter than that is no waiting
-HELD_BACK_S = 0.02  # an answer takes a moment to arrive; one that takes longer is shown
+WAITING = {"color": WASTE, "pattern": pattern("-"), "line": {"width": 0}}
+# What is marked by a symbol: which rows, at which moment, how.
+MARKS = {
+    "arrives": ("priority != 1", "sent_s", {"color": INK, "size": 6}),
+    "urgent": ("priority == 1", "sent_s", {"color": REQUEST[1], "size": 10, "symbol": "diamond"}),
+    "rejected": ("outcome == 'rejected'", "answered_s", {"color": REQUEST[3], "size": 8, "symbol": "x"}),
+}
 
 
 def batches(runs: dict[str, Outcome]) -> go.Figure:
@@ -32,18 +38,23 @@ def batches(runs: dict[str, Outcome]) -> go.Figure:
     runs : dict of str to Outcome
         By the panel's title: see `batch_run.run`.
     """
-    lanes = {title: _instances(run) for title, run in runs.items()}
-    panel_px = ROWS_PX + LANE_PX * max(map(len, lanes.values()))
+    lanes = [sorted(run.executions["instance"].unique().tolist()) or [0] for run in runs.values()]
+    panel_px = ROWS_PX + LANE_PX * max(map(len, lanes))
     fig = panels(list(runs), panel_px, [_in_short(run) for run in runs.values()])
-    for number, (title, run) in enumerate(runs.items(), 1):
-        count, instances = len(run.requests), lanes[title]
+    for number, (run, instances) in enumerate(zip(runs.values(), lanes), 1):
         strip = add_strip(fig, number, len(runs), share=LANE_PX * len(instances) / panel_px)
-        _draw_requests(fig, run, instances, axes_of(number))
-        _draw_lanes(fig, run.executions, instances, strip)
+        _draw_requests(fig, run, axes_of(number))
+        names = ["batch", *(f"batch of model {instance}" for instance in instances[1:])]
+        looks = zip(instances, names, cycle(SHADES), patterns(len(instances)))
+        for lane, (instance, name, colour, shape) in enumerate(looks):
+            of_it = run.executions[run.executions["instance"] == instance]
+            _draw_boxes(fig, of_it, name, {"color": colour, "pattern": shape}, axes_of(number))
+            _draw_lane(fig, of_it, name, colour, lane, strip)
+        count = len(run.requests)
         rows = {"title": "request", "range": [1.08 * count + 1, 0], "showgrid": False, "tickvals": [1, count]}
-        names = [f"model {instance}" for instance in instances] if len(instances) > 1 else ["model"]
-        ticks = {"tickvals": list(range(len(names))), "ticktext": names}
-        of_strip = {"range": [len(names) - 0.4, -0.6], "showgrid": False, **ticks}
+        called = [f"model {instance}" for instance in instances] if len(instances) > 1 else ["model"]
+        ticks = {"tickvals": list(range(len(called))), "ticktext": called}
+        of_strip = {"range": [len(called) - 0.4, -0.6], "showgrid": False, **ticks}
         fig.update_layout({f"yaxis{number}": rows, f"yaxis{len(runs) + number}": of_strip})
     end = _whole_ms(max(run.requests["answered_s"].max() for run in runs.values()))
     fig.update_xaxes(range=[-0.01 * end, end * 1.02], showgrid=False)
@@ -61,10 +72,6 @@ def batches_summary(runs: dict[str, Outcome]) -> str:
     return f"Which requests were computed together. {'. '.join(parts)}."
 
 
-def _instances(run: Outcome) -> list[int]:
-    return sorted(run.executions["instance"].unique().tolist()) or [0]
-
-
 def _in_short(run: Outcome) -> str:
     rows, number = run.requests, len(run.executions)
     answered, rejected = rows[rows["outcome"] == "answered"], (rows["outcome"] == "rejected").sum()
@@ -74,85 +81,65 @@ def _in_short(run: Outcome) -> str:
     return said + (f", median latency {answered['latency_ms'].median():.0f} ms" if len(answered) else "")
 
 
-def _draw_requests(fig: go.Figure, run: Outcome, instances: list[int], axes: dict) -> None:
-    rows = run.requests.merge(run.executions[["execution", "start_s", "end_s"]], on="execution", how="left")
-    _draw_waiting(fig, rows.assign(until_s=rows["start_s"].fillna(rows["answered_s"])), axes)
-    for instance, look in zip(instances, _looks(instances)):
-        _draw_boxes(fig, run.executions[run.executions["instance"] == instance], look, axes)
-    _draw_held_back(fig, rows[rows["answered_s"] - rows["end_s"] > HELD_BACK_S], axes)
-    urgent, rejected = rows["priority"] == 1, rows["outcome"] == "rejected"
-    _draw_marks(fig, rows[~urgent], "sent_s", "arrives", {"color": INK, "size": 6}, axes)
-    _draw_marks(fig, rows[urgent], "sent_s", "urgent", {"color": URGENT, "size": 10, "symbol": "diamond"}, axes)
-    _draw_marks(fig, rows[rejected], "answered_s", "rejected", {"color": REJECTED, "size": 8, "symbol": "x"}, axes)
-
-
-def _looks(instances: list[int]) -> list[dict]:
-    """Name, colour and pattern of what each copy of the model computes."""
-    names = ["batch", *(f"batch of model {instance}" for instance in instances[1:])]
-    kinds = zip(names, cycle(SHADES), patterns(len(instances)))
-    return [{"name": name, "marker": {"color": colour, "pattern": shape}} for name, colour, shape in kinds]
-
-
-def _draw_waiting(fig: go.Figure, rows: pd.DataFrame, axes: dict) -> None:
-    """Grey from a request's arrival until its batch begins or it is rejected."""
-    rows = rows[rows["until_s"] - rows["sent_s"] > WAITS_S]
-    waits_ms = [_whole_ms(value) for value in rows["until_s"] - rows["sent_s"]]
-    fig.add_bar(
-        orientation="h",
-        base=[_whole_ms(value) for value in rows["sent_s"]],
-        x=waits_ms,
-        y=rows["request"].tolist(),
-        width=1,
-        name="waits",
-        legendgroup="waits",
-        marker={"color": WASTE, "pattern": pattern("-"), "line": {"width": 0}},
-        **saying(f"request {request} · waits {ms:,} ms" for request, ms in zip(rows["request"], waits_ms)),
-        **axes,
-    )
-
-
-def _draw_held_back(fig: go.Figure, rows: pd.DataFrame, axes: dict) -> None:
-    """Dotted from the end of a batch until its answer leaves, where `preserve_ordering` holds it back."""
-    if rows.empty:
-        return
-    spans = [(row.request, _whole_ms(row.end_s), _whole_ms(row.answered_s)) for row in rows.itertuples()]
-    name = "held back"  # a short one: the widest entry decides how many rows a phone needs
-    fig.add_scatter(
-        x=[value for _, *ends in spans for value in (*ends, None)],
-        y=[value for request, *_ in spans for value in (request, request, None)],
-        mode="lines",
-        line={"color": INK, "width": 1.2, "dash": "dot"},
-        name=name,
-        legendgroup=name,
-        **saying(
-            f"request {request} · answer held back for {end - begin:,} ms"
-            for request, begin, end in spans
-            for _ in range(3)
-        ),
-        **axes,
-    )
-    _draw_marks(fig, rows, "answered_s", name, {"color": INK, "size": 8, "symbol": "line-ns-open"}, axes)
-
-
-def _draw_boxes(fig: go.Figure, executions: pd.DataFrame, look: dict, axes: dict) -> None:
-    """A box around the requests of a batch; several where others came between them."""
-    boxes = [
-        (batch, first, last) for batch in executions.itertuples() for first, last in _neighbours(sorted(batch.requests))
+def _draw_requests(fig: go.Figure, run: Outcome, axes: dict) -> None:
+    """Grey from a request's arrival until its batch begins or it is rejected, and marks."""
+    starts = run.executions.set_index("execution")["start_s"]
+    rows = run.requests.assign(until_s=run.requests["execution"].map(starts).astype(float))
+    rows["until_s"] = rows["until_s"].fillna(rows["answered_s"])
+    waits = rows[rows["until_s"] - rows["sent_s"] > WAITS_S]
+    spans = list(zip(waits["sent_s"], waits["until_s"]))
+    texts = [
+        f"request {request} · waits {_whole_ms(end - begin):,} ms"
+        for request, (begin, end) in zip(waits.request, spans)
     ]
-    fig.add_bar(
-        orientation="h",
-        base=[_whole_ms(batch.start_s) for batch, *_ in boxes],
-        x=[_whole_ms(batch.end_s) - _whole_ms(batch.start_s) for batch, *_ in boxes],
-        y=[(first + last) / 2 for _, first, last in boxes],
-        width=[last - first + 0.9 for _, first, last in boxes],
-        legendgroup=look["name"],
-        **look,
-        **saying(_batch_in_words(batch) for batch, *_ in boxes),
-        **axes,
+    _add_bars(fig, "waits", spans, texts, axes, y=waits["request"].tolist(), width=1, marker=WAITING)
+    for name, (which, column, marker) in MARKS.items():
+        marked = rows.query(which)
+        moments_ms = [_whole_ms(value) for value in marked[column]]
+        texts = [f"request {request} · {name} · at {ms:,} ms" for request, ms in zip(marked["request"], moments_ms)]
+        if texts:
+            at = {"x": moments_ms, "y": marked["request"].tolist(), "mode": "markers", "marker": marker}
+            fig.add_scatter(**at, name=name, legendgroup=name, **saying(texts), **axes)
+
+
+def _draw_boxes(fig: go.Figure, executions: pd.DataFrame, name: str, marker: dict, axes: dict) -> None:
+    """A box around the requests of a batch; several where others came between them."""
+    boxes = [(batch, *ends) for batch in executions.itertuples() for ends in _neighbours(sorted(batch.requests))]
+    sizes = {
+        "y": [(first + last) / 2 for _, first, last in boxes],
+        "width": [last - first + 0.9 for _, first, last in boxes],
+    }
+    spans = [(batch.start_s, batch.end_s) for batch, *_ in boxes]
+    _add_bars(fig, name, spans, [_in_words(batch) for batch, *_ in boxes], axes, marker=marker, **sizes)
+
+
+def _draw_lane(fig: go.Figure, executions: pd.DataFrame, name: str, colour: str, lane: int, axes: dict) -> None:
+    spans, texts = (
+        list(zip(executions.start_s, executions.end_s)),
+        [_in_words(each) for each in executions.itertuples()],
     )
+    sizes = {
+        "text": executions["size"].astype(str).tolist(),
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "textangle": 0,
+        "constraintext": "none",
+        "textfont": {"color": text_on(colour), "size": 12},
+    }
+    marker = {
+        "color": colour,
+        "line": {"color": "white", "width": 1},
+    }  # without a pattern, on which nobody reads a size
+    _add_bars(fig, name, spans, texts, axes, y=[lane] * len(spans), width=0.8, marker=marker, **sizes)
 
 
-def _batch_in_words(batch: tuple) -> str:
+def _add_bars(fig: go.Figure, name: str, spans_s: list[tuple], texts: Iterable[str], axes: dict, **how) -> None:
+    spans = [(_whole_ms(begin), _whole_ms(end)) for begin, end in spans_s]
+    bars = {"orientation": "h", "base": [begin for begin, _ in spans], "x": [end - begin for begin, end in spans]}
+    fig.add_bar(**bars, name=name, legendgroup=name, **how, **saying(texts), **axes)
+
+
+def _in_words(batch: tuple) -> str:
     start, end = _whole_ms(batch.start_s), _whole_ms(batch.end_s)
     return words(
         f"batch {batch.execution}",
@@ -167,47 +154,6 @@ def _neighbours(numbers: list[int]) -> list[tuple[int, int]]:
     runs = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
     whole = [[number for _, number in run] for _, run in runs]
     return [(run[0], run[-1]) for run in whole]
-
-
-def _draw_marks(fig: go.Figure, rows: pd.DataFrame, column: str, name: str, marker: dict, axes: dict) -> None:
-    if rows.empty:
-        return
-    moments_ms = [_whole_ms(value) for value in rows[column]]
-    fig.add_scatter(
-        x=moments_ms,
-        y=rows["request"].tolist(),
-        mode="markers",
-        marker=marker,
-        name=name,
-        legendgroup=name,
-        **saying(f"request {request} · {name} · at {ms:,} ms" for request, ms in zip(rows["request"], moments_ms)),
-        **axes,
-    )
-
-
-def _draw_lanes(fig: go.Figure, executions: pd.DataFrame, instances: list[int], axes: dict) -> None:
-    for lane, (instance, look) in enumerate(zip(instances, _looks(instances))):
-        rows = executions[executions["instance"] == instance]
-        # Without its pattern, on which the sizes could not be read.
-        marker = {"color": look["marker"]["color"], "line": {"color": "white", "width": 1}}
-        fig.add_bar(
-            orientation="h",
-            base=[_whole_ms(value) for value in rows["start_s"]],
-            y=[lane] * len(rows),
-            width=0.8,
-            x=[_whole_ms(value) for value in rows["end_s"] - rows["start_s"]],
-            text=rows["size"].astype(str).tolist(),
-            textposition="inside",
-            insidetextanchor="middle",
-            textangle=0,
-            constraintext="none",
-            textfont={"color": text_on(marker["color"]), "size": 12},
-            name=look["name"],
-            legendgroup=look["name"],
-            marker=marker,
-            **saying(_batch_in_words(batch) for batch in rows.itertuples()),
-            **axes,
-        )
 
 
 def _whole_ms(seconds: float) -> int:

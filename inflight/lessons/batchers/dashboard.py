@@ -35,17 +35,6 @@ ARRIVALS = {
 }
 
 
-# Fields of the dynamic batcher, for the title of a picture.
-IN_SHORT = {
-    "max_queue_delay_microseconds": "delay {} µs",
-    "preferred_batch_size": "preferred {}",
-    "preserve_ordering": "in order",
-    "priority_levels": "{} levels",
-    "default_queue_policy.max_queue_size": "queue {}",
-    "default_queue_policy.default_timeout_microseconds": "time-out {} µs",
-}
-
-
 BATCHER = "dynamic_batching"
 # What the board edits, in the order in which it shows them.
 BATCHER_FIELDS = (
@@ -135,6 +124,6 @@ def _batcher(config: ModelConfig) -> str:
     """What a config says of batches, as short as a picture's title has to be."""
     if not config.HasField(BATCHER):
         return "no batcher"
-    values = {name: get_field(config, f"{BATCHER}.{name}") for name in IN_SHORT}
-    words = [IN_SHORT[name].format(value) for name, value in values.items() if value]
-    return textwrap.shorten(", ".join([f"at most {config.max_batch_size}", *words]), 50, placeholder=" …")
+    values = {name: get_field(config, name) for name in BATCHER_FIELDS if name not in (BATCHER, "instance_group.count")}
+    said = [f"{name.rpartition('.')[2]} {value}" for name, value in values.items() if value]
+    return textwrap.shorten(", ".join(said), 60, placeholder=" …")

@@ -1,4 +1,4 @@
-"""Lab 06: batches on paper and within a budget, a batching library, an idle model, and a search's winner."""
+"""Lab 06: batches on paper and within a budget, a batching library, what a tester leaves out, and a search's winner."""
 
 import random
 import tempfile
@@ -176,57 +176,23 @@ def _batches(folder: Path, library: Path, lengths: list[int]) -> list[list[int]]
     return [[int(of_request[request]) for request in batch] for batch in outcome.executions["requests"]]
 
 
-# Exercise 6.4: spans (s) from arrival to a batch, of batches, from arrival to a rejection; idle (ms), a hint ----------
+# Exercise 6.4: latencies, and one every so many ms --------------------------------------------------------------------
 
-_RUNS = {
-    "a gap in which somebody waits": (
-        ([(0.0, 0.0), (0.1, 0.5)], [(0.0, 0.2), (0.5, 0.7)], []),
-        300,
-        "Between a batch and the next, while a request is in the queue, in milliseconds.",
-    ),
-    "a gap in which nobody waits": (
-        ([(0.0, 0.0), (0.5, 0.5)], [(0.0, 0.2), (0.5, 0.7)], []),
-        0,
-        "An idle model is no harm as long as nobody waits for it.",
-    ),
-    "two who wait at once": (
-        ([(0.0, 0.0), (0.1, 0.6), (0.15, 0.6)], [(0.0, 0.2), (0.6, 0.7)], []),
-        400,
-        "A moment counts once, however many wait in it.",
-    ),
-    "somebody rejected": (
-        ([(0.0, 0.0), (0.6, 0.6)], [(0.0, 0.2), (0.6, 0.7)], [(0.3, 0.4), (0.1, 0.1)]),
-        100,
-        "A rejected request waits until its answer comes, and is in no batch.",
-    ),
-    "any run": (
-        (
-            [(0.0, 0.0), (0.05, 0.3), (0.25, 0.3), (0.35, 0.4), (0.7, 0.8)],
-            [(0.0, 0.1), (0.3, 0.4), (0.4, 0.5), (0.8, 0.9)],
-            [(0.1, 0.15), (0.6, 0.75), (0.55, 0.6), (0.92, 1.02)],
-        ),
-        550,  # 0.1 to 0.3, 0.55 to 0.8, and after the last batch 0.92 to 1.02
-        "Look at every stretch between two neighbouring starts and ends.",
-    ),
+_WAITS = {
+    "an answer in time": ([(44, 100), (100, 100)], "No request was due while this one was under way."),
+    "one left out": ([(250, 100), (200, 100)], "The next was due every_ms later, and was answered at the same moment."),
+    "many": ([(1000, 100), (730, 33)], "Each next one was due every_ms later, so it waited that much less."),
+    "the last of them": ([(390, 100), (199, 100)], "One that takes less than every_ms is not added."),
 }
 
 
-@grades("6.4", "A busy figure beside a queue figure is not enough: what hurts is idle time while somebody waits.")
-def _idle(idle_ms: Callable) -> dict[str, Callable[[], Finding]]:
-    cases = {part: Case(_tables(*run), float(right), hint) for part, (run, right, hint) in _RUNS.items()}
-    return {part: partial(asked, idle_ms, [case]) for part, case in cases.items()}
+@grades("6.4", "A tester that waits for its answers leaves out the slow ones: count from when each request was due.")
+def _left_out(left_out: Callable) -> dict[str, Callable[[], Finding]]:
+    def case(latency_ms: int, every_ms: int, hint: str) -> Case:
+        return Case((latency_ms, every_ms), list(range(latency_ms - every_ms, every_ms - 1, -every_ms)), hint)
 
-
-def _tables(answered: list, batches: list, rejected: list) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The same as `batch_run.Outcome` has it."""
-    numbered = [(number, *span) for number, span in enumerate(batches, 1)]
-    numbers = {start: (number, end) for number, start, end in numbered}
-    rows = [(sent, numbers[start][1], "answered", numbers[start][0]) for sent, start in answered]
-    rows += [(sent, until, "rejected", None) for sent, until in rejected]
-    requests = pd.DataFrame(rows, columns=["sent_s", "answered_s", "outcome", "execution"])
-    requests["execution"] = requests["execution"].astype("Int64")
-    requests.insert(0, "request", range(1, len(requests) + 1))
-    return requests, pd.DataFrame(numbered, columns=["execution", "start_s", "end_s"])
+    cases = {part: [case(*given, hint) for given in each] for part, (each, hint) in _WAITS.items()}
+    return {part: partial(asked, left_out, each) for part, each in cases.items()}
 
 
 # Exercise 6.5: rounds of (throughput, P99 in ms) by configuration, the winner within 100 ms, a hint ------------------

@@ -4,8 +4,10 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules=["rehearsal", "service", "tuning_board"],
+    submodules=["rehearsal", "service"],
     submod_attrs={
-        "charts": ["in_words", "requests_in_time"],
+        "charts": ["cost_against_service", "front_in_words", "service_against_load"],
+        "rehearsal": ["Prices"],
+        "stack": ["OwnClient", "prices_of"],
     },
 )

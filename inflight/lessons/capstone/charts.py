@@ -1,70 +1,101 @@
-"""Lesson 09: each request of a run against both limits."""
+"""Lesson 09: how much of the load is in time, and what it costs."""
 
-import math
-
+import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.lessons.capstone.service import Brief, Served
-from inflight.notebook.charts.marks import area_saying, saying_alike
-from inflight.notebook.palette import DECODE, REQUEST, WASTE_TEXT
+from inflight.lessons.capstone.service import SHARE, Contract
+from inflight.notebook.palette import DECODE, INK, PREFILL, REQUEST, SYMBOLS, WASTE_TEXT
 
-GOOD = REQUEST[0]
-_MS = [digit * 10**power for power in range(6) for digit in (1, 2, 5)]
-TICKS = {"tickvals": _MS, "ticktext": [f"{value:,}" for value in _MS]}
-LOOKS = ((REQUEST[3], "x"), (DECODE, "circle"))  # of the runs, in their order
+CORNER = {"type": "rect", "layer": "below", "fillcolor": "#DDF1EA", "line": {"color": REQUEST[0], "width": 1}}
+COLOURS = (WASTE_TEXT, PREFILL, REQUEST[3], DECODE, REQUEST[1], REQUEST[2])
+NEAR = 6  # per cent, below which two names at the ends of lines would touch
 
 
-def requests_in_time(runs: dict[str, Served], brief: Brief) -> go.Figure:
-    """TTFT and ITL of each request, a mark each; those in the shaded corner are in time.
+def service_against_load(points: pd.DataFrame, contract: Contract) -> go.Figure:
+    """A line a setting: the share in time at each load; the contract is the shaded corner.
 
     Parameters
     ----------
-    runs : dict of str to Served
-        Two at most, by what they are called.
+    points : DataFrame
+        A row for each setting and load: `setting`, `rate` (requests a second), `share` (of requests in time).
     """
-    limits = brief.objective
-    tables = {name: run.requests.dropna(subset=["ttft_ms", "itl_ms"]) for name, run in runs.items()}
-    ttfts = [limits.ttft_ms, limits.ttft_ms / 8, *(ms for table in tables.values() for ms in table["ttft_ms"])]
-    itls = [limits.itl_ms, *(ms for table in tables.values() for ms in table["itl_ms"])]
-    low, high = min(ttfts) / 1.3, 1.5 * max(ttfts)
-    fig = go.Figure()
-    fig.add_scatter(
-        x=[low, limits.ttft_ms, limits.ttft_ms, low, low],
-        y=[0, 0, limits.itl_ms, limits.itl_ms, 0],
-        fill="toself",
-        fillcolor="#DDF1EA",
-        mode="lines",
-        line={"width": 1, "color": GOOD},
-        name="in time",
-        **area_saying(f"in time: TTFT at most {limits.ttft_ms:,.0f} ms, ITL at most {limits.itl_ms:,.0f} ms"),
-    )
-    for (name, table), (colour, symbol) in zip(tables.items(), LOOKS):
-        row = runs[name].row()
-        lost = f", {row['no answer']} without an answer" if row["no answer"] else ""
+    fig, most, ends = go.Figure(), points["rate"].max(), []
+    for (name, line), colour, symbol in zip(points.groupby("setting", sort=False), COLOURS, SYMBOLS):
         fig.add_scatter(
-            x=table["ttft_ms"].tolist(),
-            y=table["itl_ms"].tolist(),
-            mode="markers",
-            marker={"size": 9, "color": colour, "symbol": symbol},
-            name=f"{name}: {row['in time']} of {row['requests']} in time{lost}",
-            **saying_alike(f"{name}<br>TTFT %{{x:,.0f}} ms<br>ITL %{{y:,.0f}} ms"),
+            x=line["rate"].tolist(),
+            y=(100 * line["share"]).tolist(),
+            name=name,
+            mode="lines+markers",
+            line={"color": colour},
+            marker={"symbol": symbol, "size": 8},
+            hovertemplate=f"{name}<br>%{{x:.2f}} requests/s<br>%{{y:.0f}} % in time<extra></extra>",
         )
+        ends.append((100 * line["share"].iloc[-1], name, colour))
+    height = -NEAR
+    for share, name, colour in sorted(ends):
+        height = max(share, height + NEAR)
+        fig.add_annotation(x=most, y=height, text=f" {name}", font={"color": colour}, xanchor="left", showarrow=False)
+    fig.add_shape(x0=contract.rate, x1=most, y0=100 * SHARE, y1=103, **CORNER)
+    fig.add_annotation(
+        x=most, y=99, text="the contract", font={"color": INK}, xanchor="right", yanchor="middle", showarrow=False
+    )
     return fig.update_layout(
-        xaxis={"type": "log", "title": "TTFT (ms)", "range": [math.log10(low), math.log10(high)], **TICKS},
-        yaxis={"title": "ITL (ms)", "range": [0, 1.1 * max(itls)]},
-        height=460,
-        showlegend=True,
-        legend={"font": {"color": WASTE_TEXT}},
+        xaxis={"title": "load (requests/s)", "range": [0.9 * points["rate"].min(), 1.3 * most]},
+        yaxis={"title": "in time (% of requests)", "range": [-2, 105]},
+        meta={"device": ""},
+        showlegend=False,
+        height=440,
     )
 
 
-def in_words(runs: dict[str, Served]) -> str:
-    """What `requests_in_time` shows, and what the other requests fell short of."""
-    parts = []
-    for name, run in runs.items():
-        row = run.row()
-        parts.append(
-            f"{name}: {row['in time']} of {row['requests']} requests in time; {row['first token late']} first tokens "
-            f"late, {row['ITL too high']} ITLs too high, {row['no answer']} without an answer"
+def cost_against_service(points: pd.DataFrame, contract: Contract) -> go.Figure:
+    """What a million tokens in time cost, against the share in time: a point a setting and load.
+
+    Parameters
+    ----------
+    points : DataFrame
+        As above, with `cost` (euros) and `on_front`, which says whether no other point beats it.
+    """
+    fig = go.Figure()
+    best = points[points["on_front"]].sort_values("cost")
+    fig.add_scatter(
+        x=best["cost"].tolist(),
+        y=(100 * best["share"]).tolist(),
+        mode="lines",
+        line={"color": INK, "dash": "dot"},
+        name="nobody beats these",
+        hoverinfo="skip",
+    )
+    for (name, line), colour, symbol in zip(points.groupby("setting", sort=False), COLOURS, SYMBOLS):
+        fig.add_scatter(
+            x=line["cost"].tolist(),
+            y=(100 * line["share"]).tolist(),
+            name=name,
+            mode="markers",
+            marker={"symbol": symbol, "color": colour, "size": [13 if kept else 7 for kept in line["on_front"]]},
+            customdata=line["rate"].tolist(),
+            hovertemplate=f"{name} at %{{customdata:.2f}} requests/s<br>€%{{x:.2f}}<br>%{{y:.0f}} %<extra></extra>",
         )
-    return f"TTFT and ITL of each request, against their limits. {'. '.join(parts) or 'No run yet'}."
+    left = 0.8 * min(points["cost"].min(), contract.cost)
+    fig.add_shape(x0=left, x1=contract.cost, y0=100 * SHARE, y1=103, **CORNER)
+    most = 2.5 * max(contract.cost, best["cost"].max())
+    return fig.update_layout(
+        xaxis={"title": "cost of a million tokens in time (€)", "range": [left, most]},
+        yaxis={"title": "in time (% of requests)", "range": [48, 104]},
+        meta={"device": ""},
+        legend={"font": {"color": WASTE_TEXT}},
+        showlegend=True,
+        height=480,
+    )
+
+
+def front_in_words(points: pd.DataFrame, contract: Contract) -> str:
+    """What `cost_against_service` shows: the points that nobody beats, the cheapest first."""
+    best = points[points["on_front"]].sort_values("cost")
+    told = [
+        f"{row.setting} at {row.rate:.2f} requests a second, €{row.cost:.2f} and {row.share:.0%} in time"
+        for row in best.itertuples()
+    ]
+    kept = best[(best["cost"] <= contract.cost) & (best["share"] >= SHARE)]
+    inside = f"{len(kept)} of them in the contract's corner" if len(kept) else "none of them in the contract's corner"
+    return f"Nobody beats {len(best)} of {len(points)} points, {inside}: {'; '.join(told)}."

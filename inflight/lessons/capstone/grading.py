@@ -1,144 +1,361 @@
-"""Lab 09: goodput, memory in users, a deployment that keeps its contract, and one for twice the load.
+"""Lab 09: figures from logs, settings that keep a contract, twice the load, a scheduler for it, and a report.
 
-Deployments are judged in rehearsals of hidden runs (`service.rehearse`): the same scheduler, cache and limits as in the
-engine, at the prices of the brief's own machine. What comes out depends on the settings and the seeds alone.
+Deployments are judged in rehearsals of hidden runs, at the prices of a machine with round ones and with its bias: the
+result depends on the settings, the name and the seeds alone.
 """
 
 import functools
+import math
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import pandas as pd
 
-from inflight.bench.objective import Objective
+from inflight.engine.config import POLICIES
 from inflight.errors import CourseError
 from inflight.lessons.capstone import service
-from inflight.lessons.capstone.service import BRIEF, MIB, SHARE, Brief, Deployment, Served
+from inflight.lessons.capstone.rehearsal import Prices
+from inflight.lessons.capstone.service import BIAS, LECTURE, ROUND, SHARE, Contract, Settings, contract_for, in_time
 from inflight.notebook import progress
+from inflight.notebook.answers import is_untouched
 from inflight.notebook.checks import grades
-from inflight.notebook.findings import NOT_YET, Case, Finding, Measured, asked
+from inflight.notebook.findings import NOT_YET, Case, Finding, Measured, asked, told
+from inflight.notebook.parts import COURSES_OWN
 
-# The course's own answers. Others are as good: these are what a check compares with.
-TUNED = Deployment(enable_kv_cache_reuse=True, kv_cache_quant_algo="INT8")
-SHEDDING = replace(TUNED, max_queue_size=4)
-RUNS, NUMBER = 10, 100  # hidden runs, and requests of each: so many that no lucky burst decides
+RUNS = 20  # hidden runs of a check, of 100 requests each: so many that no lucky burst decides
+QUEUED = 0.9  # of the course's requests in time at twice the load
+BETTER = 0.03  # by so much a scheduler must beat the built-in ones, in shares of all requests
 
-
-# Runs that are made up, each with one more thing to think of than the one before it: its further requests, a row each,
-# and what to say when that was not thought of.
-COLUMNS = ["sent_s", "ttft_ms", "itl_ms", "last_s", "error"]
-TTFT_MS, ITL_MS, NONE = 500, 40, float("nan")
-KINDS = (
-    (
-        [(0.5, 320, 30, 1.4, ""), (0.9, 480, 22, 1.8, ""), (1.6, 150, 38, 2.5, ""), (1.7, 410, 12, 2.3, "")],
-        "All are in time: divide them by the seconds from the first one sent to the last answer.",
-    ),
-    (
-        [(2.2, 700, 20, 3.3, ""), (2.5, 300, 55, 3.8, ""), (2.8, 900, 60, 4.8, "")],
-        "Some of them are late: a request counts when its TTFT and its ITL are both within their limits.",
-    ),
-    (
-        [(3.1, 250, NONE, 3.4, "")],
-        "One has an answer of a single token: it has no ITL (NaN), so it cannot break that limit.",
-    ),
-    (
-        [(1.1, NONE, NONE, 10.1, "Its time is over."), (3.3, NONE, NONE, 12.3, "Its time is over.")],
-        "Some have no answer: they are not in time, but the run lasts until the last of them has ended, too.",
-    ),
-)
-
-
-@grades("9.1", "Over its limit a server still has much throughput, and hardly any goodput.")
-def _goodput(goodput: Callable) -> Finding:
-    rows: list[tuple] = []
-    cases = []
-    for further, told in KINDS:
-        rows += further
-        table = pd.DataFrame(rows, columns=COLUMNS)
-        right = float(Objective(TTFT_MS, ITL_MS).met(table).sum() / (table["last_s"].max() - table["sent_s"].min()))
-
-        def hint(got: object, told: str = told) -> str:
-            return "All limits are in milliseconds." if got == 0 else told
-
-        cases.append(Case((table, TTFT_MS, ITL_MS), right, hint, f"goodput of {len(rows)} requests"))
-    return asked(goodput, cases)
-
-
-@grades("9.2", "Fewer bytes per token and shared blocks both make room for more users in the same memory.")
-def _users(users_that_fit: Callable, choose: random.Random) -> dict[str, Callable[[], Finding]]:
-    def case(is_shared: bool) -> Case:
-        block, bytes_per_token = choose.choice((32, 64)), choose.choice((46080, 11520, 5760))
-        memory, prompt, answer = choose.randint(24, 96) * MIB, choose.randint(200, 480), choose.randint(16, 64)
-        shared = choose.randint(1, prompt - 8) if is_shared else 0
-        once = shared // block
-        right = max(0, (memory // bytes_per_token // block - once) // (-(-(prompt + answer) // block) - once))
-        return Case(
-            (memory, bytes_per_token, prompt, answer, shared, block),
-            right,
-            ROUNDING["shared" if is_shared else "apart"],
-            f"users, with {memory // MIB} MiB, {bytes_per_token:,} bytes per token, blocks of {block}, a prompt of "
-            f"{prompt} tokens, {shared} of them the same for all, and an answer of {answer}",
-        )
-
-    cases = {part: [case(part == "shared") for _ in range(12)] for part in ROUNDING}
-    return {part: partial(asked, users_that_fit, cases[part]) for part in ROUNDING}
-
-
-ROUNDING = {
-    "apart": "Blocks are whole: round the memory down and each user up.",
-    "shared": "Only full blocks can be shared. They are there once, and each user needs the rest.",
+# The course's own answers, by what falls to a name. Others are as good: these are what a check compares with.
+REUSE = {"enable_kv_cache_reuse": True}
+COURSES: dict[str, dict] = {
+    "stories": REUSE | {"kv_cache_quant_algo": "INT8", "max_batch_size": 16},
+    "notices": REUSE
+    | {"kv_cache_quant_algo": "INT8", "batch_scheduler_policy": "max_utilization", "max_batch_size": 12},
+    "reports": REUSE | {"max_batch_size": 3},
 }
+QUEUES = {"stories": 4, "notices": 4, "reports": 10}
 
 
-@grades("9.3", "Other settings keep the contract, too. What each costs elsewhere decides between them.")
-def _tuned(settings: object, choose: random.Random) -> Finding:
-    return _played(settings, TUNED, BRIEF, choose, lambda course: SHARE * len(course.requests))
+# 9.1: figures from logs -----------------------------------------------------------------------------------------------
 
 
-@grades("9.4", "Above the limit some requests must fail. One that is refused at once can go elsewhere.")
-def _overloaded(settings: object, choose: random.Random) -> Finding:
-    twice = replace(BRIEF, rate=2 * BRIEF.rate)
-    return _played(settings, SHEDDING, twice, choose, lambda course: 0.9 * course.met)
+@grades("9.1", "Over its limit a server still has much throughput, hardly any goodput, and the same bill.")
+def _figures(functions: tuple, choose: random.Random) -> dict[str, Callable[[], Finding]]:
+    cases = {"goodput": _goodputs, "cost": _costs, "machines": _machines, "bias": _biases}
+    given = dict(zip(cases, functions if isinstance(functions, list | tuple) else (functions,)))
+    return {
+        part: partial(asked, function, [cases[part](choose) for _ in range(6)])
+        for part, function in given.items()
+        if not is_untouched(function)
+    } | {part: NOT_YET for part in cases if is_untouched(given.get(part))}
 
 
-def _played(
-    settings: object, courses: Deployment, brief: Brief, choose: random.Random, enough: Callable[[Served], float]
-) -> Finding:
-    """Hidden runs of the settings, of the course's and of the defaults; how many requests of each were in time."""
-    if settings == {}:
-        return NOT_YET
-    seeds = tuple(choose.randrange(10**6) for _ in range(RUNS))
-    try:
-        progress.say(f"{RUNS} hidden runs are rehearsed")
-        yours = service.rehearse(settings, brief, seeds, NUMBER)
-    except CourseError as error:
-        return str(error)
-    course, nothing = (_known(each, brief, seeds) for each in (courses, Deployment()))
-    one, other, none = yours.row(), course.row(), nothing.row()
-    most = max(FELL_SHORT, key=one.__getitem__)  # of the requests that were not in time
-    return [
-        Measured(
-            f"in time, of {one['requests']} in {RUNS} rehearsals",
-            yours.met,
-            at_least=enough(course),
-            course=course.met,
-            nothing=nothing.met,
-            advice=f"{one[most]} {FELL_SHORT[most]}",
+def _run(choose: random.Random, number: int = 60, late: float = 0.3) -> pd.DataFrame:
+    """A run that is made up: some requests late in one way or the other, some without an answer."""
+    rows, due_s = [], choose.uniform(1, 5)
+    for place in range(number):
+        due_s += choose.uniform(0.1, 0.6)
+        tokens = 1 if place == 7 else choose.randint(8, 60)
+        ttft_ms = choose.uniform(100, 480) if choose.random() > late else choose.uniform(700, 2500)
+        tpot_ms = choose.uniform(10, 38) if choose.random() > late / 3 else choose.uniform(50, 90)
+        row = {"due_s": due_s, "ttft_ms": ttft_ms, "tpot_ms": math.nan if tokens == 1 else tpot_ms}
+        last_s = due_s + (ttft_ms + tpot_ms * (tokens - 1)) / 1000
+        rows.append(row | {"last_s": last_s, "output_len": tokens, "error": ""})
+    for place in (number // 2, number - 1):
+        lost = {"ttft_ms": math.nan, "tpot_ms": math.nan, "output_len": 0, "error": "Its time is over."}
+        rows[place] |= lost | {"last_s": rows[place]["due_s"] + 9}
+    return pd.DataFrame(rows)
+
+
+LIMITS = {"ttft_ms": 500.0, "tpot_ms": 40.0}
+
+
+def _good(run: pd.DataFrame) -> pd.Series:
+    return in_time(run, replace(_ANY, **LIMITS))
+
+
+_ANY = Contract(LECTURE, ROUND, rate=1, ttft_ms=1, tpot_ms=1)
+
+
+def _seconds(run: pd.DataFrame) -> float:
+    return float(run["last_s"].max() - run["due_s"].min())
+
+
+def _goodputs(choose: random.Random) -> Case:
+    run = _run(choose)
+    good, seconds, answered = _good(run), _seconds(run), run["error"] == ""
+    has_tpot = good & run["tpot_ms"].notna()
+    first = answered & (run["ttft_ms"] <= LIMITS["ttft_ms"])
+    return Case(
+        (run, *LIMITS.values()),
+        float(good.sum() / seconds),
+        told(
+            "Requests in time, over the seconds from the first that was due to the last that ended.",
+            (float(good.mean()), "That is a share of the requests; goodput is a rate: divide by the seconds."),
+            (float(good.sum()), "That is a number of requests; goodput is a rate: divide by the seconds."),
+            (float(answered.sum() / seconds), "Some came too late: a request counts when both limits are kept."),
+            (float(first.sum() / seconds), "There are two limits: some of these have a TPOT above theirs."),
+            (float(has_tpot.sum() / seconds), "An answer of a single token has no TPOT, and cannot break its limit."),
+            (float(good.sum() / _seconds(run[answered])), "The run lasts until the last has ended, answered or not."),
         ),
-        *(Measured(name, one[name], course=other[name], nothing=none[name]) for name in FELL_SHORT),
+        f"goodput of a run of {len(run)} requests",
+    )  # fmt: skip
+
+
+def _costs(choose: random.Random) -> Case:
+    run, per_hour = _run(choose), choose.choice((0.1, 0.35, 2.5))
+    good, seconds = _good(run), _seconds(run)
+    tokens, spent = float(run.loc[good, "output_len"].sum()), per_hour * seconds / 3600
+    return Case(
+        (run, *LIMITS.values(), per_hour),
+        float(spent / tokens * 1e6),
+        told(
+            "What the machine cost while the run lasted, over the tokens of answers in time, times a million.",
+            (float(spent / run["output_len"].sum() * 1e6), "Leave out tokens of late answers: they earn nothing."),
+            (float(spent / good.sum() * 1e6), "That is for a million requests: count tokens."),
+            (float(spent / tokens), "That is for one token: a million of them cost a million times as much."),
+            (float(spent * 3600 / tokens * 1e6), "A price per hour, and a run in seconds: 3,600 of them are an hour."),
+        ),
+        f"euros for a million tokens in time, at {per_hour} an hour",
+    )  # fmt: skip
+
+
+def _machines(choose: random.Random) -> Case:
+    """At 3 a second it is kept; at 4 the mean is within the limit, and the P95 is not; at 5 few are in time."""
+    runs = {float(rate): _of(choose, rate, late) for rate, late in ((2, 0.0), (3, 0.03), (4, 0.12), (5, 0.5))}
+    wanted = float(choose.randint(41, 60))
+    done = max((run["error"] == "").sum() / _seconds(run) for run in runs.values())
+    return Case(
+        (runs, *LIMITS.values(), wanted),
+        math.ceil(wanted / 3),
+        told(
+            "Take the highest rate at which 95 % of all requests were in time; no machine may get more.",
+            (wanted / 3, "Machines are whole: round up."),
+            (math.floor(wanted / 3), "Round up: with one machine less, each gets more than it bears."),
+            (math.ceil(wanted / 4), "At 4 a second the mean is within its limit, and 95 % of the requests are not."),
+            (math.ceil(wanted / 5), LATE),
+            (math.ceil(wanted / done), LATE),
+        ),
+        f"machines for {wanted:g} requests a second",
+    )
+
+
+LATE = "At 5 a second half of the requests are late: a machine completes as many when nobody asks how late."
+
+
+def _of(choose: random.Random, rate: float, late: float) -> pd.DataFrame:
+    """A run at this rate in which exactly this share is late, and all are answered."""
+    rows = [
+        {
+            "due_s": place / rate,
+            "ttft_ms": 900.0 if place < 100 * late else choose.uniform(100, 450),
+            "tpot_ms": choose.uniform(10, 38),
+            "output_len": 20,
+            "error": "",
+        }
+        for place in range(100)
     ]
+    run = pd.DataFrame(rows)
+    return run.assign(last_s=run["due_s"] + 0.001 * (run["ttft_ms"] + 19 * run["tpot_ms"]))
+
+
+def _biases(choose: random.Random) -> Case:
+    prices, slower = Prices(15.0, 1.2, 0.9), choose.uniform(1.1, 1.6)
+    rows = []
+    for place in range(40):
+        answers, tokens = (1, 0) if place < 12 else (choose.randint(2, 8), choose.choice((0, 0, 90, 240)))
+        pace = 1.0 if answers == 1 else slower * choose.uniform(0.8, 1.2)  # alone it is as quick as its prices say
+        priced = prices.iteration_ms + answers * prices.answer_ms + tokens * prices.prompt_token_ms
+        rows.append({"ms": priced * pace, "generation_tokens": answers, "context_tokens": tokens})
+    log = pd.DataFrame(rows)
+    priced_ms = (
+        prices.iteration_ms
+        + log["generation_tokens"] * prices.answer_ms
+        + log["context_tokens"] * prices.prompt_token_ms
+    )
+    alone = log["generation_tokens"] == 1
+    return Case(
+        (log, prices.iteration_ms, prices.answer_ms, prices.prompt_token_ms),
+        float(log["ms"].sum() / priced_ms.sum()),
+        told(
+            "What all iterations took, over what the prices make of the same iterations.",
+            (float((log["ms"] / priced_ms)[alone].mean()), "That is an empty machine; yours is busy."),
+            (float(log["ms"][alone].sum() / priced_ms[alone].sum()), "That is an empty machine; yours is busy."),
+            (float((log["ms"] / priced_ms).mean()), "A mean of quotients: add up first, then divide."),
+            (float(priced_ms.sum() / log["ms"].sum()), "Upside down: slower than its prices is above 1."),
+        ),
+        f"bias of a log of {len(log)} iterations",
+    )  # fmt: skip
+
+
+# 9.2 and 9.3: settings ------------------------------------------------------------------------------------------------
+
+
+@grades("9.2", "Other settings keep it, too. What each costs elsewhere, in quality or in memory, decides between them.")
+def _kept(answer: tuple, choose: random.Random) -> Finding:
+    if (found := _named(answer)) == NOT_YET:
+        return NOT_YET
+    name, settings = found
+    contract, seeds = contract_for(name), _seeds(choose)
+    yours = _in_rehearsal(settings, contract, seeds)
+    course, nothing = (_known(_frozen(each), name, seeds) for each in (COURSES[service.drawn_for(name)], {}))
+    advice = _fell_short(yours)
+    if service.tally(service.rehearse(settings, contract, seeds), contract)["in time"] >= SHARE * yours["requests"]:
+        advice += f" Without its bias of {BIAS} this rehearsal keeps the contract, and the machine does not."
+    return _beside(yours, course, nothing, SHARE * yours["requests"], advice)
+
+
+@grades("9.3", "Above the limit some requests must fail. One that is refused at once can go elsewhere.")
+def _monday(answer: tuple, choose: random.Random) -> Finding:
+    if (found := _named(answer)) == NOT_YET:
+        return NOT_YET
+    name, settings = found
+    drawn, seeds = service.drawn_for(name), _seeds(choose)
+    yours = _in_rehearsal(settings, contract_for(name), seeds, load=2)
+    courses = COURSES[drawn] | {"max_queue_size": QUEUES[drawn]}
+    course, nothing = (_known(_frozen(each), name, seeds, load=2) for each in (courses, COURSES[drawn]))
+    return _beside(yours, course, nothing, math.ceil(QUEUED * course["in time"]), _fell_short(yours))
+
+
+def _named(answer: object) -> tuple[str, Settings] | str:
+    """A name and settings; NOT_YET where one of them is blank."""
+    if not isinstance(answer, list | tuple) or len(answer) != 2:
+        raise CourseError("Hand in your name and the settings: check(…, (name, settings)).")
+    name, settings = answer
+    return NOT_YET if not name or settings in ({}, None) else (str(name), settings)
+
+
+def _seeds(choose: random.Random) -> tuple[int, ...]:
+    return tuple(choose.randrange(10**6) for _ in range(RUNS))
+
+
+def _in_rehearsal(settings: Settings, contract: Contract, seeds: tuple[int, ...], load: float = 1) -> dict[str, int]:
+    progress.say(f"{len(seeds)} hidden runs are rehearsed")
+    return service.tally(service.rehearse(settings, contract, seeds, load, BIAS), contract)
+
+
+def _frozen(settings: dict) -> tuple:
+    return tuple(settings.items())
+
+
+@functools.lru_cache(maxsize=32)
+def _known(settings: tuple, name: str, seeds: tuple[int, ...], load: float = 1) -> dict[str, int]:
+    return _in_rehearsal(dict(settings), contract_for(name), seeds, load)
+
+
+def _beside(yours: dict, course: dict, nothing: dict, enough: float, advice: str) -> list[Measured]:
+    what = f"in time, of {yours['requests']} in {RUNS} rehearsals"
+    first = Measured(
+        what, yours["in time"], at_least=enough, course=course["in time"], nothing=nothing["in time"], advice=advice
+    )
+    return [first, *(Measured(each, yours[each], course=course[each], nothing=nothing[each]) for each in FELL_SHORT)]
 
 
 # What requests fell short of, and what that means.
 FELL_SHORT = {
-    "first token late": "first tokens came too late: what do those requests wait for, work or blocks?",
-    "ITL too high": "ITLs were too high: too much is computed in the iterations that those requests share.",
+    "first token late": "first tokens came too late: what do those requests wait for, work, blocks or slots?",
+    "TPOT too high": "TPOTs were too high: too much is computed in the iterations that those requests share.",
     "no answer": "requests had no answer, which is not in time either.",
 }
 
 
-@functools.lru_cache(maxsize=32)
-def _known(chosen: Deployment, brief: Brief, seeds: tuple[int, ...]) -> Served:
-    return service.rehearse(chosen, brief, seeds, NUMBER)
+def _fell_short(counts: dict[str, int]) -> str:
+    most = max(FELL_SHORT, key=counts.__getitem__)
+    return f"{counts[most]} {FELL_SHORT[most]}"
+
+
+# 9.4: a scheduler for this contract -----------------------------------------------------------------------------------
+
+
+@grades(
+    "9.4",
+    "A scheduler that knows what the contract counts need not be fair; what becomes of those who wait is its price.",
+    within_s=90,
+)
+def _scheduler(answer: tuple, choose: random.Random) -> Finding:
+    path, name = answer
+    if not name:
+        return NOT_YET
+    contract, settings = contract_for(name), COURSES[service.drawn_for(name)]
+    seeds = _seeds(choose)[:8]
+
+    def met(more: dict) -> float:
+        progress.say(str(next(iter(more.values()))))
+        return float(in_time(service.rehearse(settings | more, contract, seeds, LOAD, BIAS), contract).mean())
+
+    built_in = max(met({"batch_scheduler_policy": policy}) for policy in POLICIES)
+    mine = met({"scheduler_path": path})
+    if mine == met({"scheduler_path": COURSES_OWN / "scheduler.py"}):  # in the order of arrival, as it is handed out
+        return NOT_YET
+    return [
+        Measured(
+            f"% in time, at {LOAD:g} times the contract's rate on one machine",
+            100 * mine,
+            at_least=100 * (built_in + BETTER),
+            nothing=100 * built_in,
+            advice="No policy knows what the contract counts. Of two that wait, which one delays fewer others?",
+        )
+    ]
+
+
+LOAD = 2.0  # so many times the contract's rate, where a better order shows
+
+
+# 9.5: a report --------------------------------------------------------------------------------------------------------
+
+MOST_WORDS = 250
+
+
+@grades("9.5", "A figure that somebody else acts on carries its unit, its error, and whose parts it was measured with.")
+def _report(report: Callable, choose: random.Random) -> dict[str, Callable[[], Finding]]:
+    return {
+        words: partial(_one_report, report, kept, choose)
+        for words, kept in (("a contract that is kept", True), ("one that is not", False))
+    }
+
+
+def _one_report(report: Callable, kept: bool, choose: random.Random) -> Finding:
+    figures = {
+        "rate": round(choose.uniform(1, 6), 2),
+        "share": round(choose.uniform(0.96, 0.99) if kept else choose.uniform(0.5, 0.93), 3),
+        "cost": round(choose.uniform(0.2, 0.9), 2),
+        "machines": choose.randint(3, 19),
+        "bias": round(choose.uniform(1.1, 1.9), 2),
+        "own_parts": ["client", "scheduler"] if kept else ["scheduler"],
+    }
+    text = report(dict(figures))
+    if text is None:
+        return NOT_YET
+    if not isinstance(text, str):
+        return f"A report is a text; yours is {text!r}."
+    said = {float(number) for number in re.findall(r"\d+(?:\.\d+)?", text.replace(",", ""))}
+    wanted = {
+        "rate": [figures["rate"]],
+        "share": [100 * figures["share"], math.floor(100 * figures["share"]), math.ceil(100 * figures["share"])],
+        "cost": [figures["cost"]],
+        "machines": [figures["machines"]],
+        "bias": [figures["bias"], round(100 * figures["bias"]), round(100 * (figures["bias"] - 1))],
+    }
+    for name, values in wanted.items():
+        if not any(math.isclose(value, number, abs_tol=0.051) for value in values for number in said):
+            return f"It does not say the {name}, {figures[name]}. {MISSING[name]}"
+    if lost := [part for part in figures["own_parts"] if part not in text]:
+        return f"It does not say whose {lost[0]} it was: a colleague cannot repeat it."
+    says_no = bool(re.search(r"\b(not|no|fails?|misses|missed|breaks?)\b", text.splitlines()[0].casefold()))
+    if says_no == kept:
+        return f"Its first line does not say whether the contract is kept: {100 * figures['share']:.1f} % are in time."
+    words = len(text.split())
+    return Measured("words", words, at_most=MOST_WORDS, advice="One page, and the answer first.")
+
+
+MISSING = {
+    "rate": "In time at which load?",
+    "share": "How many are in time?",
+    "cost": "Somebody has to pay.",
+    "machines": "How many do they have to buy?",
+    "bias": "A rehearsed figure without its bias is believed too easily.",
+}

@@ -1,7 +1,7 @@
 """A run without a model and without waiting: the engine's own scheduler and KV cache, and a clock that adds up prices.
 
-    requests = rehearse(asked, build_config, executor_config, Prices(15.0, 1.2, 0.9))
-    requests["ttft_ms"]
+    rows = rehearse(asked, build_config, executor_config, Prices(15.0, 1.2, 0.9))
+    rows["ttft_ms"]
 
 Who is admitted, computed and paused, and which blocks are found again, is decided by the same code as in the engine.
 Only the time is not measured: an iteration takes what its answers and its prompt tokens cost. So the result depends on
@@ -15,10 +15,8 @@ from collections import deque
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
-from inflight.bench.load import COLUMNS
 from inflight.engine.config import BuildConfig, Chunk, ExecutorConfig, Request
 from inflight.engine.kv_cache import BlockManager
 from inflight.engine.own_scheduler import accepted
@@ -41,29 +39,13 @@ class Prices:
         answers = sum(not chunk.is_context for chunk in chunks)
         return self.iteration_ms + answers * self.answer_ms + prompts * self.prompt_token_ms
 
-    def request_ms(self, prompt: float, answer: float, slots: float) -> float:
-        """Milliseconds of the engine's time that a request takes, where `slots` requests share each iteration."""
-        return prompt * self.prompt_token_ms + answer * (self.iteration_ms / slots + self.answer_ms)
-
     def times(self, factor: float) -> Prices:
         """The prices of a machine that is so many times slower."""
         return Prices(self.iteration_ms * factor, self.answer_ms * factor, self.prompt_token_ms * factor)
 
 
-def prices_in(log: pd.DataFrame) -> Prices:
-    """The prices that an iteration log shows (`telemetry.iterations`), with several numbers of answers in it.
-
-    From the shortest iterations of a kind: whatever else a machine does makes one longer, and none shorter.
-    """
-    has_prompt = log["context_tokens"] > 0
-    by_answers = log[~has_prompt].groupby("generation_tokens")["iteration_ms"]
-    shortest, weights = by_answers.min(), np.sqrt(by_answers.size())
-    answer_ms, iteration_ms = np.polyfit(shortest.index.astype(float), shortest, 1, w=weights)
-    if not 0 < iteration_ms <= shortest.min():  # noise has tilted the line: then all answers are alike
-        answer_ms, iteration_ms = 0.0, shortest.min()
-    first = log[has_prompt]
-    beyond_ms = first["iteration_ms"] - iteration_ms - answer_ms * first["generation_tokens"]
-    return Prices(float(iteration_ms), float(answer_ms), float((beyond_ms / first["context_tokens"]).min()))
+COLUMNS = ["request", "due_s", "sent_s", "first_s", "last_s", "input_len", "output_len", "max_tokens"]
+COLUMNS += ["ttft_ms", "tpot_ms", "latency_ms", "error"]
 
 
 @dataclass(frozen=True)
@@ -88,7 +70,8 @@ def rehearse(
     Returns
     -------
     DataFrame
-        A row for each request: the columns of `load.Run.requests`. One that found the queue full has that as its error.
+        A row for each request: the columns of `load.Run.requests`, with `tpot_ms` for its ITL. One that found the queue
+        full has that as its error.
 
     Raises
     ------
@@ -146,6 +129,6 @@ def _row(number: int, asked: TokenRequest, tokens_at_s: list[float], failed: tup
         "last_s": last_s,
         "output_len": len(tokens_at_s),
         "ttft_ms": 1000 * (first_s - asked.at_s),
-        "itl_ms": 1000 * (last_s - first_s) / gaps if gaps else float("nan"),
+        "tpot_ms": 1000 * (last_s - first_s) / gaps if gaps else float("nan"),
         "latency_ms": 1000 * (last_s - asked.at_s),
     }

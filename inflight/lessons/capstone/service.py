@@ -1,131 +1,233 @@
-"""The service of lesson 09: what it is asked, what it promises, the knobs of its deployment, and what a run comes to.
+"""The chat service of lesson 09: what it is asked, what it promises, how it is deployed, and what became of a run.
 
-    brief = BRIEF.at(prices(server, log_path))                  # load and limits, as hard here as elsewhere
-    rehearse({"enable_kv_cache_reuse": True}, brief, seeds=(1, 2, 3), number=100).met
-    serve(server, {"enable_kv_cache_reuse": True}, brief, seed=1, number=16).met
+    contract = Contract.at(prices, LECTURE)                     # load and limits, as hard here as elsewhere
+    played = rehearse({"enable_kv_cache_reuse": True}, contract, seeds=(1, 2, 3))
+    in_time(played, contract).mean()
 
-It summarizes news: every prompt begins with the same house rules, then comes an article that nobody has asked about
-before. Load and limits are written down for one machine; another gets a load and limits that are as hard for it.
+Every prompt begins with the same system prompt; what follows is asked once. A contract is written in the prices of the
+machine that is to keep it.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import os
 import random
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pandas as pd
 
 from inflight import engine
 from inflight.bench import load as loads
-from inflight.bench import trace_run
 from inflight.bench.dataset import input_len, read_dataset
-from inflight.bench.objective import Objective
 from inflight.bench.workload import TimedRequest, gamma
 from inflight.checkpoint import fetch
+from inflight.checkpoint.sources import Checkpoint
 from inflight.checkpoint.tokenizer import ChatTokenizer, load_tokenizer
 from inflight.engine.config import BuildConfig, ExecutorConfig
 from inflight.errors import CourseError
 from inflight.lessons.capstone import rehearsal
 from inflight.lessons.capstone.rehearsal import Prices
-from inflight.triton import repository
 from inflight.triton.client import Client
 from inflight.triton.server import Server
 
-HOUSE_RULES = (
-    "You write the short news of a railway station's screens. Travellers read them in passing, from far away, and "
-    "most of them have a train to catch. Say who did what, where and when, in the order in which it matters. Begin "
-    "with the fact that a reader would tell a friend. Use plain words and short sentences, no more than two of them. "
-    "Write numbers as digits and names in full. Leave out opinions, adjectives that judge, and everything that the "
-    "article only supposes. Never promise, never advise, never make a joke. If the article reports an accident, name "
-    "the place first. If it quotes somebody, say who it was and what the quotation means, without quotation marks. If"
-    " it is about sport, begin with the result. Do not mention these rules, and do not say that this is a summary. "
-    "The article is:"
+SYSTEM_PROMPT = (
+    "You are the assistant of a railway company, and you answer travellers who write from a platform. Most of them "
+    "have a train to catch, so say first what they should do now, and give the reason after it. Use plain words and "
+    "short sentences, no more than three of them. Write numbers as digits and the names of stations in full. Leave out "
+    "greetings, apologies, advertisements, and everything that you only suppose. Never promise a connection, never "
+    "name a member of staff, never make a joke. If a traveller pastes a notice, say what it means for the journey. If "
+    "one of them reports an accident, give the emergency number before anything else. If the question is about money, "
+    "name the ticket office that is nearest. If you do not know the answer, say so and name the information desk. Do "
+    "not mention these rules. The traveller writes:"
 )
 LONGEST_PROMPT, LONGEST_ANSWER = 512, 64  # tokens that an engine of the service must take
-LONGEST_ARTICLE = 230  # words
-USUAL_PROMPT, USUAL_ANSWER = 371, 39  # tokens, on average
-BURSTS = 1.2  # coefficient of variation of the gaps between requests: more than 1 is more bursty than chance
-SHARE = 0.9  # of all requests, that the contract wants in time
+SHARE = 0.95  # of all requests, that a contract wants in time
+QUALITY = 1.02  # most that perplexity may be, over the checkpoint's
+SLOTS, SHARING = 8, 4  # of a full iteration; requests that are taken to share one on average
 # Of a token in the KV cache of the course's model: 2 × 30 layers × 3 KV heads × 64 numbers, of 4 bytes or 1.
 BYTES_PER_TOKEN = {None: 46080, "INT8": 11520}
 MIB = 2**20
-LOOK_EVERY_S = 0.5
-BURSTS_FOR_PRICES = 2
+NUMBER = 100  # requests of a run
 
 
-# The contract ---------------------------------------------------------------------------------------------------------
+# What is asked --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Brief:
-    """The contract: at this load and in this memory, `SHARE` of all requests are in time.
+class Kind:
+    """One kind of request: its share of all, the words that a traveller writes, the tokens of the answer (from, to)."""
+
+    name: str
+    share: float
+    words: tuple[int, int]
+    answer: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What a service is asked.
 
     Attributes
     ----------
-    rate : float
-        Requests per second, on average.
-    objective : Objective
-        The limits: an answer that keeps them is in time.
-    memory_mib : float
-        Most MiB of the KV cache.
-    prices : Prices
-        Of the machine that load and limits are for.
+    kinds : tuple of Kind
+    system_words : int
+        How much of `SYSTEM_PROMPT` is before every prompt.
+    cv : float
+        Burstiness: coefficient of variation of the gaps between requests; 1 is chance, above it they come in bursts.
     """
 
-    rate: float
-    objective: Objective
-    memory_mib: float
-    prices: Prices
+    kinds: tuple[Kind, ...]
+    system_words: int
+    cv: float
 
-    def at(self, prices: Prices) -> Brief:
-        """The same contract for a machine with other prices: a load and limits that are as hard for it."""
-        slots = self.memory_mib * MIB / BYTES_PER_TOKEN[None] / (USUAL_PROMPT + USUAL_ANSWER)
-        here, there = (each.request_ms(USUAL_PROMPT, USUAL_ANSWER, slots) for each in (prices, self.prices))
-        limits = {name: limit and limit * here / there for name, limit in asdict(self.objective).items()}
-        return replace(self, rate=self.rate * there / here, objective=Objective(**limits), prices=prices)
+    @property
+    def system_prompt(self) -> str:
+        return " ".join(SYSTEM_PROMPT.split()[-self.system_words :])
+
+    def drawn(self, seed: int, number: int = NUMBER) -> pd.DataFrame:
+        """The first `number` requests, a row each: `kind`, `text`, `input_len` and `max_tokens` in tokens."""
+        return _drawn(self, tokenizer(), seed, number).copy()
+
+    def requests(self, rate: float, seed: int, number: int = NUMBER) -> list[TimedRequest]:
+        """The same with their times, at `rate` requests a second: another seed, other texts at other times."""
+        rows = self.drawn(seed, number)
+        return [
+            TimedRequest(row.text, row.max_tokens, at_s, row.input_len)
+            for row, at_s in zip(rows.itertuples(), gamma(number, rate, self.cv, seed))
+        ]
+
+    @functools.cached_property
+    def means(self) -> tuple[float, float, float]:
+        """Tokens of a prompt, those of it that all prompts share, and of an answer: the means of a thousand."""
+        rows = self.drawn(seed=0, number=1000)
+        one, other = (tokenizer().encode_chat(f"{self.system_prompt} {word}") for word in ("one", "two"))
+        shared = next(place for place, tokens in enumerate(zip(one, other)) if len(set(tokens)) > 1)
+        return float(rows["input_len"].mean()), shared, float(rows["max_tokens"].mean())
+
+
+@functools.lru_cache(maxsize=256)
+def _drawn(traffic: Traffic, tokenizer: ChatTokenizer, seed: int, number: int) -> pd.DataFrame:
+    draw, rows = random.Random(seed), []
+    articles = [record.input.split() for record in read_dataset()]
+    kinds = draw.choices(traffic.kinds, [kind.share for kind in traffic.kinds], k=number)
+    for place, kind in enumerate(kinds):
+        words = [f"({seed}-{place})", *draw.choice(articles)[: draw.randint(*kind.words)]]  # no two are alike
+        text = " ".join([traffic.system_prompt, *words])
+        rows.append((kind.name, text, input_len(text, tokenizer), draw.randint(*kind.answer)))
+    return pd.DataFrame(rows, columns=["kind", "text", "input_len", "max_tokens"])
+
+
+LECTURE = Traffic(
+    (Kind("question", 0.7, (10, 30), (16, 32)), Kind("notice", 0.3, (120, 180), (32, 64))), system_words=150, cv=1.5
+)
+
+
+# What is promised -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Contract:
+    """At this rate, on one machine and in this memory, `SHARE` of all requests are in time, for this much money.
+
+    Attributes
+    ----------
+    traffic : Traffic
+    prices : Prices
+        Of the machine that is to keep it.
+    rate : float
+        Requests a second, on average.
+    ttft_ms, tpot_ms : float
+        A request is in time when its first token comes within the one, and its TPOT is at most the other.
+    memory_mib : float
+        Most MiB of the KV cache.
+    per_hour : float
+        What the machine costs an hour, in euros.
+    """
+
+    traffic: Traffic
+    prices: Prices
+    rate: float
+    ttft_ms: float
+    tpot_ms: float
+    memory_mib: float = 64
+    per_hour: float = 0.10
+
+    @classmethod
+    def at(cls, prices: Prices, traffic: Traffic, busy=0.7, ttft=6.0, tpot=3.0, memory_mib=64) -> Contract:
+        """The contract for a machine with these prices: its load and limits are so many of its own units of work."""
+        prompt, shared, answer = traffic.means
+        # A mean request, whose system prompt was computed before, and which shares its iterations.
+        request_ms = (prompt - shared) * prices.prompt_token_ms
+        request_ms += answer * (prices.iteration_ms / SHARING + prices.answer_ms)
+        full_ms = prices.iteration_ms + SLOTS * prices.answer_ms  # an iteration with all slots full
+        return cls(traffic, prices, 1000 * busy / request_ms, ttft * request_ms, tpot * full_ms, memory_mib)
+
+    @property
+    def cost(self) -> float:
+        """Most euros for a million tokens in time: one machine's, where as many as must be are in time."""
+        return self.per_million(SHARE * self.rate * self.traffic.means[2])
+
+    def per_million(self, tokens_per_s: float) -> float:
+        """Euros for a million tokens, where one machine gives so many a second."""
+        return self.per_hour / (3600 * tokens_per_s) * 1e6 if tokens_per_s else math.inf
 
     def __str__(self) -> str:
         return (
-            f"At {self.rate:.2f} requests per second, at least {100 * SHARE:.0f} % of all requests are in time: the "
-            f"first token within {self.objective.ttft_ms:,.0f} ms, and an ITL of at most "
-            f"{self.objective.itl_ms:,.0f} ms. The KV cache takes at most {self.memory_mib:g} MiB."
+            f"At {self.rate:.2f} requests a second, {100 * SHARE:.0f} % of all requests are in time: the first token "
+            f"within {self.ttft_ms:,.0f} ms, and a TPOT of at most {self.tpot_ms:,.0f} ms.\nThe KV cache takes at most "
+            f"{self.memory_mib:g} MiB. Perplexity is at most {QUALITY:g} times the checkpoint's.\nA million tokens in "
+            f"time cost at most €{self.cost:.2f}, where a machine costs €{self.per_hour:.2f} an hour."
         )
 
 
-# For a machine with round prices, so that what is rehearsed there is the same for everybody.
-BRIEF = Brief(2.0, Objective(ttft_ms=1800, itl_ms=80), memory_mib=64, prices=Prices(15.0, 1.2, 0.9))
+def in_time(rows: pd.DataFrame, contract: Contract) -> pd.Series:
+    """Which requests of a run were in time. One without an answer was not; one of a single token has no TPOT."""
+    answered = rows["error"] == ""
+    return answered & (rows["ttft_ms"] <= contract.ttft_ms) & ~(rows["tpot_ms"] > contract.tpot_ms)
 
 
-def requests(brief: Brief, seed: int, number: int) -> list[TimedRequest]:
-    """What the first users ask, and when: another seed, other articles at other times."""
-    texts, times = _texts(tokenizer(), seed, number), gamma(number, brief.rate, BURSTS, seed)
-    return [replace(text, at_s=at_s) for text, at_s in zip(texts, times, strict=True)]
+def tally(rows: pd.DataFrame, contract: Contract) -> dict[str, int]:
+    """How many requests were in time, and what the others fell short of; one can be late in both ways."""
+    return {
+        "requests": len(rows),
+        "in time": int(in_time(rows, contract).sum()),
+        "first token late": int((rows["ttft_ms"] > contract.ttft_ms).sum()),
+        "TPOT too high": int((rows["tpot_ms"] > contract.tpot_ms).sum()),
+        "no answer": int((rows["error"] != "").sum()),
+    }
 
 
-@functools.lru_cache(maxsize=64)
-def _texts(tokenizer: ChatTokenizer, seed: int, number: int) -> list[TimedRequest]:
-    choose, found = random.Random(seed), []
-    articles = [record for record in read_dataset() if len(record.input.split()) <= LONGEST_ARTICLE]
-    for place in range(number):
-        record = choose.choice(articles)
-        words = f"(report {seed}-{place}) {record.input}".split()  # no two users send the same
-        while (tokens := input_len(text := " ".join([HOUSE_RULES, *words]), tokenizer)) > LONGEST_PROMPT:
-            words = words[: len(words) * 9 // 10]
-        found.append(TimedRequest(text, max(8, min(record.output_len // 2, LONGEST_ANSWER)), 0.0, tokens))
-    return found
+# The contracts of the lab, each hard in another way: what is asked, how busy, how soon, how steady, in which memory.
+SERVICES = {
+    "stories": (Traffic((Kind("question", 0.6, (10, 30), (24, 48)), Kind("story", 0.4, (20, 60), (48, 64))), 150, 1.2),
+                {"busy": 0.98, "ttft": 3.9, "tpot": 3.9}),
+    "notices": (Traffic((Kind("question", 0.7, (10, 40), (8, 24)), Kind("notice", 0.3, (60, 120), (32, 64))), 150, 1.2),
+                {"busy": 0.74, "ttft": 4.3, "tpot": 4.4, "memory_mib": 28}),
+    "reports": (Traffic((Kind("question", 0.8, (10, 30), (8, 24)), Kind("long", 0.2, (180, 220), (16, 32))), 100, 1.2),
+                {"busy": 0.42, "ttft": 20.0, "tpot": 1.84}),
+}  # fmt: skip
+ROUND = Prices(15.0, 1.2, 0.9)  # of a machine with round prices, so that a check says the same everywhere
+BIAS = 1.1  # of that machine's clock, measured
 
 
-@functools.lru_cache(maxsize=64)
-def _token_ids(tokenizer: ChatTokenizer, seed: int, number: int) -> list[list[int]]:
-    return [tokenizer.encode_chat(request.text) for request in _texts(tokenizer, seed, number)]
+def drawn_for(name: str) -> str:
+    """Which of `SERVICES` falls to somebody of this name."""
+    return random.Random(name.strip().casefold()).choice(list(SERVICES))
 
 
-# Every knob -----------------------------------------------------------------------------------------------------------
+def contract_for(name: str, prices: Prices = ROUND) -> Contract:
+    """The contract of whoever has this name, for a machine with these prices."""
+    traffic, terms = SERVICES[drawn_for(name)]
+    return Contract.at(prices, traffic, **terms)
+
+
+# How it is deployed ---------------------------------------------------------------------------------------------------
+
+Settings = Mapping[str, object]  # of knob to value, as a learner writes them
 
 
 @dataclass(frozen=True)
@@ -139,7 +241,7 @@ class Deployment:
     enable_kv_cache_reuse, enable_chunked_context, batch_scheduler_policy, scheduler_path, max_queue_size
         Of the load; see `ExecutorConfig`.
     allotted_time_ms : int
-        A request that takes longer, its wait included, is ended with an error; 0: none is.
+        A request that takes longer, its wait included, is ended; 0: none is.
     """
 
     max_batch_size: int = 8
@@ -148,12 +250,35 @@ class Deployment:
     enable_kv_cache_reuse: bool = False
     enable_chunked_context: bool = False
     batch_scheduler_policy: str = "guaranteed_no_evict"
-    scheduler_path: str | None = None
+    scheduler_path: str | os.PathLike | None = None
     max_queue_size: int = 0
     allotted_time_ms: int = 0
 
+    @classmethod
+    def of(cls, settings: Settings) -> Deployment:
+        """The deployment that settings give.
+
+        Raises
+        ------
+        CourseError
+            There is no such knob, or the value is of another kind.
+        """
+        if not isinstance(settings, Mapping):
+            raise CourseError(f"Settings are a dict of knob to value; this is a {type(settings).__name__}.")
+        defaults = {field.name: field.default for field in fields(cls)}
+        for name, value in settings.items():
+            if name not in defaults:
+                raise CourseError(f"There is no knob {name!r}; there are {', '.join(defaults)}.")
+            kind = type(defaults[name])
+            if kind in KINDS and type(value) is not kind:
+                raise CourseError(f"{name} is {value!r}; give {KINDS[kind]}.")
+        path = settings.get("scheduler_path")
+        if path is not None and not isinstance(path, str | os.PathLike):
+            raise CourseError(f"scheduler_path is {path!r}; give the path of a Python file.")
+        return cls(**settings)  # type: ignore[arg-type]
+
     @property
-    def build_config(self) -> BuildConfig:
+    def build(self) -> BuildConfig:
         """What its engine is built with."""
         return BuildConfig(
             max_batch_size=self.max_batch_size,
@@ -163,161 +288,81 @@ class Deployment:
             kv_cache_quant_algo=self.kv_cache_quant_algo,
         )
 
-    def executor_config(self, memory_mib: float, bytes_per_token: int) -> ExecutorConfig:
-        """What its engine is loaded with, where a token of the KV cache takes so many bytes."""
+    def config(self, contract: Contract) -> ExecutorConfig:
+        """What its engine is loaded with, in the contract's memory."""
         return ExecutorConfig(
             batch_scheduler_policy=self.batch_scheduler_policy,
-            scheduler_path=self.scheduler_path,
-            max_tokens_in_paged_kv_cache=int(memory_mib * MIB // bytes_per_token),
+            scheduler_path=self.scheduler_path and Path(self.scheduler_path).absolute(),
+            max_tokens_in_paged_kv_cache=int(contract.memory_mib * MIB // BYTES_PER_TOKEN[self.kv_cache_quant_algo]),
             enable_kv_cache_reuse=self.enable_kv_cache_reuse,
             enable_chunked_context=self.enable_chunked_context,
             max_queue_size=self.max_queue_size,
         )
 
-    def __str__(self) -> str:
-        default = Deployment()
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        words = [
-            f"{name}: {Path(value).name if name == 'scheduler_path' else value}"
-            for name, value in values.items()
-            if value != getattr(default, name)
-        ]
-        return ", ".join(words) or "the defaults"
-
-
-Settings = Deployment | dict  # of knob to value, as a learner writes them
-
-
-def deployment(settings: Settings) -> Deployment:
-    """The deployment that settings give.
-
-    Raises
-    ------
-    CourseError
-        There is no such knob, or the value is of another kind.
-    """
-    if isinstance(settings, Deployment):
-        return settings
-    if not isinstance(settings, dict):
-        raise CourseError(f"Settings are a dict of knob to value; this is a {type(settings).__name__}.")
-    default, given, knobs = Deployment(), dict(settings), [field.name for field in fields(Deployment)]
-    for name, value in given.items():
-        if name not in knobs:
-            raise CourseError(f"There is no knob {name!r}; there are {', '.join(knobs)}.")
-        kind = type(getattr(default, name))
-        if kind in KINDS and type(value) is not kind:
-            raise CourseError(f"{name} is {value!r}; give {KINDS[kind]}.")
-    if given.get("scheduler_path") is not None:
-        if not isinstance(given["scheduler_path"], str | os.PathLike):
-            raise CourseError(f"scheduler_path is {given['scheduler_path']!r}; give the path of a Python file.")
-        given["scheduler_path"] = str(Path(given["scheduler_path"]).absolute())
-    return Deployment(**given)
-
 
 KINDS = {int: "a whole number", bool: "True or False", str: "one of the names in lesson 05"}
 
 
-# What a setting comes to ----------------------------------------------------------------------------------------------
+def rehearse(
+    settings: Settings, contract: Contract, seeds: Sequence[int], load: float = 1.0, bias: float = 1.0
+) -> pd.DataFrame:
+    """What a deployment would come to at the contract's prices, in virtual time: a run for each seed, a row a request.
 
-
-@dataclass(frozen=True)
-class Served:
-    """What a deployment made of the requests of one run, or of several.
-
-    Attributes
+    Parameters
     ----------
-    deployment : Deployment
-    requests : DataFrame
-        A row for each request; see `load.Run.requests`.
-    brief : Brief
-    """
-
-    deployment: Deployment
-    requests: pd.DataFrame
-    brief: Brief
-
-    @property
-    def met(self) -> int:
-        """Requests that were in time."""
-        return int(self.brief.objective.met(self.requests).sum())
-
-    @property
-    def share(self) -> float:
-        """The share of all requests that were in time."""
-        return self.met / len(self.requests)
-
-    @property
-    def keeps(self) -> bool:
-        """Whether that share is the contract's, or more."""
-        return self.share >= SHARE
-
-    def row(self) -> dict[str, int]:
-        """How many requests were in time, and what the others fell short of; one can be late in both ways."""
-        limits = self.brief.objective
-        return {
-            "requests": len(self.requests),
-            "in time": self.met,
-            "first token late": int((self.requests["ttft_ms"] > limits.ttft_ms).sum()),
-            "ITL too high": int((self.requests["itl_ms"] > limits.itl_ms).sum()),
-            "no answer": int((self.requests["error"] != "").sum()),
-        }
-
-
-def rehearse(settings: Settings, brief: Brief, seeds: Sequence[int], number: int) -> Served:
-    """What a deployment would come to at the brief's prices, in virtual time: one run for each seed, taken together.
+    load : float
+        So many times the contract's rate.
+    bias : float
+        So many times as long as the prices say an iteration takes.
 
     Raises
     ------
     CourseError
         A setting is refused, or its scheduler fails.
     """
-    chosen = deployment(settings)
-    build = chosen.build_config
-    config = chosen.executor_config(brief.memory_mib, BYTES_PER_TOKEN[build.kv_cache_quant_algo])
-    tables = []
+    chosen = Deployment.of(settings)
+    build, config, tables = chosen.build, chosen.config(contract), []
     for seed in seeds:
-        texts, input_ids = requests(brief, seed, number), _token_ids(tokenizer(), seed, number)
-        asked = [
-            rehearsal.TokenRequest(ids, text.max_tokens, text.at_s) for ids, text in zip(input_ids, texts, strict=True)
-        ]
-        played = rehearsal.rehearse(asked, build, config, brief.prices, chosen.allotted_time_ms)
+        asked = with_ids(contract.traffic.requests(load * contract.rate, seed))
+        played = rehearsal.rehearse(asked, build, config, contract.prices.times(bias), chosen.allotted_time_ms)
         tables.append(played.assign(seed=seed))
-    return Served(chosen, pd.concat(tables, ignore_index=True), brief)
+    return pd.concat(tables, ignore_index=True)
+
+
+def with_ids(requests: Sequence[TimedRequest]) -> list[rehearsal.TokenRequest]:
+    """The requests as an engine gets them: token ids in place of texts."""
+    return [rehearsal.TokenRequest(_ids(tokenizer(), one.text), one.max_tokens, one.at_s) for one in requests]
+
+
+@functools.lru_cache(maxsize=20_000)
+def _ids(tokenizer: ChatTokenizer, text: str) -> list[int]:
+    return tokenizer.encode_chat(text)
 
 
 # On a server ----------------------------------------------------------------------------------------------------------
 
 
-def engine_of(chosen: Deployment) -> Path:
-    """The engine of a deployment, built the first time."""
-    return engine.cached(fetch(), chosen.build_config)
+def engine_of(settings: Settings, checkpoint: Checkpoint | None = None) -> Path:
+    """The engine of a deployment, built the first time; of the course's checkpoint unless another is given."""
+    return engine.cached(checkpoint or fetch(), Deployment.of(settings).build)
 
 
 @functools.cache
 def tokenizer() -> ChatTokenizer:
     """The tokenizer of the service's engines."""
-    return load_tokenizer(engine_of(Deployment()))
+    return load_tokenizer(engine_of({}))
 
 
-def start(folder: str | Path, log_path: str | Path) -> Server:
-    """A server of the service with the defaults, started, but with no limit on its KV cache: `serve` sets that."""
-    repo = repository.assemble(folder, engine_of(Deployment()), decoupled_mode=True, iteration_log_path=log_path)
-    return Server(repo).start()
+def bring_in(server: Server, settings: Settings, contract: Contract, engine_dir: str | Path | None = None) -> None:
+    """Bring a deployment into a running server, with an empty KV cache, and warm it up.
 
-
-def prices(server: Server, log_path: str | Path) -> Prices:
-    """What iterations cost on a server of `start`: from its log, while it answers bursts of eight requests."""
-    burst = [replace(request, at_s=0.0) for request in requests(BRIEF, seed=0, number=8)]
-    with Client(server.grpc_url) as client:
-        trace_run.run(client, burst[:2], log_path, stream=True)  # an engine's first requests are its slowest
-        logs = [trace_run.run(client, burst, log_path, stream=True).log for _ in range(BURSTS_FOR_PRICES)]
-    return rehearsal.prices_in(pd.concat(logs))
-
-
-def _bring_in(server: Server, chosen: Deployment, brief: Brief) -> None:
-    """Bring a deployment into a running server, with an empty KV cache, and warm it up."""
-    engine_dir = engine_of(chosen)
-    config = chosen.executor_config(brief.memory_mib, engine.read(engine_dir).kv_cache_bytes_per_token)
+    Raises
+    ------
+    CourseError
+        A setting is refused by the build or by the engine: then the server serves what it served before.
+    """
+    chosen = Deployment.of(settings)
+    config = chosen.config(contract)
     names = (
         "batch_scheduler_policy",
         "scheduler_path",
@@ -327,46 +372,27 @@ def _bring_in(server: Server, chosen: Deployment, brief: Brief) -> None:
         "max_queue_size",
     )
     values: dict[str, object] = {name: "" if (value := getattr(config, name)) is None else value for name in names}
-    server.load("tensorrt_llm", gpt_model_path=engine_dir, allotted_time_ms=chosen.allotted_time_ms, **values)
+    folder = engine_dir or engine_of(settings)
+    server.load("tensorrt_llm", gpt_model_path=folder, allotted_time_ms=chosen.allotted_time_ms, **values)
     with Client(server.grpc_url) as client, loads.sender(client, stream=True) as send:
-        loads.warm_up(send, requests(brief, seed=0, number=2), 2)
+        loads.warm_up(send, contract.traffic.requests(contract.rate, seed=0, number=2), 2)
 
 
-def follow(server: Server, settings: Settings, brief: Brief, seed: int, number: int) -> Iterator[int | Served]:
-    """Load a deployment and send it a run: yields how many requests are done, and at last what the run came to.
+def measure(server: Server, requests: list[TimedRequest], send: loads.Sends | None = None) -> pd.DataFrame:
+    """Send a run and wait for all answers: a row a request, columns as in a rehearsal.
 
-    Closed early, as when a loop over it is left, it ends the requests that are under way.
+    Parameters
+    ----------
+    send : Sends, optional
+        Who asks; by default the course's own client.
 
     Raises
     ------
     CourseError
-        A setting is refused by the build or by the engine, and the server serves what it served before; or the server
-        went away.
+        The server went away.
     """
-    chosen, done = deployment(settings), [0]
-    yield 0
-    _bring_in(server, chosen, brief)
-    asked = requests(brief, seed, number)
-
-    def count(so_far: int, _total: int) -> None:
-        done[0] = so_far
-
-    with Client(server.grpc_url) as client, loads.sender(client, stream=True) as send, ThreadPoolExecutor(1) as pool:
-        running = pool.submit(loads.send_all, send, asked, progress=count)
-        try:
-            while not wait([running], timeout=LOOK_EVERY_S).done:
-                yield done[0]
-        finally:
-            if not running.done():
-                send.abort()
-    run = running.result()
+    with Client(server.grpc_url) as client, loads.sender(client, stream=True) as courses:
+        run = loads.send_all(send or courses, requests)
     if run.stopped:
         raise CourseError(f"{run.stopped} Start the server again, and repeat the run.")
-    yield Served(chosen, run.requests, brief)
-
-
-def serve(server: Server, settings: Settings, brief: Brief, seed: int, number: int) -> Served:
-    """What a run comes to: `follow` to its end."""
-    *_, served = follow(server, settings, brief, seed, number)
-    assert isinstance(served, Served)
-    return served
+    return run.requests.rename(columns={"itl_ms": "tpot_ms"})

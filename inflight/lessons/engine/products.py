@@ -22,7 +22,9 @@ class OnlyProducts:
     """The matrix products of an engine's graph, compiled as the engine is, each with an input of its own numbers.
 
     In the graph of the engine the products wait for each other, for attention, norms and rotations. Here they are all
-    that there is, so that their time is the machine's time for multiplying in the engine's precision.
+    that there is, so that their time is the machine's time for multiplying in the engine's precision. Of each result
+    only the last token's is handed out, so that the results share memory as they do in the engine: memory of their own,
+    160 MB for 256 tokens, would make the products a quarter slower.
 
     Parameters
     ----------
@@ -41,6 +43,7 @@ class OnlyProducts:
         self.of_layers = self.of_vocabulary = 0
         inputs: dict[str, ov.Node] = {}
         results = []
+        last, first_axis = ops.constant(np.array([-1])), ops.constant(np.int64(0))
         for node in graph.get_ordered_ops():
             if node.get_type_name() != "MatMul" or not _has_weights(node):
                 continue
@@ -54,7 +57,7 @@ class OnlyProducts:
                 inputs[name] = ops.parameter([-1, 1, columns], np.float32, name=name)
                 inputs[name].output(0).set_names({name})
             node.input(0).replace_source_output(inputs[name].output(0))
-            results.append(node.output(0))
+            results.append(ops.gather(node, last, first_axis).output(0))
         alone = ov.Model(results, list(inputs.values()))
         self._request = steps.compiled(alone, info.build_config, info.quant_algo).create_infer_request()
         self._columns = {name: int(node.get_output_partial_shape(0)[2].get_length()) for name, node in inputs.items()}

@@ -1,4 +1,4 @@
-"""Lab 05: blocks promised for nothing, the smallest cache that is enough, and two schedulers for one that is not."""
+"""Lab 05: blocks promised for nothing, and two schedulers for a cache that is too small."""
 
 import random
 from collections.abc import Callable
@@ -51,33 +51,11 @@ def _unused(unused: Callable, choose: random.Random) -> Finding:
     return asked(unused, [Case((day, size), share(day, size), hint(words)) for day, size, words in days])
 
 
-@grades(
-    "5.2", "Sized for the worst evening, a cache makes both policies the same one; most services cannot pay for it."
-)
-def _smallest_cache(smallest_cache: Callable, choose: random.Random) -> Finding:
-    def case(slots: int) -> Case:
-        lengths = [(choose.randrange(20, 400), choose.randrange(5, 300)) for _ in range(choose.randrange(1, 14))]
-        longest = 32 * choose.randrange(22, 64)
-        whole = sorted((ceil((prompt + answer) / 32) for prompt, answer in lengths), reverse=True)
-        enough, least = 32 * sum(whole[:slots]), 32 * ceil(longest / 32)
-
-        def hint(got: int) -> str:
-            if got < least:
-                return "The engine refuses to load, since one request of max_seq_len does not fit."
-            if got < enough:
-                return "A request may have to wait beside a free slot, when the largest ones run together."
-            return "Nobody waits beside a free slot, but less is enough: no more run at once than there are slots."
-
-        return Case((lengths, slots, 32, longest), max(enough, least), hint)
-
-    return asked(smallest_cache, [case(slots) for slots in (1, 2, 4, 8, 8, 8, 16)])
-
-
 # Schedulers -----------------------------------------------------------------------------------------------------------
 
 
 @grades(
-    "5.3",
+    "5.2",
     "A promise keeps everybody in their slot; its price is blocks that lie idle until the promise is called.",
     within_s=TRIALS_S,
 )
@@ -113,7 +91,7 @@ def _admission(path: str, choose: random.Random) -> Finding:
 
 
 @grades(
-    "5.4",
+    "5.3",
     "The cheapest pause is the one that never comes: leave running requests some room to grow, and pause the one that "
     "loses least.",
     keeps="scheduler",

@@ -1,0 +1,177 @@
+"""Lab 10: a mask by text, a schema and its program, cut and false answers, the price of masks, calls of tools."""
+
+import functools
+import json
+import random
+from collections.abc import Callable
+
+import jsonschema
+import numpy as np
+
+from inflight import engine
+from inflight.checkpoint import fetch, load_tokenizer
+from inflight.engine.config import Guide
+from inflight.engine.grammar import Guides
+from inflight.errors import CourseError
+from inflight.notebook.answers import load
+from inflight.notebook.checks import grades
+from inflight.notebook.findings import NOT_YET, Case, Finding, asked, told
+
+WORDS = ["red", "green", "dark blue", "New York", "repair", "nobody", "seventeen", "telephone"]
+PRICES, BAG = {"coffee": 300, "tea": 250, "cake": 420}, 20
+NUM_ANSWERS, LONGEST_ANSWER = 60, 300
+
+
+@functools.cache
+def _tokens():
+    """The model's tokenizer, and the text of each token."""
+    tokenizer = load_tokenizer(engine.cached(fetch()))
+    return tokenizer, [tokenizer.decode([token]) for token in range(tokenizer.vocab_size)]
+
+
+@grades(
+    "10.1",
+    "A mask knows nothing of the model: it only sees to it that what comes can still become one of the texts.",
+    keeps="logits_processor",
+    within_s=60,
+)
+def _mask(path: str, choose: random.Random) -> Finding:
+    made = load(path, "LogitsProcessor").LogitsProcessor
+    for space in ("", " ", "", " "):
+        words = [space + word for word in choose.sample(WORDS, 3)]
+        choices = [*words, words[0] + choose.choice(["er", "ish"])]  # of which one begins another
+        processor = made(json.dumps(choices), _tokens()[0])
+        for choice in choices:
+            for length in (0, choose.randrange(1, len(choice)), len(choice)):
+                if problem := _of_mask(processor, choices, choice[:length], choose):
+                    return problem
+    return None
+
+
+def _of_mask(processor, choices: list[str], so_far: str, choose: random.Random) -> str | None:
+    """What is wrong with a mask after the text `so_far`, which is cut into tokens at random."""
+    tokenizer, texts = _tokens()
+    begun, left = [], so_far
+    while left:
+        begun.append(choose.choice([token for token, text in enumerate(texts) if text and left.startswith(text)]))
+        left = left[len(texts[begun[-1]]) :]
+    right = {t for t, text in enumerate(texts) if text and any(each.startswith(so_far + text) for each in choices)}
+    right |= {tokenizer.end_id} if so_far in choices else set()
+    logits = np.random.default_rng(choose.randrange(99)).normal(size=len(texts))
+    masked = processor(list(begun), logits.copy())
+    got = set(np.flatnonzero(masked > -np.inf).tolist())
+    where = f"After {so_far!r} of {choices}"
+    extra, missing = got - right, right - got
+    if len(extra) > 1000:
+        return (
+            f"{where} it lets {len(got):,} tokens through, such as {texts[min(extra)]!r}: all but a few must be -inf."
+        )
+    if any(texts[t].strip() in {texts[r].strip() for r in right} for t in extra if texts[t].strip()):
+        return f"{where} it lets {texts[min(extra)]!r} through: the space belongs to the text."
+    if tokenizer.end_id in missing:
+        return f"{where} it forbids the end, though that is one of the texts."
+    if extra:
+        return f"{where} it lets {texts[min(extra)] or 'the end'!r} through, from where no text can be completed."
+    if missing:
+        said = ", ".join(repr(texts[token]) for token in sorted(missing)[:4])
+        return f"{where} it forbids {said}: they lead to the same text in other tokens."
+    if not np.array_equal(masked[list(right)], logits[list(right)]):
+        return f"{where} it changes logits of tokens that may come."
+    return None
+
+
+@grades("10.2", "What the schema guarantees, no line of the program has to ask.")
+def _program(answer: list, choose: random.Random) -> Finding:
+    schema, price = answer
+    if schema == {"type": "object"}:
+        return NOT_YET
+    for _ in range(30):
+        items = [{"name": choose.choice(list(PRICES)), "number": choose.randint(1, 9)}
+                 for _ in range(choose.randint(1, 5))]  # fmt: skip
+        order = {"items": items, "to_go": choose.random() < 0.5}
+        if problem := next(jsonschema.Draft202012Validator(schema).iter_errors(order), None):
+            return f"A customer may order {json.dumps(order)}, which your schema forbids: {problem.message}."
+        if problem := _of_price(price, json.dumps(order)):
+            return problem
+    guides, guide = Guides(engine.read(engine.cached(fetch()))), Guide("json_schema", json.dumps(schema))
+    texts = [answer_at_random(guides.matcher(guide), choose) for _ in range(NUM_ANSWERS)]
+    return next(filter(None, (_of_price(price, text) for text in texts if text is not None)), None)
+
+
+def _of_price(price: Callable, text: str) -> str | None:
+    try:
+        right = _price(**json.loads(text))
+    except (KeyError, TypeError, AttributeError, CourseError):
+        return f"Your schema allows {text}, which is no order that a customer may make."
+    got = price(text)
+    return NOT_YET if got is None else None if got == right else f"The price of {text} is {right}, not {got!r}."
+
+
+def _price(items: list, to_go: bool) -> int:
+    whole = all(type(one["number"]) is int and 1 <= one["number"] <= 9 for one in items)
+    if not (whole and 1 <= len(items) <= 5 and isinstance(to_go, bool)):
+        raise CourseError("no order")
+    return sum(PRICES[one["name"]] * one["number"] for one in items) + BAG * to_go
+
+
+def answer_at_random(matcher, choose: random.Random) -> str | None:
+    """An answer that a matcher allows, of any of its tokens; None where it does not come to an end."""
+    tokenizer, texts = _tokens()
+    answer: list[int] = []
+    for _ in range(LONGEST_ANSWER):
+        logits = np.zeros(len(texts))
+        matcher.mask(answer, logits)
+        allowed = np.flatnonzero(logits == 0).tolist()
+        closing = [token for token in allowed if len(allowed) < 5 or texts[token][:1] in '"}],']
+        token = choose.choice(closing if closing and choose.random() < 0.6 else allowed)
+        is_complete = matcher.take(token)
+        if token == tokenizer.end_id or is_complete:
+            return tokenizer.decode(answer if token == tokenizer.end_id else [*answer, token])
+        answer.append(token)
+    return None
+
+
+@grades("10.3", "A guide takes one kind of failure away. The two that are left have a line each.")
+def _decide(decide: Callable, choose: random.Random) -> Finding:
+    def text(*names: str) -> str:
+        return json.dumps({"items": [{"name": name, "number": choose.randint(1, 9)} for name in names], "to_go": False})
+
+    ordered, other, _ = names = choose.sample(list(PRICES), 3)
+    cut = "What was cut may look complete, or not be JSON at all: look at finish_reason first."
+    false = f"The message says nothing of {other}: that is valid, and false."
+    return asked(decide, [
+        Case(("stop", text(ordered), f"One {ordered}, please."), "charge"),
+        Case(("length", text(ordered)[: choose.randrange(3, 30)], f"One {ordered}, please."), "ask again", cut),
+        Case(("length", text(ordered), f"One {ordered}, please."), "ask again", cut),
+        Case(("stop", text(other), f"One {ordered}, please."), "ask the customer", false),
+        Case(("stop", text(ordered, other), f"One {ordered}, please."), "ask the customer", false),
+        Case(("stop", text(*names), f"{', '.join(names).capitalize()}."), "charge",
+             "The message begins with a capital: compare in small letters."),
+    ])  # fmt: skip
+
+
+@grades("10.4", "The mask's time is the machine's, not the model's: the faster an iteration, the larger its share.")
+def _with_masks(with_masks: Callable, choose: random.Random) -> Finding:
+    def case(guided: int, iteration_ms: float, mask_us: float) -> Case:
+        mask_ms = mask_us / 1000
+        return Case((guided, iteration_ms, mask_us), iteration_ms / (iteration_ms + guided * mask_ms), told(
+            "How long is the iteration with its masks?",
+            (iteration_ms / (iteration_ms + mask_ms), "There is a mask for each guided answer, one after the other."),
+            (1 - guided * mask_ms / iteration_ms, "A loss is not a share: divide by the longer iteration."),
+            (iteration_ms / (iteration_ms + guided * mask_us), "A µs is a thousandth of a ms."),
+        ))  # fmt: skip
+
+    return asked(with_masks, [case(8, 20, 500), case(0, 20, 500), case(choose.randint(60, 99), 12, 50)])
+
+
+@grades("10.5", "A tool's call is an answer with a schema; what is called, and whether, your program decides.")
+def _tool(function: Callable, choose: random.Random) -> Finding:
+    functions = {"twice": lambda n: 2 * n, "greet": lambda name, loud=False: name.upper() if loud else name}
+    cases = []
+    for name, arguments in (("twice", {"n": choose.randint(1, 99)}), ("greet", {"name": "Ana", "loud": True})):
+        call = {"id": f"call_{choose.randrange(9999)}", "type": "function",
+                "function": {"name": name, "arguments": json.dumps(arguments)}}  # fmt: skip
+        content = json.dumps(functions[name](**arguments))
+        right = {"role": "tool", "tool_call_id": call["id"], "content": content}
+        cases.append(Case((call, functions), right, f"The result is a JSON text: {content!r}.", f"A call of {name}"))
+    return asked(function, cases)

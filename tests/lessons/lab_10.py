@@ -1,0 +1,126 @@
+"""Lab 10's answers."""
+
+import copy
+import json
+
+from tests.lessons.answers import Answer, File, defined, of_the_lab, replaced, written
+
+MASK = written("10_structured_output", "solutions", "logits_processor.py")
+ORDER, PRICE, PRICES = defined("10_structured_output", "solutions", "(order, price, PRICES)")
+ONE_WAY = """
+import json
+import numpy as np
+
+class LogitsProcessor:
+    def __init__(self, guide, tokenizer):
+        self.ways = [[*tokenizer.encode(text), tokenizer.end_id] for text in json.loads(guide)]
+
+    def __call__(self, token_ids, logits):
+        allowed = [way[len(token_ids)] for way in self.ways if way[: len(token_ids)] == token_ids]
+        masked = np.full_like(logits, -np.inf)
+        masked[allowed] = logits[allowed]
+        return masked
+"""
+BY_ALL_TEXTS = """
+import json
+import numpy as np
+
+class LogitsProcessor:
+    def __init__(self, guide, tokenizer):
+        self.texts = [tokenizer.decode([token]) for token in range(tokenizer.vocab_size)]
+        self.choices, self.tokenizer = json.loads(guide), tokenizer
+
+    def __call__(self, token_ids, logits):
+        so_far = "".join(self.texts[token] for token in token_ids)
+        for token, text in enumerate(self.texts):
+            may_come = text and any(choice.startswith(so_far + text) for choice in self.choices)
+            if not may_come and not (token == self.tokenizer.end_id and so_far in self.choices):
+                logits[token] = -np.inf
+        return logits
+"""
+
+
+def mask(*changes):
+    return File(replaced(MASK, *changes))
+
+
+def schema(change):
+    changed = copy.deepcopy(ORDER)
+    change(changed, changed["properties"]["items"], changed["properties"]["items"]["items"])
+    return changed, PRICE
+
+
+def by_pieces(text):
+    asked = json.loads(text)
+    return sum([20] * asked["to_go"] + [PRICES[one["name"]] for one in asked["items"] for _ in range(one["number"])])
+
+
+PYDANTICS = {
+    "$defs": {"Item": ORDER["properties"]["items"]["items"]},
+    **ORDER, "properties": {**ORDER["properties"], "items": {
+        "type": "array", "items": {"$ref": "#/$defs/Item"}, "minItems": 1, "maxItems": 5}},
+}  # fmt: skip
+
+
+def decided(by_length=True, reads=lambda text: json.loads(text)["items"], some=all, lower=str.lower):
+    def decide(finish_reason, text, message):
+        if by_length and finish_reason == "length":
+            return "ask again"
+        is_said = some(one["name"] in lower(message) for one in reads(text))
+        return "charge" if is_said else "ask the customer"
+
+    return decide
+
+
+def tool(arguments=json.loads, content=json.dumps):
+    def told(call, functions):
+        result = functions[call["function"]["name"]](**arguments(call["function"]["arguments"]))
+        return {"role": "tool", "content": content(result), "tool_call_id": call["id"]}
+
+    return told
+
+
+ANSWERS = [
+    *of_the_lab("10_structured_output", {"10.1": "logits_processor.py", "10.2": "(order, price, PRICES)[:2]", "10.3": "decide",
+                                         "10.4": "with_masks", "10.5": "told"}),
+    Answer("10.1", "text by text", File(BY_ALL_TEXTS)),
+    Answer("10.1", "lets everything pass", mask(("return masked", "return logits")), "wrong", "lets 49,152 tokens through"),
+    Answer("10.1", "forgets the space", mask(("json.loads(guide)", "[each.strip() for each in json.loads(guide)]")),
+           "wrong", "the space belongs to the text"),
+    Answer("10.1", "forbids the end", mask(("allowed.append(self.tokenizer.end_id)", "pass")), "wrong", "forbids the end"),
+    Answer("10.1", "the first choice alone", mask(("            elif choice", "                break\n            elif choice")),
+           "wrong", "the same text in other tokens"),
+    Answer("10.1", "one tokenization", File(ONE_WAY), "wrong", "the same text in other tokens"),
+    Answer("10.1", "beyond the choice", mask(("rest[:length]", "rest[:length] + 's'")), "wrong", "no text can be completed"),
+    Answer("10.1", "logits of its own", mask(("= logits[allowed]", "= 1.0")), "wrong", "changes logits"),
+    Answer("10.1", "raises", mask(("so_far, allowed =", "so_far, allowed = oops +")), "wrong", "NameError"),
+
+    Answer("10.2", "as pydantic writes it", (PYDANTICS, by_pieces)),
+    Answer("10.2", "any name", schema(lambda order, items, item: item["properties"].update(name={"type": "string"})),
+           "wrong", "which is no order that a customer may make"),
+    Answer("10.2", "any number", schema(lambda order, items, item: item["properties"].update(number={"type": "number"})),
+           "wrong", "which is no order that a customer may make"),
+    Answer("10.2", "nothing required", schema(lambda order, items, item: item.update(required=[])), "wrong",
+           "which is no order that a customer may make"),
+    Answer("10.2", "no items", schema(lambda order, items, item: items.update(minItems=0)), "wrong",
+           "which is no order that a customer may make"),
+    Answer("10.2", "one item only", schema(lambda order, items, item: items.update(maxItems=1)), "wrong",
+           "which your schema forbids"),
+    Answer("10.2", "without the bag", (ORDER, lambda text: PRICE(text) // 50 * 50), "wrong", "The price of"),
+    Answer("10.2", "what the library cannot hold to", schema(lambda order, items, item: items.update(uniqueItems=True)),
+           "wrong"),
+
+    Answer("10.3", "names found in one set", decided(some=lambda found: set(found) <= {True})),
+    Answer("10.3", "reads what was cut", decided(by_length=False), "wrong", "JSON"),
+    Answer("10.3", "one item is enough", decided(some=any), "wrong", "valid, and false"),
+    Answer("10.3", "no small letters", decided(lower=str), "wrong", "in small letters"),
+    Answer("10.3", "believes it", lambda reason, *_: "charge" if reason == "stop" else "ask again", "wrong", "valid, and false"),
+    Answer("10.4", "by a rate", lambda guided, iteration_ms, mask_us: 1 / (1 + guided * mask_us / 1e3 / iteration_ms)),
+    Answer("10.4", "one mask", lambda guided, ms, us: ms / (ms + us / 1000), "wrong", "for each guided answer"),
+    Answer("10.4", "a share", lambda guided, ms, us: 1 - guided * us / 1000 / ms, "wrong", "divide by the longer"),
+    Answer("10.4", "in µs", lambda guided, ms, us: ms / (ms + guided * us), "wrong", "a thousandth"),
+    Answer("10.5", "in another order", tool()),
+    Answer("10.5", "no JSON", tool(content=str), "wrong", "a JSON text"),
+    Answer("10.5", "a number", tool(content=lambda result: result), "wrong", "a JSON text"),
+    Answer("10.5", "arguments not read", tool(arguments=dict), "wrong"),
+]  # fmt: skip
