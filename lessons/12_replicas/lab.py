@@ -17,6 +17,7 @@
 
 # %%
 import random
+import runpy
 import tempfile
 import threading
 from contextlib import contextmanager
@@ -30,10 +31,7 @@ from inflight.bench import workload
 from inflight.checkpoint import fetch, load_tokenizer
 from inflight.engine import BuildConfig
 from inflight.lessons import replicas as lesson
-from inflight.lessons.replicas.load import Request
-from inflight.lessons.replicas.trial import Asked, Server
 from inflight.notebook import check, progress
-from inflight.notebook.answers import load
 
 workdir = tempfile.TemporaryDirectory()
 
@@ -101,12 +99,13 @@ class InTurn:
 # %%
 def served(policy, name):
     """Send the visitors where the policy says, and count prompt tokens and requests."""
-    views, lock = [Server(str(n)) for n in range(2)], threading.Lock()
+    views, lock = [lesson.trial.Server(n) for n in "01"], threading.Lock()
 
     @contextmanager
     def address(request):
+        asked = lesson.trial.Asked(request.system)
         with lock:
-            chosen = policy.choose(Asked(request.system), list(views)) or views[0]
+            chosen = policy.choose(asked, list(views)) or views[0]
             chosen.under_way += 1
         yield f"{service.servers[int(chosen.name)]}/v1"
         with lock:
@@ -114,7 +113,7 @@ def served(policy, name):
 
     order = random.Random(1).choices(range(5), weights=[5, 3, 2, 1, 1], k=24)
     sent = [
-        Request(desk, f"{name} {desk} {instructions}", f"Visitor {n}?")
+        lesson.load.Request(desk, f"{name} {desk} {instructions}", f"Visitor {n}?")
         for n, desk in enumerate(order)
     ]
     before = lesson.load.so_far(service)
@@ -124,7 +123,7 @@ def served(policy, name):
 
 
 # %% tags=["nbval-ignore-output"]
-own = load(Path(workdir.name) / "policy.py").Policy()
+own = runpy.run_path(f"{workdir.name}/policy.py")["Policy"]()
 try:
     with (
         progress.wait("Two servers, and both policies"),

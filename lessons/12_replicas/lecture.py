@@ -42,7 +42,6 @@ from inflight.bench import workload
 from inflight.checkpoint import fetch, load_tokenizer
 from inflight.engine import BuildConfig
 from inflight.lessons import replicas as lesson
-from inflight.lessons.replicas.load import Request
 from inflight.notebook import charts, progress, session, told_apart, widgets
 
 session.others()
@@ -90,7 +89,9 @@ def visitors(seed, max_tokens=8):
     load = next(load_numbers)
     order = random.Random(seed).choices(range(5), weights=[5, 3, 2, 1, 1], k=36)
     return [
-        Request(desk, f"{load}.{desk} {instructions}", f"Visitor {n}?", max_tokens)
+        lesson.load.Request(
+            desk, f"{load}.{desk} {instructions}", f"Visitor {n}?", max_tokens
+        )
         for n, desk in enumerate(order)
     ]
 
