@@ -20,7 +20,6 @@ from tests.engines import start_python, wait_until
 
 pytestmark = pytest.mark.server
 ASK = {"model": "tensorrt_llm", "prompt": "Once", "temperature": 0}
-SETTINGS = {"apply_chat_template": "false"}
 
 SCRIPT = """
 import sys
