@@ -70,7 +70,7 @@ class Watch:
 def _page(url: str) -> str:
     try:
         with http_client(url) as http:
-            return http.get("", timeout=5).text
+            return http.get(url, timeout=5).text
     except httpx.HTTPError:
         return ""
 
