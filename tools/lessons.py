@@ -42,7 +42,6 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
 }
-OLD_PAGES = ("08",)  # lectures that do not keep the rules of a page yet
 ASSERTS = re.compile(r"^[ \t]*assert\b.*", re.M)
 MAX_BYTES = 900_000  # of which the static pictures are up to two thirds
 PART = "part:"  # begins a tag
@@ -240,7 +239,7 @@ def _problems(path: Path, folder: Path, kind: str) -> Iterator[str]:
     if path.stat().st_size > MAX_BYTES:
         yield f"{path.stat().st_size} bytes, more than {MAX_BYTES}; show less"
     yield from _lab_problems(notebook, folder) if kind == "labs" else _execution_problems(notebook)
-    if kind == "notebooks" and not folder.name.startswith(OLD_PAGES):
+    if kind == "notebooks":
         yield from _page_problems(notebook)
     prose = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     prose = re.sub(r"^(```|~~~).*?^\1|`[^`\n]*`", "", prose, flags=re.M | re.S)

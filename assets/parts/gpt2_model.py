@@ -1,4 +1,4 @@
-"""GPT-2 as an iterative model: few slots in its KV cache, and many readers."""
+"""GPT-2 as an iterative model: few rows in its KV cache, and many readers."""
 
 import json
 from functools import partial
@@ -13,7 +13,7 @@ from inflight.models import gpt2_network
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 RESCHEDULE = pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
-SLOTS = 4  # texts that the cache has room for
+ROWS = 4  # texts that the cache has room for
 
 
 class Text:
@@ -23,7 +23,7 @@ class Text:
         self.ids = ids
         self.length = len(ids) + max_tokens  # when it is complete
         self.sender = None  # of its responses, as Triton gave it in the latest call
-        self.slot = None  # its row in the cache
+        self.row = None  # its row in the cache
         self.cached = 0  # tokens whose keys and values are there
 
 
@@ -37,10 +37,10 @@ class TritonPythonModel:
         folder = parameters["checkpoint_dir"]["string_value"]
         self.tokenizer = load_tokenizer(folder)
         self.network = net = gpt2_network.load(folder)
-        room = (SLOTS, net.num_heads, net.num_positions, net.head_dim)
+        room = (ROWS, net.num_heads, net.num_positions, net.head_dim)
         self.cache = torch.zeros(net.num_layers, 2, *room)  # 2: keys, values
         self.texts = {}  # by the sequence's number
-        self.free = list(range(SLOTS))  # slots that nobody has
+        self.free = list(range(ROWS))  # rows that nobody has
 
     def execute(self, requests):
         batch = {}
@@ -52,7 +52,7 @@ class TritonPythonModel:
                 self.texts[number].sender = request.get_response_sender()
                 batch[number] = request
         self.forget_those_who_left(batch)
-        computed = self.with_slot(batch)
+        computed = self.with_row(batch)
         if computed:
             tokens = self.step([self.texts[number] for number in computed])
             for number, token in zip(computed, tokens):
@@ -81,12 +81,12 @@ class TritonPythonModel:
 
     # These three are yours.
 
-    def with_slot(self, numbers):
+    def with_row(self, numbers):
         """Of these sequences, those that are computed now: a list of numbers."""
         for number in numbers:
-            if self.texts[number].slot is None and self.free:
-                self.texts[number].slot = self.free.pop()
-        return [number for number in numbers if self.texts[number].slot is not None]
+            if self.texts[number].row is None and self.free:
+                self.texts[number].row = self.free.pop()
+        return [number for number in numbers if self.texts[number].row is not None]
 
     def forget_those_who_left(self, batch):
         """Forget the sequences that are not in this call because their clients left."""
@@ -97,8 +97,8 @@ class TritonPythonModel:
     def forget(self, number):
         """Keep nothing more of a sequence."""
         text = self.texts.pop(number)
-        if text.slot is not None:
-            self.free.append(text.slot)
+        if text.row is not None:
+            self.free.append(text.row)
 
     # Below, all is as in the lecture.
 
@@ -121,7 +121,7 @@ class TritonPythonModel:
         for text in texts:
             end = start + len(text.ids) - text.cached
             query, key, value = projected[start:end].permute(1, 2, 0, 3)
-            keys, values = self.cache[layer, :, text.slot, :, : len(text.ids)]
+            keys, values = self.cache[layer, :, text.row, :, : len(text.ids)]
             keys[:, text.cached :], values[:, text.cached :] = key, value
             is_prompt = text.cached == 0  # a single new token looks at everything
             heads = scaled_dot_product_attention(

@@ -184,11 +184,9 @@ class Drafting:
 
     def drafter(self) -> Drafter:
         """The drafter of a new request. Raises PartError where it is a learner's and fails."""
-        return (
-            _OwnDrafter(self._own, self._vocab_size)
-            if self._own
-            else PromptLookup(self._config.max_matching_ngram_size)
-        )
+        if self._own:
+            return _OwnDrafter(self._own, self._vocab_size)
+        return PromptLookup(self._config.max_matching_ngram_size)
 
     def add(self, chunks: dict[Sequence, Chunk], sequences: Sequences) -> None:
         """Put drafts behind the latest tokens of answers: those that make for the most tokens a millisecond.

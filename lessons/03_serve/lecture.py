@@ -348,9 +348,9 @@ columns = ["users", "by the line (ms)", "an iteration (ms)", "tokens/s in all"]
 charts.table(pd.DataFrame(rows, columns=columns))
 
 # %% [markdown]
-# That is lesson 01 again, as far as the line fits with 2 and 4. An iteration reads the weights and starts its hundreds of
-# operations once, for everybody in it: the part that all share. Products, attention and the reading of one's own KV cache
-# come on top for each user.
+# That is lesson 01 again, as far as the line fits with 2 and 4, which a machine that changes its pace can spoil. An
+# iteration reads the weights and starts its hundreds of operations once, for everybody in it: the part that all share.
+# Products, attention and the reading of one's own KV cache come on top for each user.
 #
 # An answer of *n* tokens needs the iterations with the prompts, of which the last makes its first token, and then *n* − 1
 # iterations at the price that they had in this round:

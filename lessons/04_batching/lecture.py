@@ -132,7 +132,7 @@ guess
 # ## The engine's loop
 #
 # This is the real engine's iteration. `_plan` asks the scheduler, of which there is one for each rule; `forward` runs the
-# model once for all chunks; `_give_tokens` hands each request its token.
+# model once for all chunks; `_give_tokens` hands each request its token. (`drafting`, speculative decoding, is off here.)
 
 # %%
 print(inspect.getsource(engine.Executor.step))

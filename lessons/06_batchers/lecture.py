@@ -441,9 +441,9 @@ assert since_sent < opened and since_sent < since_due
 # ## The model that sleeps
 #
 # Now an overload: two hundred requests a second, where full batches answer 111. Without a limit the queue grows until every
-# answer comes too late. Refusing requests that could not be served in time is [**admission control**](00_start_here.ipynb#Admission-control). How many may wait, if
-# answers shall come within 300 ms? A full batch takes 72 ms. Whoever enters last waits for the batch that runs, for all
-# full batches in front, and for their own:
+# answer comes too late. Refusing requests that could not be served in time is
+# [**admission control**](00_start_here.ipynb#Admission-control). How many may wait, if answers shall come within 300 ms? A
+# full batch takes 72 ms. Whoever enters last waits for the batch that runs, for all full batches in front, and for their own:
 
 # %%
 budget_ms, full_ms = 300, 1000 * (fixed_s + 8 * item_s)
@@ -457,7 +457,7 @@ may_wait = 8 * int(budget_ms / full_ms - 1)
 
 # %% tags=["nbval-ignore-output"]
 flood = batch_run.at([number / 200 for number in range(400)])
-bells = batch_run.at([0.040 * number for number in range(50)], work=0, priority=1)
+bells = batch_run.at([0.040 * number for number in range(65)], work=0, priority=1)
 levels = "priority_levels: 2 default_priority_level: 2"
 second = "priority_queue_policy { key: 2 value { max_queue_size: 16 } }"
 ways = {
@@ -495,9 +495,9 @@ assert answered[0] < answered[2] == 400
 # Two places in Triton's source explain the gaps. Usually the batcher prepares the next batch while the model computes. With
 # a queue policy or priority levels it does not
 # ([`support_prefetching_`](https://github.com/triton-inference-server/core/blob/05295b706ae45796a7c9e3b2a58c19afd23f0054/src/scheduler_utils.cc)).
-# It then waits until the model is free, and looks whether it is when a request *enters* the queue, or else after
-# [`default_wait_microseconds`](https://github.com/triton-inference-server/core/blob/2ce626df6a71bcff670aeba20497cc6e216bfe0e/src/dynamic_batch_scheduler.cc),
-# half a second. Nothing enters a full queue: a refused request wakes nobody. The bell does enter. Without a policy batches
+# It then waits until the model is free
+# ([`WaitForPayloadSlotAvailable`](https://github.com/triton-inference-server/core/blob/main/src/dynamic_batch_scheduler.cc)),
+# and looks whether it is when a request *enters* the queue, or else after `default_wait_microseconds`, half a second. Nothing enters a full queue: a refused request wakes nobody. The bell does enter. Without a policy batches
 # are prepared ahead; but the queue grows, and with it the time to the slowest answer.
 #
 # So put admission control in front of Triton, in the gateway. And do not look for the gaps on a dashboard: Triton counts

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # {heading}
 #
-# Four exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You count what a cache saves,
-# build one for a single head, make ten streams share four places, and let many readers share the few slots of a
-# model: your `model.py` then runs in the real server. You need the lecture, and some PyTorch.
+# Four exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You count what a cache saves, compute a
+# prompt in parts, make ten streams share four places, and let many readers share the few rows of a cache: your `model.py`
+# then runs in the real server. You need the lecture, and some PyTorch.
 #
 # A check counts and does not time. It makes new prompts each time. It never stops the notebook: it says *done*, *not done
 # yet*, or which way to go.
@@ -49,7 +49,7 @@ gpt2_client.run(server.grpc_url, "iterative-gpt2", ["A warm-up"], max_tokens=4)[
 # %% [markdown]
 # ## Exercise 8.1: count the waste
 #
-# *importance 3/5 · difficulty 2/5 · 10 minutes*
+# *Further · importance 3/5 · difficulty 2/5 · 10 minutes*
 #
 # `prompts` has the number of tokens of each prompt. All are answered together, each with `answer` tokens. A pass computes
 # the tokens that go into it, and gives every sequence one more. How many tokens go through the model, in all passes,
@@ -121,13 +121,14 @@ for kv_cache, on_paper in (("off", without_cache), ("on", with_cache)):
     )
 
 # %% [markdown]
-# ## Exercise 8.2: a cache for one head
+# ## Exercise 8.2: a prompt in parts
 #
-# *Core · importance 5/5 · difficulty 3/5 · 15 minutes*
+# *Core · importance 5/5 · difficulty 4/5 · 20 minutes*
 #
-# This is attention as one head of one layer computes it. The newest token's `query` is compared with the `key` of every
-# token so far, and the result is a weighted sum of their `value`s. Nothing in a key or a value depends on later tokens. So
-# why compute them twice?
+# The lecture's cache knows two cases: a whole prompt, and a single new token. An engine meets a third one: several new tokens
+# behind others that are in the cache already. A long prompt comes so when it is computed in parts, a prompt whose beginning was
+# kept, and a draft that has to be verified (lesson 11). `is_causal` is not the right mask then. This is attention as one head
+# of one layer computes it for one token:
 
 
 # %%
@@ -138,57 +139,59 @@ def attend(query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarra
     return weights / weights.sum() @ values
 
 
-def without_a_cache(text: np.ndarray, query, key, value) -> np.ndarray:
-    """Attention of the last token of `text` [tokens, width]; nothing is kept."""
-    return attend(
-        query(text[-1]),
-        np.stack([key(x) for x in text]),
-        np.stack([value(x) for x in text]),
-    )
-
-
 # %% [markdown]
-# Write the step with a cache. `x` is the newest token alone. `query`, `key` and `value` are functions that turn a token
-# into a vector; each token may go through each of them once. `cache` is a dict, empty at first, that is yours to fill.
-# Every text has its own, and it is handed in again with the text's next token.
+# Write the step for any number of new tokens. `x` has the newest tokens of a text alone, one or more. `query`, `key` and `value`
+# are functions that turn tokens [tokens, width] into vectors [tokens, size]; each token may go through each of them once.
+# `cache` is a dict, empty at first, that is yours to fill. Every text has its own, and it is handed in again with the text's
+# next tokens. Each token attends to itself and to all before it, and to none after it.
 
 
 # %%
-def next_token(x: np.ndarray, query, key, value, cache: dict) -> np.ndarray | None:
-    """Attention of `x` to itself and to all tokens of its text before it."""
+def next_part(x: np.ndarray, query, key, value, cache: dict) -> np.ndarray | None:
+    """Attention of the new tokens `x` [new, width]; gives [new, size]."""
     # BEGIN SOLUTION
     # LAB: return None
-    cache.setdefault("keys", []).append(key(x))
-    cache.setdefault("values", []).append(value(x))
-    return attend(query(x), np.stack(cache["keys"]), np.stack(cache["values"]))
+    new_keys, new_values = key(x), value(x)
+    if cache:
+        new_keys = np.concatenate([cache["keys"], new_keys])
+        new_values = np.concatenate([cache["values"], new_values])
+    cache.update(keys=new_keys, values=new_values)
+    known = len(new_keys) - len(x)
+    return np.stack(
+        [
+            attend(one, new_keys[: known + nth], new_values[: known + nth])
+            for nth, one in enumerate(query(x), 1)
+        ]
+    )
     # END SOLUTION
 
 
 # %%
-check("8.2", next_token)
+check("8.2", next_part)
 
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# At <code>without_a_cache</code>: which of its vectors were the same at the token before?
+# At the lecture's cached <code>attend</code>: it writes keys and values behind those that are known, and reads all of them. What
+# is different for the second of three new tokens?
 # </details>
 #
 # <details><summary>How to begin</summary>
 #
-# Two lists in the cache, one for keys and one for values: <code>cache.setdefault("keys", [])</code>. Append first, then
-# attend: a token sees itself.
+# Put the new keys and values behind those in the cache first. Then count: of how many tokens are there keys now, and how many
+# of them may the first new token see? The next one sees one more.
 # </details>
 #
 # <details><summary>The error you see</summary>
 #
-# <em>tokens projected</em>: you keep the tokens and compute their keys again, one by one or all in one call. Keep the keys.
-# <em>to itself too</em>: you attended before you appended. <em>its own cache</em>: you filled a list of your own instead
-# of <code>cache</code>.
+# <em>tokens projected</em>: you keep the tokens and compute their keys again. Keep the keys. <em>none after it</em>: in a part
+# of several tokens the first must not see the last, and the last must see all that is in the cache. <em>its own cache</em>: you
+# filled a list of your own instead of <code>cache</code>.
 # </details>
 #
 # ## Exercise 8.3: ten streams, four places
 #
-# *importance 4/5 · difficulty 3/5 · 10 minutes*
+# *Further · importance 4/5 · difficulty 3/5 · 10 minutes*
 #
 # Ten impatient readers share a machine on which a pass with more than four texts is too slow. Find settings with which
 #
@@ -216,7 +219,7 @@ check("8.3", (settings, server))
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# At the fields of the editor in the lecture, and at its three pictures of four streams.
+# At the fields of the editor in the lecture, and at <code>direct</code> and <code>oldest</code> in lesson 07.
 # </details>
 #
 # <details><summary>How to begin</summary>
@@ -228,10 +231,10 @@ check("8.3", (settings, server))
 # <details><summary>The error you see</summary>
 #
 # <em>streams in the fullest pass: 8</em>: nothing limits the batch yet. <em>begun after another had ended</em>: they waited
-# in Triton, or for a slot. <em>tokens computed twice</em>: without a cache nobody waits for a slot, and everybody pays.
+# in Triton, or for a row. <em>tokens computed twice</em>: without a cache nobody waits for a row, and everybody pays.
 # </details>
 #
-# ## Exercise 8.4: few slots, many readers
+# ## Exercise 8.4: few rows, many readers
 #
 # *Core · importance 5/5 · difficulty 4/5 · 25 minutes*
 #
@@ -244,20 +247,21 @@ if yours.is_own:
     print(yours.path.read_text())
 
 # %% [markdown]
-# The model below is the lecture's, with its KV cache. But there is room for **four** texts only (`SLOTS`), and Triton's
-# batch has up to eight places. Write the three methods that decide who has a slot, and when:
+# The model below is the lecture's, with its KV cache; `gpt2_network.load` gives the course's form of the lecture's `Network`,
+# with the same `next_tokens`. But there is room for **four** texts only (`ROWS`), and Triton's
+# batch has up to eight places. Write the three methods that decide who has a row, and when:
 #
-# - `with_slot`: a text without a slot takes a free one. If there is none, it waits: it gets no token in this call and comes
+# - `with_row`: a text without a row takes a free one. If there is none, it waits: it gets no token in this call and comes
 #   again in the next. All others are computed together.
 # - `forget_those_who_left`: Triton drops the request of a client that has gone. Its sequence is then in no later call, and
 #   its sender says `is_cancelled()`.
-# - `forget`: nothing of a sequence stays, and its slot is free again. A client may leave while it still waits for one.
+# - `forget`: nothing of a sequence stays, and its row is free again. A client may leave while it still waits for one.
 #
 # Compared with the model of lab 07: what `states` was there is `texts` here.
 
 # %% tags=["part:gpt2_model.py"]
 # %%writefile {workdir.name}/model.py
-"""GPT-2 as an iterative model: few slots in its KV cache, and many readers."""
+"""GPT-2 as an iterative model: few rows in its KV cache, and many readers."""
 
 import json
 from functools import partial
@@ -272,7 +276,7 @@ from inflight.models import gpt2_network
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 RESCHEDULE = pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
-SLOTS = 4  # texts that the cache has room for
+ROWS = 4  # texts that the cache has room for
 
 
 class Text:
@@ -282,7 +286,7 @@ class Text:
         self.ids = ids
         self.length = len(ids) + max_tokens  # when it is complete
         self.sender = None  # of its responses, as Triton gave it in the latest call
-        self.slot = None  # its row in the cache
+        self.row = None  # its row in the cache
         self.cached = 0  # tokens whose keys and values are there
 
 
@@ -296,10 +300,10 @@ class TritonPythonModel:
         folder = parameters["checkpoint_dir"]["string_value"]
         self.tokenizer = load_tokenizer(folder)
         self.network = net = gpt2_network.load(folder)
-        room = (SLOTS, net.num_heads, net.num_positions, net.head_dim)
+        room = (ROWS, net.num_heads, net.num_positions, net.head_dim)
         self.cache = torch.zeros(net.num_layers, 2, *room)  # 2: keys, values
         self.texts = {}  # by the sequence's number
-        self.free = list(range(SLOTS))  # slots that nobody has
+        self.free = list(range(ROWS))  # rows that nobody has
 
     def execute(self, requests):
         batch = {}
@@ -311,7 +315,7 @@ class TritonPythonModel:
                 self.texts[number].sender = request.get_response_sender()
                 batch[number] = request
         self.forget_those_who_left(batch)
-        computed = self.with_slot(batch)
+        computed = self.with_row(batch)
         if computed:
             tokens = self.step([self.texts[number] for number in computed])
             for number, token in zip(computed, tokens):
@@ -340,14 +344,14 @@ class TritonPythonModel:
 
     # These three are yours.
 
-    def with_slot(self, numbers):
+    def with_row(self, numbers):
         """Of these sequences, those that are computed now: a list of numbers."""
         # BEGIN SOLUTION
         # LAB: raise NotImplementedError
         for number in numbers:
-            if self.texts[number].slot is None and self.free:
-                self.texts[number].slot = self.free.pop()
-        return [number for number in numbers if self.texts[number].slot is not None]
+            if self.texts[number].row is None and self.free:
+                self.texts[number].row = self.free.pop()
+        return [number for number in numbers if self.texts[number].row is not None]
         # END SOLUTION
 
     def forget_those_who_left(self, batch):
@@ -364,8 +368,8 @@ class TritonPythonModel:
         # BEGIN SOLUTION
         # LAB: self.texts.pop(number)
         text = self.texts.pop(number)
-        if text.slot is not None:
-            self.free.append(text.slot)
+        if text.row is not None:
+            self.free.append(text.row)
         # END SOLUTION
 
     # Below, all is as in the lecture.
@@ -389,7 +393,7 @@ class TritonPythonModel:
         for text in texts:
             end = start + len(text.ids) - text.cached
             query, key, value = projected[start:end].permute(1, 2, 0, 3)
-            keys, values = self.cache[layer, :, text.slot, :, : len(text.ids)]
+            keys, values = self.cache[layer, :, text.row, :, : len(text.ids)]
             keys[:, text.cached :], values[:, text.cached :] = key, value
             is_prompt = text.cached == 0  # a single new token looks at everything
             heads = scaled_dot_product_attention(
@@ -407,20 +411,20 @@ check("8.4", Path(workdir.name) / "model.py")
 # <details><summary>Where to look</summary>
 #
 # At the last lines of <code>execute</code> in your model of lab 07, which drop the states of clients that have gone; and at
-# <code>step</code> and <code>forget</code> of <code>slots-gpt2</code> in the lecture, which never run out of slots.
+# <code>step</code> and <code>forget</code> of <code>cached-gpt2</code> in the lecture, which never run out of rows.
 # </details>
 #
 # <details><summary>How to begin</summary>
 #
-# <code>self.free</code> is a list of slots. <code>with_slot</code> pops one for each text whose <code>slot</code> is
+# <code>self.free</code> is a list of rows. <code>with_row</code> pops one for each text whose <code>row</code> is
 # <code>None</code>, as long as there are any, and returns the numbers of those texts that have one.
 # </details>
 #
 # <details><summary>The error you see</summary>
 #
-# <em>IndexError: pop from empty list</em>: a text that finds no slot waits. <em>none gets a token any more</em>: a slot is
+# <em>IndexError: pop from empty list</em>: a text that finds no row waits. <em>none gets a token any more</em>: a row is
 # not given back, perhaps that of a client who left. <em>KeyError</em>: you forgot a sequence whose request is in this call.
-# <em>dictionary changed size</em>: go through a list of the numbers. <em>forward passes</em>: a free slot is not taken at
+# <em>dictionary changed size</em>: go through a list of the numbers. <em>forward passes</em>: a free row is not taken at
 # once.
 # </details>
 #
@@ -475,8 +479,8 @@ print("the same answers:", answers["my-gpt2"] == answers["iterative-gpt2"])
 # %% [markdown]
 # ## Bonus
 #
-# A slot has room for the longest text. How much of the memory do your texts use? Here it is for the six streams above.
-# If you are early: let `SLOTS` follow from a budget of bytes. Or send the tokens of a long prompt in several passes, 32 at
+# A row has room for the longest text. How much of the memory do your texts use? Here it is for the six streams above.
+# If you are early: let `ROWS` follow from a budget of bytes. Or send the tokens of a long prompt in several passes, 32 at
 # a time, so that nobody else waits for it (`is_causal` alone is no longer the right mask then), and check again.
 
 # %%
@@ -488,7 +492,7 @@ tokenizer = checkpoint.load_tokenizer(checkpoint_dir)
 per_token = network.num_layers * 2 * network.num_heads * network.head_dim * 4
 used = sum(len(tokenizer.encode(text)) + 32 for text in six)
 print(f"a token takes {per_token:,} bytes in float32")
-print(f"four slots take {4 * network.num_positions * per_token:,} bytes,")
+print(f"four rows take {4 * network.num_positions * per_token:,} bytes,")
 print(f"six whole texts need {used * per_token:,}")
 
 # %% [markdown]
@@ -507,17 +511,17 @@ print(f"six whole texts need {used * per_token:,}")
 #
 # <details><summary>Answer</summary>
 #
-# The slots, and that each token goes in once. But a slot needs only 256 positions: the newest key may take the place of the
-# oldest. Then the position in the slot is no longer the position in the text.
+# The rows, and that each token goes in once. But a row needs only 256 positions: the newest key may take the place of the
+# oldest. Then the position in the row is no longer the position in the text.
 # </details>
 #
-# **3. Users come back with a follow-up question, and their text so far is the beginning of the new prompt.** May the slot be
+# **3. Users come back with a follow-up question, and their text so far is the beginning of the new prompt.** May the row be
 # kept for them?
 #
 # <details><summary>Answer</summary>
 #
-# Yes, keys and values of the beginning are the same. But a slot that is kept for one user is missing for the others, and
-# the new request has another number. You need a way to find the slot by its tokens, and a rule which slot is given up
+# Yes, keys and values of the beginning are the same. But a row that is kept for one user is missing for the others, and
+# the new request has another number. You need a way to find the row by its tokens, and a rule which row is given up
 # first. An engine's KV cache reuse does that, with blocks.
 # </details>
 #

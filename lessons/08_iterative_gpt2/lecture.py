@@ -3,94 +3,274 @@
 #
 # {minutes} min, an estimate. Afterwards you will be able to
 #
-# - **write** an iterative model around a GPT-2, so that its users stream side by side;
+# - **write** the forward pass of a GPT-2 for many texts at once, and serve it so that its users stream side by side;
 # - **count** what it costs to compute a text again for every token, and **build** the KV cache that ends it;
 # - **say** where Triton's iterative scheduling stops and an LLM engine goes on.
 #
-# You need lesson 07 (sequences, their controls, `RESCHEDULE`), and some PyTorch: the shape of a tensor, a slice of it, a
-# forward pass. The GPT-2 comes with the course. A line under `# your line:` is for you: delete it, write it yourself, and
-# compare with what is folded below.
+# **What you will use elsewhere:** tokens of many texts in one flat batch, attention for each text by itself, a KV cache with
+# an owner for each part: vLLM and TensorRT-LLM are built of the same three. And to count passes and tokens before you blame
+# the machine.
+#
+# You need lesson 07 (the model that asks to be called again), and some PyTorch: the shape of a tensor, a slice of it. The
+# GPT-2 comes with the course.
 #
 # {navigation}
 
 # %% [markdown]
-# ## A model without an engine
+# ## {question}
 #
 # The research group next door has a model of its own. No LLM engine knows its architecture: there is a class in PyTorch,
-# and a checkpoint. Two users send a prompt, the second a moment after the first. Does the second have to wait until the
-# first has a whole answer?
-#
-# In lesson 04 an engine batched them in flight. Here there is none. **{question}**
+# and a checkpoint. Four users send prompts, each a moment after the one before. Do they have to wait for each other?
 #
 # A GPT-2 of 7.6 million parameters stands for the group's model. It was trained for this course; do not expect wit.
 
 # %%
+import os
+import queue
 import shutil
 import tempfile
 import textwrap
+import time
+from collections import Counter
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import plotly.express as px
+import tritonclient.grpc as triton
 
-from inflight import CourseError
-from inflight.bench import gpt2_client
 from inflight.checkpoint import load_tokenizer
 from inflight.lessons import iterative_gpt2 as lesson
 from inflight.models import gpt2_checkpoint
-from inflight.notebook import charts, progress, widgets
+from inflight.notebook import charts, progress, session, told_apart, widgets
 from inflight.triton import GPT2, Server, repository, telemetry
+
+session.others()
 
 # %% [markdown]
 # ## Predict
 #
-# The same GPT-2 is served in two ways. `simple-gpt2` has a **dynamic batcher**: the requests that wait while the model is
-# busy become its next batch, and the model computes a batch to the end of its answers. `hand-gpt2` has an **iterative
-# sequence batcher**: after every token each request goes back into Triton's queue, and Triton forms the next batch from
-# what is there.
-
-# %% tags=["parameters"]
-prediction = None  # papermill may answer
+# A forward pass of the model can compute a token for each of up to eight texts. The first user sends a prompt. The second
+# sends when the first has 4 tokens, the third at 8, the fourth at 12. Each wants 48 tokens.
 
 # %%
+prompts = [
+    "Programming in C++ is like",
+    "Once upon a time there was",
+    "In the middle of the night",
+    "The weather in the mountains",
+]
+wanted, apart = 48, 4
 guess = widgets.predict(
-    "A stream of 48 tokens is running when a second prompt arrives. "
-    "When does the second stream get its first token?",
-    [
-        "at once in both ways",
-        "at once in one way only",
-        "after the first stream's end in both",
-    ],
-    given=prediction,
+    "How many forward passes until all 192 tokens are there, "
+    "in the better of the two ways that you will see?",
+    {
+        "48, as many as one answer has": 48,
+        "about 60": 60,
+        "96, as many as two answers have": 96,
+        "192, one for each token": 192,
+    },
 )
 guess
 
 # %% [markdown]
-# ## The model by hand
+# ## The stream, raw
 #
-# Make a repository with the course's two GPT-2 models, `simple-gpt2` and `iterative-gpt2`, and beside them a folder for
-# yours:
+# The course brings two GPT-2 models. `simple-gpt2` is what one writes first: its `execute` computes a batch to the end of
+# its answers, with the dynamic batcher of lesson 06 in front of it. (`iterative-gpt2` comes at the end.)
 
 # %%
 folder = tempfile.TemporaryDirectory()  # it goes when the notebook's kernel ends
-repo, log_path = Path(folder.name) / "repo", Path(folder.name) / "passes.jsonl"
+repo = Path(folder.name) / "repo"
 checkpoint_dir = gpt2_checkpoint.find("course-gpt2")
 repository.assemble(
     repo,
     models=GPT2,
-    iteration_log_path=log_path,
     gpt2_checkpoint_dir=checkpoint_dir,
-    gpt2_dtype="float32",  # all models of this lesson compute in the same precision
+    gpt2_dtype="float32",  # as the models that you write
 )
+os.environ["OMP_NUM_THREADS"] = "1"  # of each model: steadier where others are at work
+with progress.wait("The server starts and loads two models"):
+    server = Server(repo).start()
+
+# %% [markdown]
+# The client is NVIDIA's own. One connection carries one stream, and whatever comes goes into a queue:
+
+
+# %%
+def send(model, prompt, max_tokens, number, arrived):
+    """Send a prompt; its responses go into the queue. The connection, to be closed."""
+    connection = triton.InferenceServerClient(server.grpc_url)
+    connection.start_stream(
+        lambda result, error: arrived.put((number, time.perf_counter(), result, error))
+    )
+    text = triton.InferInput("text_input", [1, 1], "BYTES")
+    text.set_data_from_numpy(np.array([[prompt.encode()]], object))
+    connection.async_stream_infer(
+        model,
+        [text],
+        enable_empty_final_response=True,
+        parameters={"max_tokens": max_tokens, "ignore_eos": True},
+    )
+    return connection
+
+
+def read(result):
+    """A response's text, None where it is empty; and whether it is the last one."""
+    is_last = result.get_response().parameters["triton_final_response"].bool_param
+    piece = result.as_numpy("text_output")
+    return None if piece is None else piece.item().decode(), is_last
+
+
+# %% tags=["nbval-ignore-output"]
+arrived = queue.SimpleQueue()
+began = time.perf_counter()
+connection, is_last = send("simple-gpt2", prompts[0], 4, 1, arrived), False
+while not is_last:
+    _, at_s, result, error = arrived.get(timeout=60)
+    piece, is_last = read(result)
+    print(f"{1000 * (at_s - began):5.0f} ms  {piece!r:12}  final: {is_last}")
+connection.close()
+
+# %% [markdown]
+# A response is a token. The last response may be empty: it says that the answer is over. Now all four users:
+
+
+# %%
+def relay(model, prompts, max_tokens=wanted):
+    """Send each prompt when the first stream has `apart` more tokens; a row a token."""
+    arrived, connections, rows, sent_s = queue.SimpleQueue(), [], [], []
+    num_tokens, num_over, began = Counter(), 0, time.perf_counter()
+    while num_over < len(prompts):
+        while len(sent_s) < len(prompts) and num_tokens[1] >= apart * len(sent_s):
+            sent_s.append(time.perf_counter() - began)
+            ticket = len(sent_s), arrived
+            connections.append(send(model, prompts[ticket[0] - 1], max_tokens, *ticket))
+        number, at_s, result, error = arrived.get(timeout=60)
+        if error is not None:
+            raise error
+        piece, is_last = read(result)
+        num_over += is_last
+        if piece is not None:
+            num_tokens[number] += 1
+            rows.append((number, num_tokens[number], at_s - began, piece))
+    for connection in connections:
+        connection.close()
+    return pd.DataFrame(rows, columns=["stream", "token", "time_s", "text"]), sent_s
+
+
+# %% [markdown]
+# Triton itself counts how often it calls a model, by the size of the batch:
+
+
+# %%
+def executions(model, what):
+    """What `what()` gives, and Triton's executions of the model meanwhile, by size."""
+
+    def read_batches():
+        return telemetry.statistics(server.http_url, model).batches.to_dict()
+
+    before = telemetry.settled(read_batches)
+    outcome = what()
+    return outcome, dict(Counter(telemetry.settled(read_batches)) - Counter(before))
+
+
+races, sent_s, sizes = {}, {}, {}
+
+
+def race(model):
+    with progress.wait(f"Four users of {model}"):
+        outcome, sizes[model] = executions(model, lambda: relay(model, prompts))
+    races[model], sent_s[model] = outcome
+
+
+race("simple-gpt2")
+print("simple-gpt2, executions by batch size:", sizes["simple-gpt2"])
+
+# %% [markdown]
+# The first prompt was a batch alone, and the model made its 48 passes in that one execution, where nobody can join. The others
+# came meanwhile, waited, and were the next batch.
+#
+# ## One pass, for whoever is there
+#
+# Now the other way. First the network. GPT-2 is a list of blocks: each adds to a token's vector what attention finds, and
+# then what a small network, the MLP, makes of it. Norms, matrices and MLP treat each token by itself, so the tokens of all
+# texts may stand one after the other: `ids` are the tokens, `positions` their places in their own texts, `last` says which
+# of them are the last ones of their texts. Only attention has to know whose a token is, so that part is handed in:
+
+# %%
 by_hand = repo / "hand-gpt2"
 (by_hand / "1").mkdir(parents=True)
 (by_hand / "1" / "checkpoint").symlink_to(checkpoint_dir)
 
+# %%
+# %%writefile {by_hand}/1/network.py
+# import torch
+# import transformers
+#
+#
+# class Network:
+#     def __init__(self, folder):
+#         self.gpt2 = transformers.GPT2LMHeadModel.from_pretrained(
+#             folder, dtype=torch.float32
+#         )
+#
+#     @torch.inference_mode()
+#     def next_tokens(self, ids, positions, last, attend):
+#         body, heads = self.gpt2.transformer, self.gpt2.config.n_head
+#         x = body.wte.weight[ids] + body.wpe.weight[positions]  # [tokens, width]
+#         for layer, block in enumerate(body.h):
+#             projected = block.attn.c_attn(block.ln_1(x)).view(len(ids), 3, heads, -1)
+#             x = x + block.attn.c_proj(attend(layer, projected).flatten(1))
+#             x = x + block.mlp(block.ln_2(x))
+#         return self.gpt2.lm_head(body.ln_f(x[last])).argmax(-1).tolist()
+
 # %% [markdown]
-# You know the frame from lesson 07. Triton calls `execute` again and again with the same request and adds the controls.
-# `start` is 1 in a sequence's first call: then the model tokenizes the prompt, and keeps the token ids under the
-# sequence's number. One line is yours: a place of the batch may have no request now, and the control `ready` says so.
+# `projected` has a query, a key and a value of each token: [tokens, 3, heads, size]. The first version of `step` computes
+# all texts whole. Its `attend` goes through the texts:
+#
+# - it takes the text's rows; `permute(1, 2, 0, 3)` puts the axes into another order, [3, heads, tokens, size];
+# - `scaled_dot_product_attention` compares each query with all keys of its head, makes weights of the scores, and gives the
+#   weighted sum of the values. With `is_causal`, no token looks at a later one.
+
+# %%
+# %%writefile {by_hand}/1/step.py
+# from functools import partial
+#
+# import torch
+# from network import Network
+# from torch.nn.functional import scaled_dot_product_attention
+#
+#
+# class Gpt2(Network):
+#     def step(self, texts):
+#         """The next token of each text; `texts` has the token ids by number."""
+#         ids, positions, last = [], [], []
+#         for text in texts.values():
+#             ids += text
+#             positions += range(len(text))
+#             # your line: note where this text's last token stands in ids
+#             last.append(len(ids) - 1)
+#         return self.next_tokens(ids, positions, last, partial(self.attend, texts))
+
+# %%
+# %%writefile -a {by_hand}/1/step.py
+#
+#     def attend(self, texts, layer, projected):
+#         found, start = [], 0
+#         for text in texts.values():
+#             own = projected[start : start + len(text)].permute(1, 2, 0, 3)
+#             heads = scaled_dot_product_attention(*own, is_causal=True)
+#             found.append(heads.transpose(0, 1))  # [tokens, heads, size] again
+#             start += len(text)
+#         return torch.cat(found)
+#
+#     def forget(self, number):
+#         pass  # nothing is kept here
+
+# %% [markdown]
+# Around it, the frame from lesson 07. What was a list of words is a list of tokens, and the next word is computed:
 
 # %%
 # %%writefile {by_hand}/1/model.py
@@ -99,96 +279,55 @@ by_hand = repo / "hand-gpt2"
 #
 # import numpy as np
 # import step  # the file beside this one
+# import transformers
 # import triton_python_backend_utils as pb_utils
 #
 # FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-# RESCHEDULE = pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+# AGAIN = pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+# FOLDER = Path(__file__).parent / "checkpoint"
 #
 #
 # def value(request, name):
 #     return pb_utils.get_input_tensor_by_name(request, name).as_numpy().item()
+
+# %%
+# %%writefile -a {by_hand}/1/model.py
 #
 #
 # class TritonPythonModel:
 #     def initialize(self, args):
-#         self.gpt2 = step.Gpt2(Path(__file__).parent / "checkpoint")
+#         self.gpt2 = step.Gpt2(FOLDER)
+#         self.tokenizer = transformers.AutoTokenizer.from_pretrained(FOLDER)
 #         self.texts, self.left = {}, {}  # by number: token ids, tokens still wanted
 #
 #     def execute(self, requests):
-#         # your line: a list of the requests that have really come
 #         ready = [request for request in requests if value(request, "ready")]
 #         batch = {value(request, "number"): request for request in ready}
 #         for number, request in batch.items():
 #             if value(request, "start"):
 #                 prompt = value(request, "text_input").decode()
-#                 self.texts[number] = self.gpt2.tokenizer.encode(prompt)
+#                 self.texts[number] = self.tokenizer.encode(prompt)
 #                 self.left[number] = json.loads(request.parameters())["max_tokens"]
 #         tokens = self.gpt2.step({number: self.texts[number] for number in batch})
 #         for (number, request), token in zip(batch.items(), tokens):
 #             self.answer(number, request, token)
+
+# %%
+# %%writefile -a {by_hand}/1/model.py
 #
 #     def answer(self, number, request, token):
 #         self.texts[number].append(token)
 #         self.left[number] -= 1
-#         piece = self.gpt2.tokenizer.decode([token]).encode()
+#         piece = self.tokenizer.decode([token]).encode()
 #         tensor = pb_utils.Tensor("text_output", np.array([[piece]], object))
 #         response, flags = pb_utils.InferenceResponse([tensor]), 0
 #         if self.left[number]:
-#             request.set_release_flags(RESCHEDULE)
+#             request.set_release_flags(AGAIN)
 #         else:
 #             flags = FINAL
 #             del self.texts[number], self.left[number]
 #             self.gpt2.forget(number)
 #         request.get_response_sender().send(response, flags=flags)
-
-# %% [markdown]
-# <details><summary>The line</summary>
-#
-# <code>ready = [request for request in requests if value(request, "ready")]</code>
-# </details>
-#
-# Nothing here is a neural network yet. That is `step`, which gives each text its next token. It works as in Triton's public
-# tutorial on
-# [iterative scheduling](https://github.com/triton-inference-server/tutorials/tree/main/Conceptual_Guide/Part_7-iterative_scheduling):
-# it takes every text whole, pads it on the left to the length of the longest, and calls `generate` for one token.
-# `simple-gpt2` computes in the same way.
-
-# %%
-# %%writefile {by_hand}/1/step.py
-# import torch
-# import transformers
-#
-# END = 0  # a token that ends texts; here it fills the shorter ones
-#
-#
-# class Gpt2:
-#     def __init__(self, folder):
-#         self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-#         self.model = transformers.GPT2LMHeadModel.from_pretrained(
-#             folder,
-#             dtype=torch.float32,  # stored in bfloat16, which many CPUs compute slowly
-#         )
-#
-#     def step(self, texts):
-#         texts = texts.values()
-#         longest = max(len(text) for text in texts)
-#         ids = [[END] * (longest - len(text)) + text for text in texts]
-#         mask = [[0] * (longest - len(text)) + [1] * len(text) for text in texts]
-#         answers = self.model.generate(
-#             torch.tensor(ids),
-#             attention_mask=torch.tensor(mask),
-#             max_new_tokens=1,
-#             do_sample=False,
-#             pad_token_id=END,
-#         )
-#         return answers[:, -1].tolist()
-#
-#     def forget(self, number):
-#         pass  # nothing is kept here
-
-# %% [markdown]
-# Now the config. `decoupled` lets a request have many responses. `direct` gives each sequence a place in the batch until
-# it ends.
 
 # %%
 # %%writefile {by_hand}/config.pbtxt
@@ -214,241 +353,198 @@ by_hand = repo / "hand-gpt2"
 # }
 
 # %% [markdown]
-# `gpt2_client.run` sends each prompt on a stream of its own and waits for all answers. It returns a row per token: which
-# stream, which token, and when it arrived.
+# ## Run
+#
+# The same four users, with the same tokens of distance:
+
+# %% tags=["nbval-ignore-output"]
+with progress.wait("hand-gpt2 is loaded"):
+    server.load("hand-gpt2")
+    relay("hand-gpt2", prompts[:1], 4)  # a warm-up
+race("hand-gpt2")
+charts.show(lesson.race(races, sent_s), lesson.race_summary(races))
+print(textwrap.fill(lesson.race_summary(races), 88))
+
+# %% [markdown]
+# A tick is where a prompt was sent; the steeper a line, the faster its stream. In the upper panel, three users wait for the
+# first to end. In the lower one, each has the first token soon after the prompt was sent. That is in-flight batching, and no
+# engine did it. Triton's statistics say how:
+
+# %% tags=["nbval-ignore-output"]
+for model, by_size in sizes.items():
+    tokens = sum(size * count for size, count in by_size.items())
+    print(f"{model}: executions by batch size {by_size},")
+    print(f"    {sum(by_size.values())} in all; sizes times executions {tokens}")
+passes = sum(sizes["hand-gpt2"].values())
+print(guess.score(passes, "Triton's executions of hand-gpt2 in this one run"))
+
+# %% tags=["remove-cell"]
+assert (
+    sum(sizes["simple-gpt2"].values()) * wanted == 2 * wanted < passes + wanted
+    and 56 <= passes < 80
+)
+assert races["hand-gpt2"].groupby("stream").size().tolist() == [wanted] * 4
+
+# %% [markdown]
+# A batch of `simple-gpt2` makes all its passes in one execution, a batch of `hand-gpt2` makes one. (The strategy is
+# `direct`, so empty places count in the sizes of `hand-gpt2`: those of streams that are over, as in lesson 07's table.) How
+# many passes should each need?
 
 # %%
-with progress.wait("The server starts and loads three models"):
-    server = Server(repo).start()
-prompts = ["Programming in C++ is like", "Once upon a time there was"]
+# your line: passes until the last of the four has its last token, if each begins as soon as it is sent
+on_paper = (len(prompts) - 1) * apart + wanted
 
-
-def run(model, prompts, max_tokens, offsets_s=None):
-    return gpt2_client.run(server.grpc_url, model, prompts, max_tokens, offsets_s)
-
-
-pieces = {
-    model: run(model, prompts[:1], 8)["text"].tolist()
-    for model in ("simple-gpt2", "hand-gpt2")
-}
-print("|".join(pieces["hand-gpt2"]))
-assert pieces["hand-gpt2"] == pieces["simple-gpt2"]
+# %% tags=["nbval-ignore-output"]
+print(
+    f"simple-gpt2: {sum(sizes['simple-gpt2'].values())} batches of {wanted} passes each."
+)
+print(f"hand-gpt2: on paper {on_paper} passes, counted {passes}:", end=" ")
+print(f"{passes / on_paper:.2f} times as many.")
 
 # %% [markdown]
-# ## Two streams
+# A prompt that comes while a pass is under way joins the next one; each such delay makes the last stream end a pass later than on
+# paper. How could the picture mislead? Its passes do not cost the same: `simple-gpt2` computes as Triton's
+# [tutorial](https://github.com/triton-inference-server/tutorials/tree/main/Conceptual_Guide/Part_7-iterative_scheduling) does,
+# with padding and Hugging Face's `generate`. So compare passes, not seconds.
+# And it is one run of four users.
 #
-# Now the race, on each model: two prompts, the second 0.1 s after the first, 48 tokens each. After that `hand-gpt2` gets
-# stream 1 alone and both streams together, three times in turns. Triton itself counts how often it calls a model:
-
-
-# %% tags=["nbval-ignore-output"]
-def executions(model):
-    """How often Triton has called the model: it counts a moment after the answers."""
-    return telemetry.settled(
-        lambda: telemetry.statistics(server.http_url, model).executions
-    )
-
-
-before = {model: executions(model) for model in ("simple-gpt2", "hand-gpt2")}
-races = {}
-with progress.wait("Two streams, on each model"):
-    for model in before:
-        races[model] = run(model, prompts, 48, [0.0, 0.1])
-calls = {model: executions(model) - before[model] for model in before}
-alone_s, shared_s = [], []
-for _ in progress.over(range(3), "Stream 1 alone, then with company"):
-    alone_s.append(run("hand-gpt2", prompts[:1], 48)["time_s"].max())
-    both = run("hand-gpt2", prompts, 48, [0.0, 0.1])
-    shared_s.append(both.loc[both["stream"] == 1, "time_s"].max())
-charts.show(lesson.race(races, [0.0, 0.1]), lesson.race_summary(races))
-
-# %% [markdown]
-# The steeper a line, the faster its stream. In one panel each stream has the model to itself while the other waits. In
-# the other they share it.
+# ## Who pays?
+#
+# Stream 1 does, if anybody: soon after its fourth token it shares its passes. Three rounds, alone and with company in turns:
 
 # %% tags=["nbval-ignore-output"]
-waited = 0
-for model, tokens in races.items():
-    first_s = tokens.groupby("stream")["time_s"].min()[2]
-    last_s = tokens.groupby("stream")["time_s"].max()[1]
-    waited += first_s > last_s
-    print(f"{model}: stream 2 waits {first_s - 0.1:.2f} s,", end=" ")
-    print(f"stream 1 ends at {last_s:.2f} s")
-print(guess.score(("at once in both", "at once in one", "after")[waited]))
-print(f"On hand-gpt2, stream 1 takes {min(alone_s):.2f} s alone and", end=" ")
-print(f"{min(shared_s):.2f} s with company,\neach the quickest of three.")
+first_s = {"alone": [], "with company": []}
+for _ in progress.over(range(3), "Stream 1 alone, and with company"):
+    for way, users in (("alone", 1), ("with company", 4)):
+        tokens, _ = relay("hand-gpt2", prompts[:users])
+        first_s[way].append(tokens.loc[tokens["stream"] == 1, "time_s"].max())
+for way, seconds in first_s.items():
+    print(f"{way}: stream 1 takes {np.median(seconds):.2f} s, the median of 3")
+print(told_apart(*reversed(first_s.values()), more="longer", less="shorter"))
 
 # %% [markdown]
-# Stream 2 joined the batch while stream 1 was in it. Stream 1 pays: each pass that it shares computes two texts. That is
-# in-flight batching, and no engine did it. Triton's statistics say how:
-
-# %% tags=["nbval-ignore-output"]
-print(f"simple-gpt2: {calls['simple-gpt2']} calls for 2 x 48 tokens")
-print(f"hand-gpt2:   {calls['hand-gpt2']} calls for 2 x 48 tokens,")
-print(f"so {2 * 48 - calls['hand-gpt2']} calls gave a token to both streams.")
-assert calls["simple-gpt2"] == 2
-assert 48 <= calls["hand-gpt2"] < 2 * 48
-
-# %% [markdown]
-# Triton called `simple-gpt2` once per stream, and the model made its 48 passes in that one call, where nobody can join. It
-# called `hand-gpt2` once per pass.
+# A pass for four texts computes the tokens of four texts, so it takes longer than a pass for one wherever computing is what takes
+# time. What does `hand-gpt2` compute in all these passes?
 #
 # ## The waste
 #
-# `hand-gpt2` computes every text whole, in every pass. Count what that means for one answer of 64 tokens:
+# It computes every text whole, in every pass. Count what that means for one answer of 96 tokens:
 
 # %%
 tokenizer = load_tokenizer(checkpoint_dir)
-prompt_length, length = len(tokenizer.encode(prompts[0])), 64
-# your line: a list of 64 numbers, the tokens that go into each pass
-passes = [prompt_length + before for before in range(length)]
+prompt_length, length = len(tokenizer.encode(prompts[0])), 96
+# your line: a list of 96 numbers, the tokens that go into each pass
+per_pass = [prompt_length + before for before in range(length)]
+
+# %%
 needed = prompt_length + length - 1
-print(f"The first token of the prompt goes through the model {len(passes)} times.")
-print(f"In all passes, {sum(passes):,} tokens go in, of which {needed} are different.")
+print(f"The first token of the prompt goes through the model {len(per_pass)} times.")
+print(f"In all passes {sum(per_pass):,} tokens go in, of which {needed} are different:")
+print(f"{sum(per_pass) / needed:.0f} times as many as needed.")
 
 # %% [markdown]
-# <details><summary>The line</summary>
-#
-# <code>passes = [prompt_length + before for before in range(length)]</code>: the first pass gets the prompt, and each
-# later one the token that the pass before it made. The last token goes into none.
-# </details>
+# In each layer, attention makes a query, a key and a value of each token. The query is used once. Key and value are used again
+# by every token that follows, and do not depend on those. So keep them: that is the
+# [KV cache](00_start_here.ipynb#KV-cache). Here it is one tensor with a *row* for each text, long enough for the longest.
+# `model.py` and `network.py` stay as they are. Only `step.py` is new:
 
 # %%
-factor = widgets.predict(
-    "If every token goes through the model only once, an answer of 96 tokens "
-    "is made how many times as fast?",
-    ["less than 2 times", "2 to 5 times", "more than 5 times"],
-)
-factor
-
-# %% [markdown]
-# ## Slots
-#
-# In each layer, attention makes a query, a key and a value of each token. The query is used once. Key and value are
-# used again by every token that follows, and do not depend on those. So keep them: that is the **KV cache**. Here it is
-# one tensor, with a **slot** for each sequence.
-#
-# `generate` gives you no hold on attention. The course's `gpt2_network` does: its `next_tokens` computes all layers, and
-# calls your `attend` for the attention of each. The tokens of all texts stand one after the other. The layers' matrices
-# and norms treat each token by itself and need not know whose it is. `model.py` stays as it is; `step.py` is new, and one
-# line of it is yours:
-
-# %%
-slots = repo / "slots-gpt2"
+cached = repo / "cached-gpt2"
 ignore = shutil.ignore_patterns("__pycache__")
-shutil.copytree(by_hand, slots, symlinks=True, ignore=ignore)
+shutil.copytree(by_hand, cached, symlinks=True, ignore=ignore)
 config = (by_hand / "config.pbtxt").read_text()
-(slots / "config.pbtxt").write_text(config.replace("hand-gpt2", "slots-gpt2"))
-print(*sorted(path.name for path in (slots / "1").iterdir()))
+_ = (cached / "config.pbtxt").write_text(config.replace("hand-gpt2", "cached-gpt2"))
 
 # %%
-# %%writefile {slots}/1/step.py
+# %%writefile {cached}/1/step.py
 # from functools import partial
 #
 # import torch
+# from network import Network
 # from torch.nn.functional import scaled_dot_product_attention
 #
-# from inflight.checkpoint import load_tokenizer
-# from inflight.models import gpt2_network
-#
-# SLOTS = 8  # as many as places in the batch
+# ROWS = 8  # as many as places in the batch
 #
 #
-# class Gpt2:
+# class Gpt2(Network):
 #     def __init__(self, folder):
-#         self.tokenizer = load_tokenizer(folder)
-#         self.network = net = gpt2_network.load(folder)  # in float32
-#         room = (SLOTS, net.num_heads, net.num_positions, net.head_dim)
-#         self.cache = torch.zeros(net.num_layers, 2, *room)  # 2: keys, values
-#         self.free, self.slots, self.cached = list(range(SLOTS)), {}, {}
+#         super().__init__(folder)
+#         at = self.gpt2.config
+#         room = (ROWS, at.n_head, at.n_positions, at.n_embd // at.n_head)
+#         self.cache = torch.zeros(at.n_layer, 2, *room)  # 2: keys, values
+#         self.free, self.rows, self.known = list(range(ROWS)), {}, {}
+
+# %%
+# %%writefile -a {cached}/1/step.py
 #
 #     def step(self, texts):
 #         ids, positions, last = [], [], []
 #         for number, text in texts.items():
-#             if number not in self.slots:
-#                 self.slots[number], self.cached[number] = self.free.pop(), 0
-#             known = self.cached[number]  # so many tokens are in the slot
-#             # your line: add the tokens that have to be computed
+#             if number not in self.rows:
+#                 self.rows[number], self.known[number] = self.free.pop(), 0
+#             known = self.known[number]  # so many tokens are in the cache
+#             # your line: add the tokens that have to be computed to ids
 #             ids += text[known:]
 #             positions += range(known, len(text))
-#             last.append(len(ids) - 1)  # where this text's last token stands
-#         attend = partial(self.attend, texts)
-#         tokens = self.network.next_tokens(ids, positions, last, attend)
-#         self.cached.update({number: len(text) for number, text in texts.items()})
+#             last.append(len(ids) - 1)
+#         tokens = self.next_tokens(ids, positions, last, partial(self.attend, texts))
+#         self.known.update({number: len(text) for number, text in texts.items()})
 #         return tokens
 #
 #     def forget(self, number):
-#         self.free.append(self.slots.pop(number))
-#         del self.cached[number]
+#         self.free.append(self.rows.pop(number))
+#         del self.known[number]
 
 # %% [markdown]
-# <details><summary>The line</summary>
-#
-# <code>ids += text[known:]</code>: the whole prompt of a newcomer, and of every other text its newest token.
-# </details>
-#
-# `attend` gets `projected`, of each token its query, key and value: [tokens, 3, heads, size]. For each text it
-#
-# - takes the text's rows; `permute(1, 2, 0, 3)` puts the axes into another order, [3, heads, tokens, size], which unpacks
-#   into query, key and value;
-# - writes the new keys and values into the slot, behind those of earlier passes: your line;
-# - calls `scaled_dot_product_attention` (SDPA). For each head, it compares each query with all keys, makes weights of the
-#   scores by a softmax, and gives the weighted sum of the values. With `is_causal` no token looks at a later one.
+# `attend` writes the new keys and values into the text's row, behind those of earlier passes, and attends to all of them. A
+# prompt needs `is_causal`; a single new token may look at everything that is there.
 
 # %%
-# %%writefile -a {slots}/1/step.py
+# %%writefile -a {cached}/1/step.py
 #
 #     def attend(self, texts, layer, projected):
 #         found, start = [], 0
 #         for number, text in texts.items():
-#             known = self.cached[number]
+#             known = self.known[number]
 #             end = start + len(text) - known
 #             query, key, value = projected[start:end].permute(1, 2, 0, 3)
-#             keys, values = self.cache[layer, :, self.slots[number], :, : len(text)]
-#             # your line:
+#             keys, values = self.cache[layer, :, self.rows[number], :, : len(text)]
 #             keys[:, known:], values[:, known:] = key, value
-#             is_prompt = known == 0  # a single new token looks at everything
 #             heads = scaled_dot_product_attention(
-#                 query, keys, values, is_causal=is_prompt
+#                 query, keys, values, is_causal=known == 0
 #             )
-#             found.append(heads.transpose(0, 1))  # [tokens, heads, size] again
+#             found.append(heads.transpose(0, 1))
 #             start = end
 #         return torch.cat(found)
 
-# %% [markdown]
-# <details><summary>The line</summary>
-#
-# <code>keys[:, known:], values[:, known:] = key, value</code>: <code>keys</code> and <code>values</code> are views of the
-# cache, [heads, tokens, size], so this writes into it.
-# </details>
-
 # %%
-with progress.wait("The model with slots is loaded, and answers"):
-    server.load("slots-gpt2")
-    pieces["slots-gpt2"] = run("slots-gpt2", prompts[:1], 8)["text"].tolist()
-print("|".join(pieces["slots-gpt2"]))
-assert pieces["slots-gpt2"] == pieces["hand-gpt2"]
+with progress.wait("The model with a cache is loaded, and answers"):
+    server.load("cached-gpt2")
+texts = {
+    model: "".join(relay(model, prompts[:1], 8)[0]["text"])
+    for model in ("simple-gpt2", "hand-gpt2", "cached-gpt2")
+}
+for model, text in texts.items():
+    print(f"{model:12}", text)
 
 # %% [markdown]
-# It is the same text. A cache changes what is computed, not what comes out.
+# A cache changes what is computed, not what is asked for. (In general, sums that are made in another order may round to
+# another token once in a while.)
 #
 # ## What a token costs
 #
-# Ask each of your models for an answer of 96 tokens, three times, in turns. The time between two tokens is what the second
-# one cost.
+# Both models give an answer of 96 tokens, three times, in turns. The time from token to token is what the later one cost:
 
 # %% tags=["nbval-ignore-output"]
-ways = {"without a cache": "hand-gpt2", "with a KV cache": "slots-gpt2"}
+ways = {"without a cache": "hand-gpt2", "with a KV cache": "cached-gpt2"}
 tables = []
 for turn, way in progress.over(list(product(range(3), ways)), "96 tokens"):
-    run(ways[way], prompts[:1], 4)  # not counted
-    tokens = run(ways[way], prompts[:1], 96)
+    tokens, _ = relay(ways[way], prompts[:1], length)
     ms = 1000 * tokens["time_s"].diff()
     so_far = prompt_length + tokens["token"] - 1  # tokens of text before this one
     table = pd.DataFrame({"way": way, "turn": turn, "so far": so_far, "ms": ms})
     tables.append(table.dropna())
 costs = pd.concat(tables)
-assert len(costs) == 2 * 3 * 95
 
 # %% tags=["nbval-ignore-output"]
 costs["window"] = (costs["so far"] - prompt_length - 1) // 16  # of 16 tokens each
@@ -459,181 +555,109 @@ figure = px.line(
 )
 figure.update_layout(xaxis_title="tokens of text so far", yaxis_title="a token (ms)")
 figure.update_yaxes(rangemode="tozero")
-rows = [
-    f"{way}: a token takes {own['ms'].iloc[0]:.1f} ms at the start, "
-    f"{own['ms'].iloc[-1]:.1f} ms at the end"
-    for way, own in windows.groupby("way", sort=False)
-]
-charts.show(figure, f"Means of 16 tokens, the median of 3 turns. {'; '.join(rows)}.")
-print(*rows, sep="\n")
+ends = windows.groupby("way", sort=False)["ms"].agg(["first", "last"]).round(1)
+summary = "Means of 16 tokens, the median of 3 rounds: " + "; ".join(
+    f"{way}, a token takes {own['first']} ms at the start and {own['last']} ms at the end"
+    for way, own in ends.iterrows()
+)
+charts.show(figure, f"{summary}.")
+print(textwrap.fill(f"{summary}.", 88))
+
+# %% [markdown]
+# Between the two models the cache alone makes the difference. How much should it be? The line without a cache tells what a pass
+# costs: something for the pass itself, and something for each token in it. Fit both, and predict the model with a cache,
+# which computes one token a pass, without looking at it:
 
 # %% tags=["nbval-ignore-output"]
+whole = windows[windows["way"] == "without a cache"]
+per_token_ms, per_pass_ms = np.polyfit(whole["so far"], whole["ms"], 1)
+print(f"A pass costs {per_pass_ms:.2f} ms, and {per_token_ms:.3f} ms a token.")
 seconds = costs.groupby(["way", "turn"], sort=False)["ms"].sum() / 1000
-without, with_cache = (seconds[way] for way in ways)
-ratio = (without / with_cache).agg(["median", "min", "max"]).round(2)
-gain = ratio["median"]
-print(f"96 tokens: {without.median():.2f} s without a cache,", end=" ")
-print(f"{with_cache.median():.2f} s with one,")
-print(f"each the median of three: {gain:.1f} times as fast.")
-print(factor.score("less" if gain < 2 else "2 to 5" if gain <= 5 else "more"))
+without, with_cache = (seconds[way].to_numpy() for way in ways)
+expected_s = (length - 1) * (per_pass_ms + per_token_ms) / 1000
+print(f"With a cache: predicted {expected_s:.2f} s,", end=" ")
+print(f"measured {np.median(with_cache):.2f} s, the median of 3,", end=" ")
+print(f"which is {np.median(with_cache) / expected_s:.2f} times the prediction.")
+gain = told_apart(without, with_cache, more="slower", less="faster")
+print(f"Tokens that go in without a cache: {sum(per_pass) / needed:.0f} times as many.")
+print("Time without a cache:", gain)
+ratio = pd.Series(without / with_cache).agg(["median", "min", "max"]).round(2)
 print(ratio.to_frame("kv_cache_over_recompute").to_json())  # for programs
 
 # %% [markdown]
-# Two things differ between your models, and the picture separates them:
+# The time does not follow the tokens: a pass has a price of its own, for its Python, its small operators and its way through
+# Triton's queue, whoever is in it. What grows with the text is the share of its tokens. Over an answer
+# of *n* tokens these shares add up to something with *n*², so the gain belongs to this length: the longer the answer, the
+# larger. A straight line is a simplification, too: attention of a whole text has itself a part that grows with the square.
 #
-# - **The slope.** Without a cache a pass computes the whole text, so its time grows with the text. Over an answer of *n*
-#   tokens the growing parts add up to something with *n*². With the cache a pass computes one token; only the keys and
-#   values that it reads become more.
-# - **The height at the left.** There the texts are short, and the cache saves little. `generate` prepares much for
-#   its one token, which the loop in `gpt2_network` does not.
+# ## What breaks
 #
-# So the factor belongs to this length: the longer the answer, the larger it is. The course's `iterative-gpt2` has a
-# parameter `kv_cache`: between its `off` and `on` the cache alone makes the difference.
-#
-# ## Eight streams
-#
-# Eight prompts at once. Before you run it: which change brings the last user's first token earlier, and which one makes
-# more tokens per second? Three rounds, in turns:
-
-# %% tags=["nbval-ignore-output"]
-models = ("simple-gpt2", "hand-gpt2", "slots-gpt2")
-eight, rows = gpt2_client.prompts(8), []
-run("slots-gpt2", eight, 2)  # a batch of this size for the first time: not counted
-for turn, model in progress.over(list(product(range(3), models)), "Eight streams"):
-    tokens = run(model, eight, 16)
-    assert len(tokens) == 8 * 16
-    first_ms = 1000 * tokens.groupby("stream")["time_s"].min().max()
-    rows.append((model, len(tokens) / tokens["time_s"].max(), first_ms))
-columns = ["model", "tokens per second", "the last first token (ms)"]
-eight_at_once = pd.DataFrame(rows, columns=columns)
-eight_at_once.groupby("model", sort=False).agg(["min", "max"]).round()
-
-# %% [markdown]
-# Compare neighbours. `simple-gpt2` and `hand-gpt2` compute alike and differ in who shares a pass: in `simple-gpt2` the
-# prompts that came second wait for a whole answer. `hand-gpt2` and `slots-gpt2` share alike and differ in what a pass
-# computes.
-#
-# ## A client leaves
-#
-# Streams end early all the time: somebody closes a tab. Let eight clients, one after the other, read a token of
-# `slots-gpt2` and leave. Then ask again:
+# **A client leaves.** Somebody closes a tab. Eight clients, one after the other, read a token of `cached-gpt2` and leave. Then
+# one more asks:
 
 
-# %% tags=["nbval-ignore-output"]
+# %%
 def leave(model, clients):
     """So many clients, one after the other, read a token and close the connection."""
     for _ in range(clients):
-        reading = gpt2_client.race(server.grpc_url, model, prompts[:1], 900)
-        while not next(reading):  # until a token is there
-            pass
-        reading.close()
+        arrived = queue.SimpleQueue()
+        connection = send(model, prompts[0], 900, 1, arrived)
+        arrived.get(timeout=60)
+        connection.stop_stream(cancel_requests=True)
+        connection.close()
 
 
-leave("slots-gpt2", 8)
-said = "answered"
+# %% tags=["nbval-ignore-output"]
+leave("cached-gpt2", 8)
 try:
-    url = server.grpc_url
-    list(gpt2_client.race(url, "slots-gpt2", prompts[:1], 4, timeout_s=3))
-except CourseError as error:
-    said = str(error).replace(url, "HOST:PORT").partition("\n")[0]
-print(textwrap.fill(said, 66))
-assert "pop from empty list" in said
+    print("answered:", "".join(relay("cached-gpt2", prompts[:1], 4)[0]["text"]))
+except triton.InferenceServerException as error:
+    print(textwrap.fill(error.message().strip().splitlines()[0], 88))
 
 # %% [markdown]
-# Triton dropped each of the eight requests when its client had gone, and told the model nothing. So `forget` was never
-# called, and each of them still holds a slot.
+# Triton drops the request of a client that has gone, and tells the model nothing. So `forget` is never called, and every one of
+# the eight still holds its row.
 #
-# ## The course's model
-#
-# `iterative-gpt2` is your model grown up. Its `execute` has the same idea:
-
-# %%
-source = (repo / "iterative-gpt2" / "1" / "model.py").read_text()
-_, start, rest = source.partition("    def execute")
-print((start + rest).partition("    def finalize")[0].rstrip())
-
-# %% [markdown]
-# What your model lacks is **housekeeping**. It is in a module of its own, `inflight/triton/iterative.py`:
+# `iterative-gpt2` is your model grown up. What yours lacks is **housekeeping**. It is in a module of its own,
+# `inflight/triton/iterative.py`:
 #
 # | What happens | Your model | `Housekeeping` |
 # |---|---|---|
-# | A client leaves, and Triton drops its request | keeps the text and the slot for ever | asks the response sender of each sequence that is not in the batch: `is_cancelled()` |
+# | A client leaves, and Triton drops its request | keeps the text and the row for ever | asks the response sender of each sequence that is not in the batch: `is_cancelled()` |
 # | A client leaves between its last token and the release of its request | Triton keeps its place in the batch | sends the end only after the release |
 # | A sequence idles, and Triton gives it up | the client waits for ever | watches the time, and tells the client |
-# | A pass fails | its clients get the error, and their texts and slots stay | its clients get the error, and nothing of them stays |
-# | There are fewer slots than sequences | `pop from empty list` | `with_room`: the sequence waits, or is refused |
-#
-# The first row, tried on it:
+# | A pass fails | its clients get the error, and their texts and rows stay | its clients get the error, and nothing of them stays |
+# | There are fewer rows than sequences | `pop from empty list` | `with_room`: the sequence waits, or is refused |
 
 # %%
 leave("iterative-gpt2", 9)
-print(*run("iterative-gpt2", prompts[:1], 12)["text"], sep="")
+print(*relay("iterative-gpt2", prompts[:1], 12)[0]["text"], sep="")
 
 # %% [markdown]
-# It has eight slots, nine clients have left, and it answers. In the lab you write this for your own model.
+# It has eight rows, nine clients have left, and it answers. In the lab you write this for your own model.
 #
-# ## Turn the knobs
-#
-# `iterative-gpt2` logs who is in each forward pass. Four streams of 12 tokens:
-#
-# - **`max_batch_size`** is the number of places. With `direct`, a sequence keeps its place from its first pass to its last.
-#   With two places, how many passes does it take, and in which one does the third stream begin?
-# - **`max_candidate_sequences`** belongs to the other strategy, `oldest`: Triton begins so many sequences, and fills each
-#   batch with those that have waited longest. When does the third stream begin now?
+# **A prompt that is too long**, or an answer that would be. A row has 1,024 positions. Your model would fail in the pass that
+# finds no position left, and so would everybody who shares that pass. `iterative-gpt2` refuses at the start what cannot fit:
 
-# %% tags=["nbval-ignore-output"]
-four = gpt2_client.prompts(4)
-candidates = "sequence_batching.oldest.max_candidate_sequences"
-settings = {
-    "direct, 2 places": {"max_batch_size": 2},
-    "oldest, 2 places, 4 candidates": {"max_batch_size": 2, candidates: 4},
-    "oldest, 8 places, 3 candidates": {"max_batch_size": 8, candidates: 3},
-}
-tables = []
-for name in progress.over(settings, "Four streams"):
-    server.load("iterative-gpt2", **settings[name])
-    start = log_path.stat().st_size
-    run("iterative-gpt2", four, 12)
-    found = lesson.passes(lesson.executions(log_path, start))
-    assert len(found) == 4 * 12
-    begins = found.groupby("sequence")["iteration"].min().tolist()
-    print(f"{name}: {found['iteration'].max()} passes, begin in", *begins)
-    tables.append(found.assign(setting=name))
-server.load("iterative-gpt2")  # as its file says
-
-# %% tags=["nbval-ignore-output"]
-who = pd.concat(tables).astype({"sequence": str})
-figure = px.scatter(
-    who, x="iteration", y="sequence", color="sequence", symbol="sequence",
-    facet_col="setting", facet_col_wrap=1, height=520,
-)  # fmt: skip
-figure.for_each_annotation(lambda note: note.update(text=note.text.partition("=")[2]))
-figure.update_xaxes(title="")
-figure.update_xaxes(title="forward pass", row=1)
-figure.update_yaxes(title="stream", autorange="reversed")
-figure.update_layout(showlegend=False)
-charts.show(figure, "Which stream got a token from which forward pass, by setting.")
+# %%
+try:
+    relay("iterative-gpt2", prompts[:1], 5000)
+except triton.InferenceServerException as error:
+    print(textwrap.fill(error.message(), 88))
 
 # %% [markdown]
-# - Two places and `direct`: two streams run to their ends, and the others wait.
-# - Two places and four candidates: all four begin early and take turns, each in about every second pass.
-# - Eight places and three candidates: three run, and the fourth waits although the batch has room.
+# ## Turn the knob
 #
-# The course's model uses `direct`: with `oldest`, this Triton loses the place of a client that leaves while its request is
-# queued, and gives it back only after `max_sequence_idle_microseconds`. That is how long a sequence may stay without a
-# pass. If it is shorter than a pass, Triton drops sequences that are still being computed.
-#
-# Now you. Apply a change in the editor, then race:
+# Apply a change in the editor, then race. `kv_cache_slots` is the number of rows.
 #
 # 1. 8 streams with offset 0; then `max_batch_size` 4. Who waits, and for whom?
-# 2. `kv_cache` `tutorial`, which computes as `hand-gpt2` does, and 2 streams of 192 tokens; then `on`.
+# 2. `kv_cache` `off`, and 2 streams of 192 tokens; then `on`. Which line bends?
 # 3. `kv_cache_slots` 2 and `when_full` `refuse`. What do the others hear, and when?
 
 # %% tags=["nbval-ignore-output"]
+candidates = "sequence_batching.oldest.max_candidate_sequences"
 fields = ["max_batch_size", candidates, "kv_cache", "kv_cache_slots", "when_full"]
-editor = widgets.ConfigEditor(server, "iterative-gpt2", fields)
-assert list(editor.fields) == fields
-editor
+widgets.ConfigEditor(server, "iterative-gpt2", fields)
 
 # %% tags=["nbval-ignore-output"]
 board = lesson.board(server, ("iterative-gpt2", "simple-gpt2"))
@@ -641,49 +665,44 @@ board.run()
 board
 
 # %% [markdown]
-# ## Where Triton stops
+# ## Elsewhere
 #
 # What does an LLM engine do beyond that?
 #
 # | | `iterative-gpt2` | an engine: TensorRT-LLM, vLLM |
 # |---|---|---|
-# | Who forms the batch | Triton's sequence batcher, before each pass | the engine's own scheduler (vLLM: `max_num_seqs`) |
-# | Way of a token | through Triton's queue and back, for every sequence | out only: the request stays inside to its end |
-# | Memory of a sequence | a slot for the longest possible text | blocks, as many as the text needs: of 32 tokens here and in TensorRT-LLM 1.x, of 16 in vLLM |
+# | Who forms the batch | Triton's sequence batcher, before each pass | the engine's own scheduler (`max_batch_size`; vLLM: `max_num_seqs`) |
+# | A token's route | through Triton's queue and back, for every sequence | out only: the request stays inside to its end |
+# | Memory of a sequence | a row for the longest possible text | blocks, as many as the text needs: of 32 tokens here and in TensorRT-LLM 1.x, of 16 in vLLM |
 # | When memory is short | wait, or refuse | a policy: promise the blocks, or pause a request |
 # | Prompts | whole, beside the others' single tokens | whole or in chunks (vLLM: `max_num_batched_tokens`) |
 # | The same beginning twice | computed twice | kept and shared |
-# | Models | whatever you can write in PyTorch | those that it knows; vLLM also takes many that are written for `transformers` |
+# | Attention of a batch | text by text, or padded | one kernel over all texts, which reads blocks |
+# | Models | whatever you can write in PyTorch | those that it knows, and those that you teach it |
 #
-# The last line is why you are here. For a model that no engine knows, this is the way. For a Llama, take the engine.
+# For a model that no engine knows, this is one way. There are two others. vLLM takes a model of yours by a
+# [plugin](https://docs.vllm.ai/en/latest/design/plugin_system/) that calls `ModelRegistry.register_model`; you write the
+# network with vLLM's own attention layer, and have its scheduler and blocks. And `transformers` batches continuously by
+# itself: `generate_batch` and `ContinuousBatchingManager`, which `transformers serve` is built on
+# ([its page](https://huggingface.co/docs/transformers/main/continuous_batching)). For a Llama, take an engine.
 #
 # `iterative-gpt2` runs on a GPU, too: set `KIND_GPU`, and take Triton 24.12 or newer, but not 25.09, which never schedules
 # a third pass ([core #456](https://github.com/triton-inference-server/core/pull/456)).
 #
-# ## What breaks
-#
-# **A prompt that is too long**, or an answer that would be. A slot has 1,024 positions. `iterative-gpt2` refuses at the
-# start what cannot fit:
-
-# %%
-for text, max_tokens in (("word " * 2000, 8), (prompts[0], 5000)):
-    try:
-        run("iterative-gpt2", [text], max_tokens)
-    except CourseError as error:
-        print(textwrap.fill(str(error), 66))
-
-# %% [markdown]
-# Your model would fail in the pass that finds no position left, and so would everybody who shares that pass. What a model
-# has to refuse, it should refuse at `start`.
+# **Where to see it in production.** Triton's `nv_inference_exec_count` of the model counts the passes, and
+# `nv_inference_count` divided by it is the mean batch, empty places included. `iterative-gpt2` adds
+# `inflight_gpt2_kv_cache_slots`: rows in use, rows in all, sequences under way. In vLLM the same are
+# `vllm:iteration_tokens_total`, `vllm:kv_cache_usage_perc` and `vllm:num_requests_running`
+# ([its metrics](https://docs.vllm.ai/en/latest/usage/metrics/)); in TensorRT-LLM's backend
+# `nv_trt_llm_kv_cache_block_metrics` and `nv_trt_llm_request_metrics`.
 #
 # ## Recap
 #
 # - A dynamic batcher forms a batch once. An iterative sequence goes back into the queue after every pass, and Triton forms
-#   the batch anew. A stream that is already running pays for one that joins.
-# - Triton tells the model which sequence it is and whether it is new. The model keeps the state, and says after each pass
-#   whether it wants the request back.
+#   the batch anew: newcomers wait for a pass, not for an answer.
+# - Norms, matrices and MLP take the tokens of all texts in one flat batch. Attention alone has to know whose a token is.
 # - Without a cache, an answer of *n* tokens has a cost with *n*². With one, a token costs nearly the same anywhere in
-#   the text, and the text is the same.
+#   the text.
 # - The idea takes forty lines. Clients that leave, faults and full caches take the rest.
 # - An LLM engine adds paged memory, policies, chunked prompts and reuse, and its tokens do not go through Triton's queue.
 #
@@ -695,11 +714,11 @@ for text, max_tokens in (("word " * 2000, 8), (prompts[0], 5000)):
 # It is in every pass after the one that made it: 90 times.
 # </details>
 #
-# <details><summary>2. <code>direct</code>, <code>max_batch_size</code> 4, five streams of equal length. Who waits, and for
-# how long?</summary>
+# <details><summary>2. The same four users, but each is sent 12 tokens of the first stream after the one before. How many
+# passes does each of the two ways need?</summary>
 #
-# The fifth, until one of the four has its last token. With <code>oldest</code> and five candidates all five begin early,
-# and each is in four passes of five: every answer takes a quarter more passes.
+# Iterative: 3 × 12 + 48 = 84, if nobody loses a pass in joining. <code>simple-gpt2</code>: still two batches of 48, 96. The
+# further apart the users come, the less a pass is shared.
 # </details>
 #
 # <details><summary>3. A pass of your model takes 1.5 s, and <code>max_sequence_idle_microseconds</code> is the default,

@@ -336,7 +336,7 @@ twice = {"properties": {"n": number}, "required": ["n"], "type": "object"}
 twice["additionalProperties"] = False  # or the model may hand over others
 tools = [{"type": "function", "function": {"name": "twice", "parameters": twice}}]
 said = [{"role": "user", "content": "What is twice 21?"}]
-first = complete(messages=said, max_tokens=40, tools=tools, tool_choice="required")
+first = complete(messages=said, max_tokens=99, tools=tools, tool_choice="required")
 call = first.choices[0].message.tool_calls[0]
 print(call.function.name, call.function.arguments)
 print(told(call.model_dump(), {"twice": lambda n: 2 * n}))

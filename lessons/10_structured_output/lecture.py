@@ -125,7 +125,7 @@ guess
 # %% [markdown]
 # ## Asked in words
 #
-# Eight threads send the twenty messages; each answer may have 64 tokens, half as many again as it needs.
+# Eight threads send the twenty messages. Each answer may have 64 tokens; a ticket needs some 30.
 
 
 # %%
@@ -140,7 +140,6 @@ def ask_all(turns, **options):
         return list(users.map(lambda one: ask(one, turns, **options), messages))
 
 
-# %%
 def read(choice):
     """The ticket in an answer, or None where a program cannot read it."""
     try:
@@ -305,10 +304,6 @@ assert guided.message.content in actions and guided.finish_reason == "stop"
 # [llguidance](https://github.com/guidance-ai/llguidance), in the same class:
 
 # %%
-kept = shutil.copy(engine_dir / "tokenizer.json", workdir.name)
-print(f"The library reads the engine's {Path(kept).name}.")
-
-# %%
 # %%writefile {workdir.name}/library.py
 import functools
 from pathlib import Path
@@ -381,6 +376,7 @@ def steps_of(message, turns):
     return answer.message.content, steps
 
 
+shutil.copy(engine_dir / "tokenizer.json", workdir.name)  # the library reads it, too
 server.load("tensorrt_llm", logits_processor_path=f"{workdir.name}/noted.py")
 steps_of(messages[0], [system])  # an engine's first is its slowest
 text, steps = steps_of(messages[6], [system])
@@ -440,20 +436,23 @@ print("(the median of iterations with eight answers).")
 
 # %% [markdown]
 # Measure it: eight users with answers of the same length, none of them guided or half of them, in rounds in which both
-# take turns. The guide is a regular expression that never ends, and `ignore_eos` lets no other answer end.
+# take turns. The guide is a list of tickets, longer than the answer may be; `ignore_eos` lets no other answer end.
 
 
 # %%
-def tokens_per_s(number_guided, max_tokens=48):
-    def ask(user):
-        guide = {"structured_outputs": {"regex": "[a-z ]{400}"}}
+class Tickets(BaseModel, extra="forbid"):
+    tickets: list[Ticket] = Field(min_length=9)
+
+
+def tokens_per_s(number_guided):
+    def send(user):
+        guide = {"structured_outputs": {"json": Tickets.model_json_schema()}}
         body = guide if user < number_guided else {"ignore_eos": True}
-        asked = [{"role": "user", "content": f"Tell me a story of {names[user % 5]}."}]
-        complete(messages=asked, max_tokens=max_tokens, extra_body=body)
+        complete(messages=example[:2], max_tokens=48, extra_body=body)
 
     before = len(telemetry.iterations(log_path))
     with ThreadPoolExecutor(8) as users:
-        list(users.map(ask, range(8)))
+        list(users.map(send, range(8)))
     run = telemetry.iterations(log_path).iloc[before:]
     return run["generation_tokens"].sum() / (run["iteration_ms"].sum() / 1000)
 
@@ -471,10 +470,12 @@ print(f"({told.ratio * (1 + share / 2):.2f} times the prediction).")
 assert share > 0 and told.ratio > 0.3
 
 # %% [markdown]
-# How could this mislead? The times are those of one schema, on this machine. An iteration on a GPU may be a tenth as long,
-# and the mask is not: there, servers compute it beside the model's forward pass, or overlap it with the next one. A
-# guided answer is shorter, too, if the free one would have talked on. And compiling a schema happens once a
-# request, before its first token; this engine does it in a thread of its own, so that no other answer waits.
+# How could this mislead? The times are those of one schema, on this machine. A guide that counts, such as the regular
+# expression `[a-z ]{400}`, costs several times as much, since each step of the count is a state of its own. Where a GPU makes the
+# iteration shorter, the mask's share is larger: the library's authors [advise](https://docs.rs/crate/llguidance/1.7.4/source/README.md)
+# to compute it in the background, while the GPU computes the logits. A guided answer is often shorter, too, than one that talks
+# on. And a schema is compiled once a request, before its first token; this engine does it in a thread of its own, so that no
+# other answer waits.
 #
 # ## Valid is not true
 #
@@ -559,11 +560,11 @@ print("tools:   ", call.name, Ticket.model_validate_json(call.arguments).device)
 # | JSON schema | `response_format` | the same, or `structured_outputs` with `json` | `GuidedDecodingParams(json=…)`; the Triton backend: `guided_decoding_guide_type` `json_schema` |
 # | choice, regex, grammar | `structured_outputs` | `choice`, `regex`, `grammar` | `regex`, `grammar` |
 # | who masks | llguidance | `--structured-outputs-config.backend`: xgrammar, guidance, … | `guided_decoding_backend`: xgrammar or llguidance |
-# | your own mask | `logits_processor_path` | `--logits-processors` | `SamplingParams(logits_processor=…)` |
+# | your own mask | `logits_processor_path` | `--logits-processors`, a class for the whole batch | `SamplingParams(logits_processor=…)` |
 #
 # Sources: [vLLM](https://docs.vllm.ai/en/latest/features/structured_outputs/), [its logits
-# processors](https://docs.vllm.ai/en/latest/features/custom_logitsprocs.html),
-# [TensorRT-LLM](https://nvidia.github.io/TensorRT-LLM/features/guided-decoding.html), [its Triton
+# processors](https://docs.vllm.ai/en/stable/features/custom_logitsprocs/),
+# [TensorRT-LLM](https://nvidia.github.io/TensorRT-LLM/llm-api/reference/GuidedDecodingParams.html), [its Triton
 # backend](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/tensorrtllm_backend/docs/guided_decoding.html).
 # vLLM dropped the older names `guided_json`, `guided_choice` and the like, and ignores fields that it does not know: an old
 # client gets free text, and no error.
@@ -638,8 +639,9 @@ for space in ("", " "):
     print(f"{words[0]!r}, …: {right} of 20 are right; “…is the{given.choices[0].text}”")
 
 # %% [markdown]
-# Both are valid. How many are right differs with the task: here the model's size matters more than the space. (On four families of models, choices with the space were [5 to 10 % more often
-# right](https://arxiv.org/abs/2502.14969).)
+# Both are valid. How many are right may differ, since a word without its space is one that the model has hardly ever seen
+# at such a place. (On four families of models, answers [improved by 5 to 10 %](https://arxiv.org/abs/2502.14969) with the
+# leading space.)
 #
 # **One text, several ways in tokens.** `tree_of` knows one way to write each word, the tokenizer's. The same text can come in
 # other pieces, which a text-wise mask lets through:

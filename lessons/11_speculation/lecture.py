@@ -112,6 +112,7 @@ def on_paper(users, tokens):
     roof_s = max(plain_s[users], users * tokens * token_s)
     # your line: the same, if each token beyond the first of a user is paid in full
     sum_s = plain_s[users] + users * (tokens - 1) * token_s
+
     return roof_s, sum_s
 
 
@@ -456,26 +457,27 @@ for one in (model, exact.model):
 #
 # Chats are rarely greedy. Then no token is right or wrong: each has a probability. The rule needs no change. It draws from
 # each row as always and asks only whether the token drawn is the guess. A language of three words shows it:
-# a row says what follows "a", "b" and "c". The answer begins after an "a", and the draft is "b c".
+# a row of `after` says what follows "a", "b" and "c". The answer begins after an "a", and the draft is "b c".
 
 # %%
 after = np.array([[0.1, 0.6, 0.3], [0.3, 0.1, 0.6], [0.5, 0.4, 0.1]])
 guesses = [1, 2]  # b, c
-rows_of_draft = after[[0, 1, 2]]
 exact_share = after[0, 1] * after[1, 2]  # of answers that begin with b c
-random = np.random.default_rng(11)
+random = np.random.default_rng(0)
 
 
 def drawn(row):
-    return random.choice(3, p=row)
+    """The word at which the sum of the chances passes the row's random number."""
+    chances, number = row
+    return np.searchsorted(np.cumsum(chances), number)
 
 
 # %%
 def accept_likely(rows, draft, choose, end):
     """A rule that looks sensible: a guess that is likely enough is accepted."""
-    for number, guessed in enumerate(draft):
-        if rows[number][guessed] < 0.5:
-            return [*draft[:number], int(choose(rows[number]))]
+    for row, (place, guessed) in zip(rows, enumerate(draft)):
+        if row[0][guessed] < 0.5:
+            return [*draft[:place], int(choose(row))]
     return [*draft, int(choose(rows[-1]))]
 
 
@@ -483,7 +485,8 @@ def accept_likely(rows, draft, choose, end):
 for rule in (accept, accept_likely):
     shares = []
     for _ in range(10):
-        answers = [rule(rows_of_draft, guesses, drawn, end=None) for _ in range(500)]
+        tries = [list(zip(after, random.random(3))) for _ in range(1000)]
+        answers = [rule(rows, guesses, drawn, end=None) for rows in tries]
         shares.append(np.mean([brought[:2] == guesses for brought in answers]))
     found = told_apart(shares, [exact_share] * 10)
     print(f"{rule.__name__}: {np.mean(shares):.2f} begin with b c,", end=" ")
@@ -491,7 +494,8 @@ for rule in (accept, accept_likely):
 
 # %% [markdown]
 # The second rule accepts more and writes other answers: likely words become likelier still, and no reader of a single
-# answer would notice. The names for the two kinds are *lossless* and *lossy*. A drafter that is a model gives each guess
+# answer would notice. (Of twenty honest comparisons at 95 % one errs: another seed may name yours once.) The names for the
+# two kinds are *lossless* and *lossy*. A drafter that is a model gives each guess
 # a probability q. The guess is then accepted with the smaller of 1 and p/q, where p is the large model's probability, and
 # otherwise a token is drawn from what is left of p ([Leviathan et al. 2023](https://arxiv.org/abs/2211.17192)). A lookup
 # is sure of its guess: q is 1, and that is your rule.

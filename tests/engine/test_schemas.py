@@ -77,7 +77,7 @@ KEYWORDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("each", [4, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("each", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_schema_is_followed_to_the_letter_or_refused(course_engine, each):
     guides, choose, rows = Guides(read(course_engine)), random.Random(each), {}
     loose = []

@@ -1,4 +1,4 @@
-"""Lab 08's answers: tokens on paper, a cache for one head, settings for ten streams, models with few slots."""
+"""Lab 08's answers: tokens on paper, a prompt in parts, settings for ten streams, models with few rows."""
 
 import numpy as np
 import pandas as pd
@@ -24,47 +24,53 @@ def with_cache(prompts, answer):
     return sum(prompts) + len(prompts) * (answer - 1)
 
 
-def attend(query, keys, values):
-    weights = np.exp(np.array(keys) @ query / 2)
-    return weights / weights.sum() @ np.array(values)
+def attention(query, keys, values, seen):
+    """Of all new tokens at once; `seen` says which keys each may look at."""
+    weights = np.exp(np.where(seen, np.array(query) @ np.array(keys).T / 2, -np.inf))
+    return weights / weights.sum(1, keepdims=True) @ np.array(values)
 
 
-def next_token(x, query, key, value, cache):
+def grown(x, key, value, cache):
     for name, function in (("k", key), ("v", value)):
-        cache.setdefault(name, []).append(function(x))
-    return attend(query(x), cache["k"], cache["v"])
+        cache.setdefault(name, []).extend(function(x))
+    return cache["k"], cache["v"]
+
+
+def in_parts(x, query, key, value, cache, offset=0, by_known=True):
+    keys, values = grown(x, key, value, cache)
+    return attention(query(x), keys, values, np.tri(len(x), len(keys), (len(keys) - len(x)) * by_known + offset))
+
+
+def token_by_token(x, query, key, value, cache):
+    return [in_parts(one[None], query, key, value, cache)[0].tolist() for one in x]
+
+
+def as_is_causal(*given):
+    return in_parts(*given, by_known=False)
 
 
 def without_itself(x, query, key, value, cache):
-    keys, values = cache.setdefault("k", []), cache.setdefault("v", [])
-    result = attend(query(x), keys, values) if keys else value(x)
-    keys.append(key(x))
-    values.append(value(x))
-    return result
+    first = not cache
+    keys, values = grown(x, key, value, cache)
+    seen = np.tri(len(x), len(keys), len(keys) - len(x) - 1)
+    seen[0, 0] = seen[0, 0] or first
+    return attention(query(x), keys, values, seen)
+
+
+def no_mask(*given):
+    return in_parts(*given, offset=99)
 
 
 SHARED = {}
 
 
 def one_cache_for_all(x, query, key, value, cache):
-    return next_token(x, query, key, value, SHARED)
+    return in_parts(x, query, key, value, SHARED)
 
 
 def all_again(x, query, key, value, cache):
-    texts = cache.setdefault("texts", [])
-    texts.append(x)
-    return attend(query(x), [key(each) for each in texts], [value(each) for each in texts])
-
-
-def arrays_that_grow(x, query, key, value, cache):
-    for name, function in (("k", key), ("v", value)):
-        row = function(x)[None]
-        cache[name] = np.concatenate([cache[name], row]) if name in cache else row
-    return attend(query(x), cache["k"], cache["v"]).tolist()
-
-
-def newest_alone(x, query, key, value, cache):
-    return value(x) + 0 * key(x) + 0 * query(x)
+    text = cache["text"] = np.concatenate([cache["text"], x]) if cache else x
+    return attention(query(x), key(text), value(text), np.tri(len(x), len(text), len(text) - len(x)))
 
 
 def passes(*members, computed=1):
@@ -77,12 +83,6 @@ TEN = range(1, 11)
 IN_TURN = passes(*(TEN[:4], TEN[4:8], (9, 10, 1, 2), TEN[2:6], TEN[6:]) * 12)  # 24 tokens each
 ONE_BY_ONE = passes(*((number,) for number in TEN for _ in range(24)))
 FOUR_THEN_FOUR = passes(*(group for group in (TEN[:4], TEN[4:8], TEN[8:]) for _ in range(24)))
-
-
-def all_projections_again(x, query, key, value, cache):
-    past = cache.setdefault("past", [])
-    past.append(x)
-    return attend(query(x), [key(one) for one in past], [value(one) for one in past])
 
 
 # 8.3: settings --------------------------------------------------------------------------------------------------------
@@ -123,17 +123,17 @@ COURSES = (COURSES_OWN / "gpt2_model.py").read_text()
 STEP = """        attend = partial(self.attend, texts)
         tokens = self.network.next_tokens(ids, positions, last, attend)
 """
-WITH_SLOT = COURSES[COURSES.index("        for number in numbers:") : COURSES.index("    def forget_those_who_left")]
+WITH_ROW = COURSES[COURSES.index("        for number in numbers:") : COURSES.index("    def forget_those_who_left")]
 FORGET = """        text = self.texts.pop(number)
-        if text.slot is not None:
-            self.free.append(text.slot)
+        if text.row is not None:
+            self.free.append(text.row)
 """
-SET_OF_SLOTS = """        for number in numbers:
+SET_OF_ROWS = """        for number in numbers:
             text = self.texts[number]
-            if text.slot is None and self.free:
-                text.slot = min(self.free)
-                self.free.remove(text.slot)
-        return [one for one in self.texts if one in numbers and self.texts[one].slot is not None]
+            if text.row is None and self.free:
+                text.row = min(self.free)
+                self.free.remove(text.row)
+        return [one for one in self.texts if one in numbers and self.texts[one].row is not None]
 
 """
 
@@ -169,7 +169,7 @@ NOBODYS = """        if not hasattr(self, "is_first"):
 ANSWERS = [
     *of_the_lab(
         "08_iterative_gpt2",
-        {"8.1": "(padded, without_cache, with_cache)", "8.2": "next_token", "8.4": "model.py"},
+        {"8.1": "(padded, without_cache, with_cache)", "8.2": "next_part", "8.4": "model.py"},
     ),
     Answer("8.1", "without loops", (padded, without, with_cache)),
     Answer("8.1", "of NumPy", (lambda *given: np.int64(padded(*given)), lambda *given: float(without(*given)), with_cache)),
@@ -180,14 +180,13 @@ ANSWERS = [
     Answer("8.1", "one written", (padded, lambda *_: None, lambda *_: None), "partly",
            "padded ✓, without a cache still open, with a cache still open"),
 
-    Answer("8.2", "lists", next_token),
-    Answer("8.2", "arrays that grow", arrays_that_grow),
-    Answer("8.2", "without itself", without_itself, "partly", "attends to itself too"),
-    Answer("8.2", "one cache for all", one_cache_for_all, "partly", "each text to its own cache alone"),
-    Answer("8.2", "all again", all_again, "partly", "tokens projected: "),
-    Answer("8.2", "all projections again", all_projections_again, "partly",
-           "one projection each not right yet, the result ✓. tokens projected: "),
-    Answer("8.2", "the newest alone", newest_alone, "partly", "the result not right yet"),
+    Answer("8.2", "lists, and one mask", in_parts),
+    Answer("8.2", "token by token", token_by_token),
+    Answer("8.2", "is_causal's mask", as_is_causal, "partly", "one projection each ✓, the result not right yet"),
+    Answer("8.2", "no mask", no_mask, "partly", "and to none after it"),
+    Answer("8.2", "without itself", without_itself, "partly", "attends to itself"),
+    Answer("8.2", "one cache for all", one_cache_for_all, "partly", "in its own cache"),
+    Answer("8.2", "all again", all_again, "partly", "the result ✓. tokens projected: "),
 
     Answer("8.3", "ten in turn", seen(IN_TURN)),
     Answer("8.3", "the solution", measured(SETTINGS), marks=[SERVER, SLOW]),
@@ -201,21 +200,21 @@ ANSWERS = [
     Answer("8.3", "a field that is not there", seen(CourseError("The model has no field x.\nLast lines of the log:")), "wrong",
            "Not right yet. The model has no field x."),
 
-    Answer("8.4", "the lowest slot, in the order of their start", model((WITH_SLOT, SET_OF_SLOTS)), marks=[SLOW]),
+    Answer("8.4", "the lowest row, in the order of their start", model((WITH_ROW, SET_OF_ROWS)), marks=[SLOW]),
     Answer("8.4", "who is cancelled in the call gets no token",
-           model(("self.with_slot(batch)", "[one for one in self.with_slot(batch) if not batch[one].is_cancelled()]"))),
+           model(("self.with_row(batch)", "[one for one in self.with_row(batch) if not batch[one].is_cancelled()]"))),
     Answer("8.4", "passes, just inside", split(2)),
     Answer("8.4", "passes, just outside", split(3), "wrong", "forward passes: "),
     Answer("8.4", "keeps, just inside", keeps(100)),
     Answer("8.4", "keeps, just outside", keeps(101), "wrong", "more kept after the same texts once more: 101"),
-    Answer("8.4", "a slot too many", model(("SLOTS = 4", "SLOTS = 5")), "wrong", "texts in the fullest pass: 5"),
-    Answer("8.4", "no slot comes back", model((FORGET, "        self.texts.pop(number)\n")), "wrong", "none gets a token"),
-    Answer("8.4", "no slot comes back from who left",
+    Answer("8.4", "a row too many", model(("ROWS = 4", "ROWS = 5")), "wrong", "texts in the fullest pass: 5"),
+    Answer("8.4", "no row comes back", model((FORGET, "        self.texts.pop(number)\n")), "wrong", "none gets a token"),
+    Answer("8.4", "no row comes back from who left",
            model(("            if self.texts[number].sender.is_cancelled():", "            if False:")), "wrong",
            "none gets a token", [SLOW]),
     Answer("8.4", "nobody waits", model((" and self.free:", ":")), "wrong", "model.py, line", [SLOW]),
-    Answer("8.4", "one at a time", model((WITH_SLOT, WITH_SLOT.rstrip() + "[:1]\n\n")), "wrong", "forward passes", [SLOW]),
-    Answer("8.4", "one slot for all", model(("self.free.pop()\n", "0\n")), "wrong", "answers that differ", [SLOW]),
+    Answer("8.4", "one at a time", model((WITH_ROW, WITH_ROW.rstrip() + "[:1]\n\n")), "wrong", "forward passes", [SLOW]),
+    Answer("8.4", "one row for all", model(("self.free.pop()\n", "0\n")), "wrong", "answers that differ", [SLOW]),
     Answer("8.4", "forgets who is in the call", model(("if number not in batch]:\n", "]:\n")), "wrong", "KeyError", [SLOW]),
     Answer("8.4", "the text stays elsewhere",
            model(("self.texts[number] = self.begin(request)",

@@ -7,37 +7,15 @@ from tests.lessons.answers import Answer, File, defined, of_the_lab, replaced, w
 
 MASK = written("10_structured_output", "solutions", "logits_processor.py")
 ORDER, PRICE, PRICES = defined("10_structured_output", "solutions", "(order, price, PRICES)")
-ONE_WAY = """
-import json
-import numpy as np
+ONE_WAY = written("10_structured_output", "notebooks", "choice.py")
+BEGIN, END = MASK.index("        for choice"), MASK.index("        masked =")
+BY_ALL_TEXTS = f"""{MASK[:BEGIN]}
+        def may_come(text):
+            return text and any(choice.startswith(so_far + text) for choice in self.choices)
 
-class LogitsProcessor:
-    def __init__(self, guide, tokenizer):
-        self.ways = [[*tokenizer.encode(text), tokenizer.end_id] for text in json.loads(guide)]
-
-    def __call__(self, token_ids, logits):
-        allowed = [way[len(token_ids)] for way in self.ways if way[: len(token_ids)] == token_ids]
-        masked = np.full_like(logits, -np.inf)
-        masked[allowed] = logits[allowed]
-        return masked
-"""
-BY_ALL_TEXTS = """
-import json
-import numpy as np
-
-class LogitsProcessor:
-    def __init__(self, guide, tokenizer):
-        self.texts = [tokenizer.decode([token]) for token in range(tokenizer.vocab_size)]
-        self.choices, self.tokenizer = json.loads(guide), tokenizer
-
-    def __call__(self, token_ids, logits):
-        so_far = "".join(self.texts[token] for token in token_ids)
-        for token, text in enumerate(self.texts):
-            may_come = text and any(choice.startswith(so_far + text) for choice in self.choices)
-            if not may_come and not (token == self.tokenizer.end_id and so_far in self.choices):
-                logits[token] = -np.inf
-        return logits
-"""
+        allowed = [token for text, ids in self.tokens.items() if may_come(text) for token in ids]
+        allowed += [self.tokenizer.end_id] * (so_far in self.choices)
+{MASK[END:]}"""
 
 
 def mask(*changes):

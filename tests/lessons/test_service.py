@@ -128,13 +128,3 @@ def test_a_setting_that_is_refused_leaves_the_server_serving(server):
     with pytest.raises(CourseError, match="set enable_chunked_context"):
         service.bring_in(server, {"max_num_tokens": 128}, EASY)
     assert service.in_time(service.measure(server, LECTURE.requests(EASY.rate, seed=2, number=4)), EASY).all()
-
-
-@pytest.mark.server
-def test_a_request_that_is_refused_is_a_row_with_its_error(server):
-    service.bring_in(server, {"max_queue_size": 1, "max_batch_size": 1}, EASY)
-    crowd = [replace(one, at_s=0.0) for one in LECTURE.requests(EASY.rate, seed=3, number=12)]
-    for send in (None, OwnClient(parts.load("client").ask, server.grpc_url)):
-        rows = service.measure(server, crowd, send)
-        assert 0 < (rows["error"] != "").sum() < 12
-    service.bring_in(server, {}, EASY)

@@ -19,7 +19,7 @@ def test_they_take_effect_at_a_load_and_leave_the_answer_as_it_is(small_engine, 
     repo = repository.assemble(tmp_path / "repo", small_engine, iteration_log_path=log)
     answers, sums = [], []
     with Server(repo) as server:
-        for setting in ({}, {"speculative_config": CONFIG}, {"speculative_config": "", "drafter_path": own}):
+        for setting in ({}, {"speculative_config": CONFIG}, {"drafter_path": own}):
             own.write_text(ZEROS)
             server.load("tensorrt_llm", **setting)
             start = log.stat().st_size if log.exists() else 0
@@ -28,7 +28,7 @@ def test_they_take_effect_at_a_load_and_leave_the_answer_as_it_is(small_engine, 
         drafted = lambda: metric(server, "nv_trt_llm_general_metrics", general_type="drafted")
         wait_until(lambda: drafted() == sums[2]["drafted"], "/metrics has what was drafted since the load")
         own.write_text(ZEROS.replace("* k", "* (k + 1)"))
-        server.load("tensorrt_llm")
+        server.load("tensorrt_llm", drafter_path=own)
         with pytest.raises(CourseError, match=r"mine.py, line 2: propose\(\) gave \[0"):
             ask_tokens(server, PROMPT, 40)
         with pytest.raises(CourseError, match="has NGram"):

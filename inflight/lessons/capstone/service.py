@@ -157,7 +157,7 @@ class Contract:
     per_hour: float = 0.10
 
     @classmethod
-    def at(cls, prices: Prices, traffic: Traffic, busy=0.7, ttft=6.0, tpot=3.0, memory_mib=64) -> Contract:
+    def at(cls, prices: Prices, traffic: Traffic, busy=0.6, ttft=6.0, tpot=3.0, memory_mib=64) -> Contract:
         """The contract for a machine with these prices: its load and limits are so many of its own units of work."""
         prompt, shared, answer = traffic.means
         # A mean request, whose system prompt was computed before, and which shares its iterations.
@@ -290,10 +290,11 @@ class Deployment:
 
     def config(self, contract: Contract) -> ExecutorConfig:
         """What its engine is loaded with, in the contract's memory."""
+        bytes_per_token = BYTES_PER_TOKEN[self.build.kv_cache_quant_algo]  # which it refuses where there is no such
         return ExecutorConfig(
             batch_scheduler_policy=self.batch_scheduler_policy,
             scheduler_path=self.scheduler_path and Path(self.scheduler_path).absolute(),
-            max_tokens_in_paged_kv_cache=int(contract.memory_mib * MIB // BYTES_PER_TOKEN[self.kv_cache_quant_algo]),
+            max_tokens_in_paged_kv_cache=int(contract.memory_mib * MIB // bytes_per_token),
             enable_kv_cache_reuse=self.enable_kv_cache_reuse,
             enable_chunked_context=self.enable_chunked_context,
             max_queue_size=self.max_queue_size,

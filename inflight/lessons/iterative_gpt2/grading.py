@@ -1,4 +1,4 @@
-"""Lab 08: the tokens that a way computes, a cache for one head, ten streams in four places, many readers for few slots.
+"""Lab 08: the tokens that a way computes, a prompt in parts, ten streams in four places, many readers for few rows.
 
 A learner's model is played in a process of its own, as Triton would play it, on hidden prompts: what goes through its
 network is counted, and its answers are set beside those of the plain way without a cache.
@@ -26,7 +26,7 @@ from inflight.triton.server import Server
 MODEL = "iterative-gpt2"
 READERS, THEIR_TOKENS = ("A cat is", "A river is", "A book is", "A train is", "A king is") * 2, 24
 TRIAL_S = 90  # longest time for a learner's model; it takes a tenth of that
-SLOTS, PLACES = 4, 8
+ROWS, PLACES = 4, 8
 MOST_GROWN = 100  # items and bytes: those of a text or two, which may be forgotten when the next one comes
 BEGINNINGS = ("a cat", "the river", "one king", "our train", "my book", "Once upon a time", "Programming", "The city")
 REST = ("is like", "and then", "was never", "in the night", "can be", "because of", "with a friend", "wants to")
@@ -72,36 +72,39 @@ class _Projection:
         return x @ self.matrix
 
 
-@grades("8.2", "A token's key and value never change again, so a cache trades memory for all that work.")
-def _cached_attention(next_token: Callable, choose: random.Random) -> dict[str, Finding] | Finding:
+@grades("8.2", "Keys and values never change again, so a text may be computed in parts of any size.")
+def _prompt_in_parts(next_part: Callable, choose: random.Random) -> dict[str, Finding] | Finding:
     numbers = np.random.default_rng(choose.randrange(2**32))
     query, key, value = projections = [_Projection(matrix) for matrix in numbers.normal(size=(3, 6, 4))]
-    texts = [numbers.normal(size=(choose.randint(*most), 6)) for most in ((5, 8), (3, 4))]
+    texts = [numbers.normal(size=(length, 6)) for length in (12, 8)]
     caches: list[dict] = [{}, {}]
+    ends = [(*sorted(choose.sample(range(2, 6), 2)), 6, 8), (3, 4, 8)]  # of each part; some have one token
     result: Finding = None
-    for place in range(max(map(len, texts))):
-        for text, cache in zip(texts, caches):
-            if place >= len(text):
+    for nth in range(4):
+        for text, cache, until in zip(texts, caches, ends):
+            if nth >= len(until):
                 continue
-            got = next_token(text[place].copy(), query, key, value, cache)
+            start, end = until[nth - 1] if nth else 0, until[nth]
+            got = next_part(text[start:end].copy(), query, key, value, cache)
             if got is None:
                 return NOT_YET
-            past = text[: place + 1]
-            weights = np.exp((past @ key.matrix) @ (text[place] @ query.matrix) / 2)  # 2: root of the key's 4 numbers
-            right = weights / weights.sum() @ (past @ value.matrix)
+            past = text[:end]
+            scores = (text[start:end] @ query.matrix) @ (past @ key.matrix).T / 2  # 2: root of the key's 4 numbers
+            weights = np.exp(np.where(np.tri(end - start, end, start, dtype=bool), scores, -np.inf))
+            right = weights / weights.sum(1, keepdims=True) @ (past @ value.matrix)
             alike = np.shape(got) == right.shape and np.allclose(got, right)
             if not alike and result is None:
                 result = (
-                    f"Token {place + 1} of a text of {len(text)}: the result is not that of the whole text. A token "
-                    "attends to itself too, and each text to its own cache alone."
+                    f"Tokens {start + 1} to {end} of a text: the result is not that of the whole text. A token attends "
+                    "to itself and to all before it in its own cache, and to none after it."
                 )
-    wanted = 3 * sum(map(len, texts))
+    wanted = 3 * sum(until[-1] for until in ends)
     projected = Measured(
         "tokens projected",
         sum(projection.tokens for projection in projections),
         exactly=wanted,
         course=wanted,
-        nothing=sum(len(text) + len(text) * (len(text) + 1) for text in texts),
+        nothing=3 * sum(map(sum, ends)),
         advice="Each token goes once through query, key and value; keep what came out.",
     )
     return {"one projection each": projected, "the result": result}
@@ -142,13 +145,13 @@ def _ten_streams_four_places(answer: tuple[dict, Server]) -> dict[str, Finding] 
             "streams that began after another had ended",
             int((of_each["min"] > of_each["max"].min()).sum()),
             exactly=0,
-            advice="They waited, in Triton or for a slot of the KV cache: which fields limit who has begun?",
+            advice="They waited, in Triton or for a row of the KV cache: which fields limit who has begun?",
         ),
         "nothing twice": Measured(
             "tokens computed twice",
             int((later["computed"] - 1).sum()),
             exactly=0,
-            advice="Nobody waits for a slot where there is no cache: leave kv_cache on, and give all ten room in it.",
+            advice="Nobody waits for a row where there is no cache: leave kv_cache on, and give all ten room in it.",
         ),
     }
 
@@ -158,11 +161,11 @@ def _ten_streams_four_places(answer: tuple[dict, Server]) -> dict[str, Finding] 
 
 @grades(
     "8.4",
-    "A cache makes memory the scarce thing, so the work is who has a slot, and when it is free again.",
+    "A cache makes memory the scarce thing, so the work is who has a row, and when it is free again.",
     keeps="iterative_gpt2",
     within_s=TRIAL_S,
 )
-def _few_slots_many_readers(path: str, choose: random.Random) -> Finding:
+def _few_rows_many_readers(path: str, choose: random.Random) -> Finding:
     streams = _streams(choose)
     own = gpt2_trial.with_model(path, streams, PLACES)
     course = gpt2_trial.with_model(COURSES_OWN / PARTS["iterative_gpt2"], streams, PLACES)
@@ -173,40 +176,40 @@ def _few_slots_many_readers(path: str, choose: random.Random) -> Finding:
             "answers that differ",
             sum(got[: len(right)] != right for got, right in zip(own.texts, plain.texts, strict=True)),
             exactly=0,
-            advice="Does each text have a slot of its own, as long as it is computed?",
+            advice="Does each text have a row of its own, as long as it is computed?",
         ),
         Measured(
             "texts in the fullest pass",
             own.together,
-            at_most=SLOTS,
+            at_most=ROWS,
             course=course.together,
-            advice=f"There are {SLOTS} slots: who finds none waits.",
+            advice=f"There are {ROWS} rows: who finds none waits.",
         ),
         beside.measured(
             "tokens computed",
             "computed",
             at_most=course.computed,
-            advice="A newcomer's prompt goes into the network, then one token a pass: keep its slot until it is over.",
+            advice="A newcomer's prompt goes into the network, then one token a pass: keep its row until it is over.",
         ),
         Measured(
             "forward passes",
             own.passes,
             at_most=course.passes + 2,
             course=course.passes,
-            advice="All texts with a slot share one pass, and a slot that is given back is taken in the next.",
+            advice="All texts with a row share one pass, and a row that is given back is taken in the next.",
         ),
         Measured(
             "more kept after the same texts once more",
             max(0, own.grown),
             at_most=MOST_GROWN,
             course=max(0, course.grown),
-            advice="Forget a text that is over, and give its slot back: a server runs for weeks.",
+            advice="Forget a text that is over, and give its row back: a server runs for weeks.",
         ),
     ]
 
 
 def _streams(choose: random.Random) -> list[PlayedStream]:
-    """Prompts of many lengths. Five clients leave early, one more than there are slots, and one while it waits."""
+    """Prompts of many lengths. Five clients leave early, one more than there are rows, and one while it waits."""
     streams = []
     for number, leaves in enumerate([True] * 5 + [False] * 6):
         words = [choose.choice(BEGINNINGS), *choose.choices(REST, k=choose.randint(0, 4))]
@@ -221,5 +224,5 @@ def _streams(choose: random.Random) -> list[PlayedStream]:
                 parameters={"max_tokens": max_tokens, "ignore_eos": True},
             )
         )
-    streams[4].leaves_after = 0  # it comes in the third call, when the four before it have the slots
+    streams[4].leaves_after = 0  # it comes in the third call, when the four before it have the rows
     return streams

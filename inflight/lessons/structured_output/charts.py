@@ -43,7 +43,10 @@ def guided_steps(steps: pd.DataFrame, vocab_size: int) -> go.Figure:
         )
     fig.add_bar(x=numbers, y=[100 * part for part in steps["thrown_away"]], marker_color=WASTE, **saying(told),
                 **axes_of(2))  # fmt: skip
-    fig.update_yaxes(title="vocabulary (%), log", type="log", range=[-3, 2.2], row=1, col=1)
+    powers = [100, 10, 1, 0.1, 0.01, 0.001]
+    fig.update_yaxes(
+        title="vocabulary (%), log", type="log", range=[-3, 2.2], tickvals=powers, ticktext=powers, row=1, col=1
+    )
     fig.update_yaxes(title="probability (%)", range=[0, 105], row=2, col=1)
     texts = [text.replace(" ", "·") for text in steps["text"]]
     fig.update_xaxes(range=[0.3, len(steps) + 0.7], showgrid=False)

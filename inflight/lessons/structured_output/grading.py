@@ -29,6 +29,12 @@ def _tokens():
     return tokenizer, [tokenizer.decode([token]) for token in range(tokenizer.vocab_size)]
 
 
+@functools.cache
+def _closing() -> np.ndarray:
+    """Whether a token begins as what closes a string, a list or an object: else random answers would hardly end."""
+    return np.array([text[:1] in tuple('"}],') for text in _tokens()[1]])
+
+
 @grades(
     "10.1",
     "A mask knows nothing of the model: it only sees to it that what comes can still become one of the texts.",
@@ -37,25 +43,25 @@ def _tokens():
 )
 def _mask(path: str, choose: random.Random) -> Finding:
     made = load(path, "LogitsProcessor").LogitsProcessor
-    for space in ("", " ", "", " "):
+    for space in ("", " ", ""):
         words = [space + word for word in choose.sample(WORDS, 3)]
         choices = [*words, words[0] + choose.choice(["er", "ish"])]  # of which one begins another
-        processor = made(json.dumps(choices), _tokens()[0])
-        for choice in choices:
-            for length in (0, choose.randrange(1, len(choice)), len(choice)):
-                if problem := _of_mask(processor, choices, choice[:length], choose):
-                    return problem
+        processor, texts = made(json.dumps(choices), _tokens()[0]), _tokens()[1]
+        near = {t: text for t, text in enumerate(texts) if text and any(text in choice for choice in choices)}
+        for so_far in ("", *(choice[: choose.randrange(1, len(choice))] for choice in choices), *choices):
+            if problem := _of_mask(processor, choices, near, so_far, choose):
+                return problem
     return None
 
 
-def _of_mask(processor, choices: list[str], so_far: str, choose: random.Random) -> str | None:
-    """What is wrong with a mask after the text `so_far`, which is cut into tokens at random."""
+def _of_mask(processor, choices: list[str], near: dict[int, str], so_far: str, choose: random.Random) -> str | None:
+    """What is wrong with a mask after `so_far`, cut into tokens at random; `near`: those that stand in choices."""
     tokenizer, texts = _tokens()
     begun, left = [], so_far
     while left:
-        begun.append(choose.choice([token for token, text in enumerate(texts) if text and left.startswith(text)]))
+        begun.append(choose.choice([token for token, text in near.items() if left.startswith(text)]))
         left = left[len(texts[begun[-1]]) :]
-    right = {t for t, text in enumerate(texts) if text and any(each.startswith(so_far + text) for each in choices)}
+    right = {t for t, text in near.items() if any(choice.startswith(so_far + text) for choice in choices)}
     right |= {tokenizer.end_id} if so_far in choices else set()
     logits = np.random.default_rng(choose.randrange(99)).normal(size=len(texts))
     masked = processor(list(begun), logits.copy())
@@ -121,9 +127,10 @@ def answer_at_random(matcher, choose: random.Random) -> str | None:
     for _ in range(LONGEST_ANSWER):
         logits = np.zeros(len(texts))
         matcher.mask(answer, logits)
-        allowed = np.flatnonzero(logits == 0).tolist()
-        closing = [token for token in allowed if len(allowed) < 5 or texts[token][:1] in '"}],']
-        token = choose.choice(closing if closing and choose.random() < 0.6 else allowed)
+        allowed = np.flatnonzero(logits == 0)
+        closing = allowed[_closing()[allowed]] if len(allowed) > 4 else allowed
+        some = closing if len(closing) and choose.random() < 0.6 else allowed
+        token = int(some[choose.randrange(len(some))])
         is_complete = matcher.take(token)
         if token == tokenizer.end_id or is_complete:
             return tokenizer.decode(answer if token == tokenizer.end_id else [*answer, token])
