@@ -322,8 +322,10 @@ charts.show(lesson.lanes(middle, prompt), summary)
 print(summary)
 
 # %% [markdown]
-# Each panel is the round with the median number of computed tokens. Above, a colour appears on both servers, and its first
-# bar on each is plain: the desk is computed twice. Below, a colour tends to stay on one server.
+# Each panel is the round with the median number of computed tokens. A colour that appears on both servers is a desk that is
+# computed twice; its first bar on each is plain. Where `cache_aware` has found a beginning again, a colour stays on one
+# server. Count the *system prompts in caches*: five is the fewest, ten is what round robin comes to. The verdict above
+# says whether the router's guess about caches saved anything here; your own `by_prefix` knows its desks, and need not guess.
 #
 # ## One server dies
 #
