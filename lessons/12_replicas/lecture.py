@@ -271,10 +271,11 @@ assert computed["by_prefix"] < 0.9 * computed["round_robin"]
 #
 # ## The router
 #
-# Now the field's own: `vllm-router`, a program in Rust that vLLM's project makes. It knows no tokens and asks no cache. Of
-# its policies we take three: `round_robin`; `power_of_two`, which draws two servers and takes the one with fewer requests;
-# and `cache_aware`, which keeps a tree of the texts that it has sent to each server, and sends a text where its longest
-# beginning went, unless that server is too far ahead. Three rounds in which they take turns:
+# Now the field's own: `vllm-router`, a program in Rust that vLLM's project makes. Of its policies we take three:
+# `round_robin`; `power_of_two`, which draws two servers and takes the one with fewer requests; and `cache_aware`, which is
+# to send a prompt where its longest beginning went. For that, version 0.1.17 wants the prompt's tokens, and asks a server
+# to *render* a chat, as vLLM's does. Ours does not. Without tokens, `cache_aware` goes by load, and says so in its metrics:
+# `vllm_router_prefix_routing_decisions_total` with `outcome="missing_tokens"`. Three rounds in which they take turns:
 
 # %% tags=["nbval-ignore-output"]
 policies = ["round_robin", "power_of_two", "cache_aware"]
@@ -323,9 +324,10 @@ print(summary)
 
 # %% [markdown]
 # Each panel is the round with the median number of computed tokens. A colour that appears on both servers is a desk that is
-# computed twice; its first bar on each is plain. Where `cache_aware` has found a beginning again, a colour stays on one
-# server. Count the *system prompts in caches*: five is the fewest, ten is what round robin comes to. The verdict above
-# says whether the router's guess about caches saved anything here; your own `by_prefix` knows its desks, and need not guess.
+# computed twice; its first bar on each is plain. Count the *system prompts in caches*: five is the fewest, ten is what
+# round robin comes to. A policy by prefix that gets no tokens is a policy by load, and nothing but a count tells you: no
+# request fails. So look at what was reused before you believe a policy's name. Your own `by_prefix` reads the system
+# prompt's text, and needs no tokens.
 #
 # ## One server dies
 #
@@ -540,9 +542,9 @@ print(f"Router: {said.iloc[-1]:.0f} attempts succeeded, {failed.iloc[-1]:.0f} fa
 #
 # ## Turn the knob
 #
-# `balance_abs_threshold` says how many requests a server may be ahead before `cache_aware` sends a visitor elsewhere, 64 by
-# default, which 24 requests never reach. Set it to 0, 1 and 2: how do computed tokens and the share of the busier server
-# change?
+# `balance_abs_threshold` says how many requests a server may be ahead before `cache_aware` goes by load alone, 64 by
+# default. Set it to 0, 1 and 2. As long as the router gets no tokens, it goes by load whatever the threshold is: does
+# the number of computed tokens agree?
 
 # %% tags=["nbval-ignore-output"]
 service.start(1)
@@ -559,7 +561,7 @@ charts.table(frame.assign(ahead=ahead), decimals=2)
 #
 # | | what it is | how it chooses, prefill and decode apart |
 # |---|---|---|
-# | [vllm-router](https://github.com/vllm-project/router/blob/301790e790349e27a752632516df438717825c81/docs/load_balancing/README.md) | one program in front of OpenAI's protocol | the policies above; a tree of texts; `--vllm-pd-disaggregation` |
+# | [vllm-router](https://github.com/vllm-project/router/blob/301790e790349e27a752632516df438717825c81/docs/load_balancing/README.md) | one program in front of OpenAI's protocol | the policies above; `kv_aware`, by blocks that servers report; `--vllm-pd-disaggregation` |
 # | [Kubernetes: the gateway's inference extension](https://kubernetes.io/blog/2025/06/05/introducing-gateway-api-inference-extension) | an *endpoint picker* beside a gateway such as Envoy's; servers are an `InferencePool` | by what the servers report of themselves, such as queues and caches |
 # | [llm-d](https://llm-d.ai/docs/architecture/architecture) | vLLM and that gateway on Kubernetes, put together | [prefix-aware, load-aware](https://llm-d.ai/docs/getting-started); [prefill and decode on different pods](https://llm-d.ai/docs/architecture/Components/disagg_prefill-decode) |
 # | [NVIDIA Dynamo](https://docs.nvidia.com/dynamo/latest/components/router/disaggregated-serving) | a frontend and router over vLLM, SGLang and TensorRT-LLM | by blocks that servers report; a prefill router and a decode router |
