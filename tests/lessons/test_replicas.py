@@ -1,21 +1,25 @@
 """Two servers behind the router: one address, one dies and comes back, one is taken away, and nothing is left."""
 
 import contextlib
+import json
+import shutil
 import subprocess
 import time
 
 import httpx
 import openai
+import pandas as pd
 import psutil
 import pytest
+import yaml
 
 from inflight.errors import CourseError
-from inflight.lessons.replicas import Replicas
+from inflight.lessons.replicas import Replicas, watching
+from inflight.paths import ASSETS
 from tests.engines import start_python, wait_until
 
 pytestmark = pytest.mark.server
 ASK = {"model": "tensorrt_llm", "prompt": "Once", "temperature": 0}
-SETTINGS = {"apply_chat_template": "false"}
 
 SCRIPT = """
 import sys
@@ -90,6 +94,47 @@ def test_a_server_that_is_drained_finishes_what_it_has(replicas, client):
     assert client.completions.create(**ASK, max_tokens=3).choices[0].text
     replicas.start(1)
     assert len(healthy(replicas)) == 2
+
+
+def test_a_counter_that_begins_with_its_first_failure_counts_from_zero():
+    counter = pd.Series([0.0, 0.0, 10.0, 12.0], [0.0, 1.0, 2.0, 5.0])
+    assert watching.increase(counter, 2.0).tolist() == [0, 0, 10, 2]
+
+
+def test_the_dashboard_asks_what_the_lesson_computes_and_the_rules_record():
+    panels = json.loads((ASSETS / "replicas" / "dashboard.json").read_text())["panels"]
+    asked = {panel["title"]: panel["targets"][0]["expr"] for panel in panels}
+    assert {title: query for title, (query, _) in watching.QUERIES.items()}.items() <= asked.items()
+    [group] = yaml.safe_load((ASSETS / "replicas" / "rules.yml").read_text())["groups"]
+    recorded = {rule["record"] for rule in group["rules"] if "record" in rule}
+    assert {query for query in asked.values() if query.count(":") == 2} <= recorded
+    [alert] = [rule for rule in group["rules"] if "alert" in rule]
+    assert alert["expr"] == f"router:error_budget:burn_rate5m > {watching.BURNS}"
+
+
+PROMTOOL_TEST = """
+rule_files: [{rules}]
+evaluation_interval: 15s
+tests:
+  - interval: 15s
+    input_series:
+      - {{series: 'vllm_router_cb_outcomes_total{{worker="a",outcome="success"}}', values: 0+1x60}}
+      - {{series: 'vllm_router_cb_outcomes_total{{worker="b",outcome="failure"}}', values: _x40 10x20}}
+    alert_rule_test:
+      - {{eval_time: 9m, alertname: ErrorBudgetBurns}}
+      - eval_time: 11m
+        alertname: ErrorBudgetBurns
+        exp_alerts:
+          - exp_labels: {{severity: page}}
+            exp_annotations: {{summary: Attempts fail 33.33 times as fast as the objective allows.}}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="no promtool here")
+def test_prometheus_takes_the_rules_and_the_alert_fires_in_a_kill_and_not_before(tmp_path):
+    (tmp_path / "test.yml").write_text(PROMTOOL_TEST.format(rules=ASSETS / "replicas" / "rules.yml"))
+    ran = subprocess.run(["promtool", "test", "rules", tmp_path / "test.yml"], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def test_what_does_not_start_says_why(roomy_engine):

@@ -183,8 +183,7 @@ def test_a_labs_minutes_are_the_sum_of_its_exercises(built, root):
         ("# %%\n# your line: one\none = 1", None),
     ],
 )
-def test_what_is_there_for_a_test_stands_on_no_page_and_each_blank_can_be_opened(root, monkeypatch, cell, says):
-    monkeypatch.setattr(lessons, "OLD_PAGES", ())
+def test_what_is_there_for_a_test_stands_on_no_page_and_each_blank_can_be_opened(root, cell, says):
     script = root / "lessons" / "01_slots" / "lecture.py"
     script.write_text(f"{LECTURE}\n{cell}\n")
     lessons.build(root, keep_outputs=True)

@@ -1,8 +1,12 @@
-"""Two servers behind one address: what this lesson alone uses."""
+"""Several servers behind one address: what this lesson alone uses."""
 
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submod_attrs={"service": ["Replicas"]},
+    submodules=["load", "watching", "trial"],
+    submod_attrs={
+        "service": ["Replicas"],
+        "charts": ["lanes", "lanes_summary", "watched", "watched_summary"],
+    },
 )

@@ -1,11 +1,10 @@
 """Several servers on this machine behind the router of vLLM, as one context manager.
 
-    with Replicas(engine_dir, policy="cache_aware", enable_kv_cache_reuse=True) as replicas:
+    with Replicas(engine_dir, policy="cache_aware", enable_kv_cache_reuse="true") as replicas:
         OpenAI(base_url=replicas.url, api_key="none")
 
-What it runs is `inflight serve` for each server, in a process of its own, and `vllm-router`: the commands of three
-machines. All of them end with this program, however that ends: the kernel of Linux kills them with the thread that
-started them, and the keeper of each server ends its Triton.
+It runs `inflight serve` for each server, and `vllm-router`, as one would on three machines. All of them end with this
+program, however that ends: Linux kills them with the thread that started them, and a server's keeper ends its Triton.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import sys
 import tempfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import psutil
@@ -28,11 +26,10 @@ from inflight.triton import keeper, telemetry
 from inflight.triton.client import http_client, is_ok
 
 START_S, DRAIN_S, STOP_S = 120, 120, 30
-PDEATHSIG = 1
 # Becomes the command that follows; not a `preexec_fn`, which may hang in a program with threads.
 TIED = f"""
 import ctypes, os, sys
-ctypes.CDLL(None).prctl({PDEATHSIG}, {signal.SIGKILL:d})
+ctypes.CDLL(None).prctl({keeper.PR_SET_PDEATHSIG}, {signal.SIGKILL:d})
 os.getppid() == int(sys.argv[1]) and os.execv(sys.argv[2], sys.argv[2:])
 """
 # A lesson does not wait for a minute until the router looks at a server. Pages of other origins get no answer.
@@ -41,6 +38,7 @@ ROUTER = {
     "health-check-interval-secs": 1,
     "health-failure-threshold": 2,
     "health-success-threshold": 1,
+    "cb-timeout-duration-secs": 5,
     "cors-allowed-origins": "http://127.0.0.1",
     "log-level": "warning",
 }
@@ -56,8 +54,6 @@ class Replicas:
         The router's `--policy`.
     number : int
         Of servers; each takes about 0.5 GB of memory.
-    router : dict, optional
-        More options of the router, by name.
     **settings
         Of each server's engine, as of `inflight serve --set`.
 
@@ -71,39 +67,38 @@ class Replicas:
     Raises
     ------
     CourseError
-        One of them ends while it starts, with its last line, or does not answer in time.
+        One of them ends while it starts, with its last lines, or does not answer in time.
     """
 
-    def __init__(self, engine_dir: str | Path, policy: str = "round_robin", number: int = 2, router=None, **settings):
-        self._engine_dir, self._settings, self._options = engine_dir, settings, router or {}
-        *ports, port, metrics = _free_ports(number + 2)
-        self.policy, self.servers = policy, [f"http://127.0.0.1:{one}" for one in ports]
-        self.url, self.metrics_url = f"http://127.0.0.1:{port}/v1", f"http://127.0.0.1:{metrics}/metrics"
+    def __init__(self, engine_dir: str | Path, policy: str = "round_robin", number: int = 2, **settings):
+        self._engine_dir, self._settings, self._policy = engine_dir, settings, policy
+        self.url, self.metrics_url, *self.servers = (f"http://127.0.0.1:{port}" for port in _free_ports(number + 2))
+        self.url, self.metrics_url = f"{self.url}/v1", f"{self.metrics_url}/metrics"
         self._ending, self._running = ExitStack(), dict[str, subprocess.Popen]()
 
     def __enter__(self) -> Replicas:
-        with self._ending:
-            self.folder = Path(self._ending.enter_context(tempfile.TemporaryDirectory(prefix="inflight-replicas-")))
-            self._ending.callback(lambda: self._stop(*self._running))
+        with ExitStack() as ending:
+            self.folder = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="inflight-replicas-")))
+            ending.callback(lambda: self._stop(*self._running))
             for number in range(len(self.servers)):
                 self._serve(number)
-            for number in range(len(self.servers)):
-                self._wait(f"server{number}", self.servers[number])
-            self.route(self.policy)
-            self._ending = self._ending.pop_all()
+            for number, server in enumerate(self.servers):
+                self._wait(f"server{number}", server)
+            self.route(self._policy)
+            self._ending = ending.pop_all()
         return self
 
     def __exit__(self, *_) -> None:
         self._ending.close()
 
     def route(self, policy: str, **options) -> None:
-        """Start the router anew, with another policy or other options, on the same port; what it knew is forgotten."""
+        """Start the router anew on its port, with another policy and other options; what it knew is forgotten."""
         self._stop(*{"router"} & self._running.keys())
-        self.policy = policy
-        port, metrics = (url.split(":")[2].partition("/")[0] for url in (self.url, self.metrics_url))
-        given = ROUTER | self._options | options | {"policy": policy, "port": port, "prometheus-port": metrics}
-        arguments = [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-        self._start("router", "vllm-router", "--worker-urls", *self.servers, *arguments)
+        ports = {"port": _port(self.url), "prometheus-port": _port(self.metrics_url)}
+        options = {name.replace("_", "-"): value for name, value in options.items()}
+        given = ROUTER | ports | {"policy": policy} | options
+        arguments = [f"--{name}={value}" for name, value in given.items()]
+        self._start("router", "vllm-router", *arguments, "--worker-urls", *self.servers)
         self._wait("router", self.url.removesuffix("/v1"))
 
     def kill(self, number: int) -> None:
@@ -112,37 +107,39 @@ class Replicas:
 
     def drain(self, number: int) -> None:
         """Take a server from the router, wait until it has nothing to do, and end it."""
-        self._router("POST", "/remove_worker", number)
+        with http_client(self.url.removesuffix("/v1")) as router:
+            router.post("/remove_worker", params={"url": self.servers[number]}).raise_for_status()
         still = f"Server {number} still has requests after {DRAIN_S} s."
         telemetry.wait_for(lambda: self._under_way(number), lambda found: found == 0, still, DRAIN_S)
         self._stop(f"server{number}")
 
     def start(self, number: int) -> None:
-        """Start a server that has ended on the port that it had, and wait until it answers."""
+        """Start a server that has ended on the port that it had; returns when it answers and the router knows it."""
         self._serve(number)
         self._wait(f"server{number}", self.servers[number])
-        if self.servers[number] not in self._router("GET", "/list_workers")["urls"]:
-            self._router("POST", "/add_worker", number)
-
-    def iterations(self, number: int, start: int = 0) -> pd.DataFrame:
-        """The iteration log of a server: see `telemetry.iterations`; `start` as there."""
-        return telemetry.iterations(self.log(number), start)
+        with http_client(self.url.removesuffix("/v1")) as router:
+            if self.servers[number] not in router.get("/list_workers").json()["urls"]:
+                router.post("/add_worker", params={"url": self.servers[number]}, timeout=START_S).raise_for_status()
 
     def log(self, number: int) -> Path:
         """File of a server's iteration log."""
         return self.folder / f"iterations{number}.jsonl"
 
-    def said(self, name: str) -> str:
-        """What "server0", "server1" or "router" has printed since it was last started."""
-        return (self.folder / f"{name}.log").read_text()
+    def iterations(self, number: int, start: int = 0) -> pd.DataFrame:
+        """The iteration log of a server: see `telemetry.iterations`."""
+        return telemetry.iterations(self.log(number), start)
+
+    def _under_way(self, number: int) -> float:
+        told = telemetry.metrics(telemetry.page(f"{self.servers[number]}/metrics"))
+        return told.loc[told["name"] == "vllm:num_requests_running", "value"].item()
 
     def _serve(self, number: int) -> None:
+        self.log(number).unlink(missing_ok=True)  # it counts from the server's start
         settings = {**self._settings, "iteration_log_path": self.log(number)}
-        given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-        port = self.servers[number].rpartition(":")[2]
-        self._start(
-            f"server{number}", "inflight", "serve", "--engine-dir", self._engine_dir, "--openai-port", port, *given
-        )
+        given = [f"--set={name}={value}" for name, value in settings.items()]
+        port = _port(self.servers[number])
+        where = ("--engine-dir", self._engine_dir, "--openai-port", port)
+        self._start(f"server{number}", "inflight", "serve", *where, *given)
 
     def _start(self, name: str, program: str, *arguments: object) -> None:
         command = [Path(sys.executable).with_name(program), *arguments]
@@ -157,22 +154,12 @@ class Replicas:
 
     def _wait(self, name: str, url: str) -> None:
         process = self._running[name]
-        telemetry.wait_for(
-            lambda: process.poll() is not None or is_ok(url, "/health"), bool, f"{name} does not answer.", START_S
+        found = telemetry.wait_for(
+            lambda: (process.poll() is not None, is_ok(url, "/health")), any, f"{name} does not answer.", START_S
         )
-        if process.poll() is not None:
-            raise CourseError(f"{name} ended while starting. Its last lines:\n{self.said(name)[-1000:]}")
-
-    def _under_way(self, number: int) -> float:
-        told = telemetry.metrics(telemetry.page(f"{self.servers[number]}/metrics"))
-        return told.loc[told["name"] == "vllm:num_requests_running", "value"].item()
-
-    def _router(self, method: str, path: str, number: int | None = None) -> Any:
-        """Ask the router about its servers, or to change them."""
-        with http_client(self.url.removesuffix("/v1")) as http:
-            which = {} if number is None else {"url": self.servers[number]}
-            answer = http.request(method, path, params=which, timeout=START_S).raise_for_status()
-            return answer.json() if method == "GET" else None
+        if found[0]:
+            said = (self.folder / f"{name}.log").read_text()[-1000:]
+            raise CourseError(f"{name} ended while starting. Its last lines:\n{said}")
 
     def _stop(self, *names: str, at_once: bool = False) -> None:
         """End processes and what they have started; a server's keeper, which clears up, does so within seconds."""
@@ -185,6 +172,10 @@ class Replicas:
         psutil.wait_procs(trees, STOP_S)
         for name in names:
             self._running.pop(name).wait()
+
+
+def _port(url: str) -> str:
+    return url.split(":")[2].partition("/")[0]
 
 
 def _free_ports(number: int) -> list[int]:

@@ -1,0 +1,129 @@
+"""Lesson 12: which server had which request when, and what the pages said while one died."""
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from inflight.lessons.replicas.watching import BURNS, QUERIES
+from inflight.notebook.charts.marks import line_saying, once_in_legend, saying, words
+from inflight.notebook.charts.panels import axes_of, panels
+from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE, WASTE_TEXT
+
+FOUND = {"shape": "/", "fgcolor": "white", "size": 7, "solidity": 0.5}  # pattern of what was in the cache
+
+
+def lanes(runs: dict[str, pd.DataFrame], prompt_tokens: float) -> go.Figure:
+    """Servers × seconds, one panel a run on one scale: a bar for each request in the colour of its system prompt.
+
+    The hatched part of a bar is the share of its prompt that was found in the KV cache.
+
+    Parameters
+    ----------
+    runs : dict of str to DataFrame
+        By the panel's title: rows of `load.traced`, of at most five system prompts.
+    prompt_tokens : float
+        Tokens of each prompt.
+    """
+    fig = panels(list(runs), 190, [_in_short(rows) for rows in runs.values()])
+    for number, rows in enumerate(runs.values(), 1):
+        rows = _in_lanes(rows.assign(found=(1 - rows["computed"] / prompt_tokens).clip(0, 1)))
+        for prefix, own in rows.groupby("prefix"):
+            _draw(fig, prefix, own, axes_of(number))
+        order = sorted(rows["lane"].unique(), reverse=True)
+        fig.update_yaxes(categoryorder="array", categoryarray=order, title="streams", row=number, col=1)
+    fig.update_xaxes(showgrid=False, rangemode="tozero")
+    fig.update_xaxes(title="seconds since the first request", row=len(runs), col=1)
+    once_in_legend(fig)
+    return fig.update_layout(barmode="overlay", bargap=0.1)
+
+
+def lanes_summary(runs: dict[str, pd.DataFrame]) -> str:
+    """The picture of `lanes` in a paragraph."""
+    parts = [f"{title}: {_in_short(rows)}" for title, rows in runs.items()]
+    return f"Which of two servers answered which request, and when. {'; '.join(parts)}."
+
+
+def _in_short(rows: pd.DataFrame) -> str:
+    by_server = " + ".join(f"{count}" for count in rows["server"].value_counts().sort_index())
+    places = rows.groupby("prefix")["server"].nunique().sum()
+    return (
+        f"{by_server} requests, {rows['computed'].sum():,.0f} prompt tokens computed, {places} system prompts in caches"
+    )
+
+
+def _in_lanes(rows: pd.DataFrame) -> pd.DataFrame:
+    """With `lane`: a server, and a place on it that no other request has at the same time; `start`: seconds."""
+    rows = rows.sort_values("sent_s").assign(start=rows["sent_s"] - rows["sent_s"].min())
+    free, lanes = dict[str, float](), []  # when a lane is free
+    for row in rows.itertuples():
+        names = (f"server {row.server:.0f}.{place}" for place in range(1, len(rows) + 1))
+        lanes.append(next(name for name in names if free.get(name, 0.0) <= row.sent_s))
+        free[lanes[-1]] = row.last_s
+    return rows.assign(lane=lanes, length=rows["last_s"] - rows["sent_s"])
+
+
+def _draw(fig: go.Figure, prefix: int, own: pd.DataFrame, axes: dict) -> None:
+    texts = [f"{row.found:.0%} of the prompt found, {row.computed:.0f} tokens computed" for row in own.itertuples()]
+    for begin, share, pattern in ((0.0, own["found"], FOUND), (own["found"], 1 - own["found"], {})):
+        fig.add_bar(
+            orientation="h",
+            base=(own["start"] + begin * own["length"]).tolist(),
+            x=(share * own["length"]).tolist(),
+            y=own["lane"].tolist(),
+            name=f"system prompt {prefix + 1}",
+            legendgroup=f"prompt {prefix + 1}",
+            marker={"color": REQUEST[prefix], "pattern": pattern, "line": {"color": "white", "width": 1}},
+            **saying(words(f"system prompt {prefix + 1}", text) for text in texts),
+            **axes,
+        )
+
+
+def watched(samples: pd.DataFrame, marks: dict[str, float], window_s: float) -> go.Figure:
+    """The dashboard's panels over seconds, from pages that were read, with moments marked.
+
+    Parameters
+    ----------
+    samples : DataFrame
+        Of `Watch`.
+    marks : dict of str to float
+        By what happened, when: seconds since 1970.
+    window_s : float
+        Of the burn rate.
+    """
+    zero = samples["at_s"].min()
+    fig = panels(list(QUERIES), 110, [query for query, _ in QUERIES.values()])
+    for number, (title, (_, compute)) in enumerate(QUERIES.items(), 1):
+        line, axes = compute(samples, window_s), axes_of(number)
+        x, top = (line.index - zero).tolist(), max(line.max(), BURNS if number == 1 else 1) * 1.2
+        look = {"color": DECODE, "width": 2, "shape": "hv"}
+        fig.add_scatter(x=x, y=line.tolist(), mode="lines", line=look, name=title, **axes)
+        for name, at in marks.items():
+            look = {"color": INK, "width": 1, "dash": "dot"}
+            ends = {"x": [at - zero] * 2, "y": [0, top]}
+            fig.add_scatter(**ends, mode="lines", line=look, name=name, **line_saying(name), **axes)
+        fig.update_yaxes(range=[0, top], row=number, col=1)
+    for place, (name, at) in enumerate(marks.items()):
+        fig.add_annotation(
+            x=at - zero, y=1 - 0.3 * place, yref="y domain", xref="x", text=name, showarrow=False, xanchor="left"
+        )
+    fig.add_scatter(
+        x=[0, x[-1]],
+        y=[BURNS] * 2,
+        mode="lines+text",
+        line={"color": WASTE, "dash": "dash"},
+        text=[f"the alert: {BURNS}"],
+        textposition="top right",
+        textfont={"color": WASTE_TEXT},
+        name="the alert",
+        hoverinfo="skip",
+        **axes_of(1),
+    )
+    fig.update_xaxes(title="seconds", row=len(QUERIES), col=1)
+    return fig.update_layout(showlegend=False)
+
+
+def watched_summary(samples: pd.DataFrame, marks: dict[str, float], window_s: float) -> str:
+    """The picture of `watched` in a paragraph."""
+    moments = ", ".join(f"{name} at {at - samples['at_s'].min():.1f} s" for name, at in marks.items())
+    lines = {title: compute(samples, window_s) for title, (_, compute) in QUERIES.items()}
+    parts = [f"{title}: {line.min():.0f} to {line.max():.0f}" for title, line in lines.items()]
+    return f"What the pages said over time, with {moments}. {'; '.join(parts)}."

@@ -1,0 +1,121 @@
+"""Streams to an address that a policy chooses, through OpenAI's own client, and what became of each.
+
+rows = send(requests, lambda request: replicas.url, users=4)
+rows = traced(rows, replicas)                       # with the server that answered, and what it had to compute
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import openai
+import pandas as pd
+
+from inflight import files
+from inflight.lessons.replicas.service import Replicas
+
+TIMEOUT_S = 300
+
+
+@dataclass(frozen=True)
+class Request:
+    """One stream: `prefix` numbers its system prompt, `system`."""
+
+    prefix: int
+    system: str
+    question: str
+    max_tokens: int = 8
+
+
+def stream(url: str, request: Request, began: Callable[[], Any] = lambda: None) -> dict:
+    """Send a request with the openai package as it is, its retries included, and read the stream to its end.
+
+    Returns
+    -------
+    dict
+        `prefix`; `sent_s`, `first_s`, `last_s` (seconds since 1970; no first one is NaN); `pieces` of text; `id`, as
+        the server calls it; `error`, the exception's name, blank where the stream came to its end.
+    """
+    row: dict[str, Any] = {
+        "prefix": request.prefix,
+        "sent_s": time.time(),
+        "first_s": float("nan"),
+        "pieces": 0,
+        "id": "",
+        "error": "",
+    }
+    messages: Any = [{"role": "system", "content": request.system}, {"role": "user", "content": request.question}]
+    with openai.OpenAI(base_url=url, api_key="none", timeout=TIMEOUT_S) as client:
+        try:
+            for chunk in client.chat.completions.create(
+                model="tensorrt_llm",
+                messages=messages,
+                max_tokens=request.max_tokens,
+                temperature=0,
+                stream=True,
+                extra_body={"ignore_eos": True},
+            ):
+                row["id"] = chunk.id
+                if chunk.choices and chunk.choices[0].delta.content:
+                    row["pieces"] += 1
+                    if row["pieces"] == 1:
+                        row["first_s"] = time.time()
+                        began()
+        except openai.OpenAIError as error:
+            row["error"] = type(error).__name__
+    return row | {"last_s": time.time()}
+
+
+def send(
+    requests: list[Request], address: Callable[[Request], AbstractContextManager[str]], users: int
+) -> pd.DataFrame:
+    """Send requests as a closed loop of so many users: one row a request, as `stream` says.
+
+    `address` gives the base URL of a request, in a context that ends with it.
+    """
+
+    def one(request: Request) -> dict:
+        with address(request) as url:
+            return stream(url, request)
+
+    with ThreadPoolExecutor(users) as pool:
+        return table(pool.map(one, requests))
+
+
+def table(rows: Iterable[dict]) -> pd.DataFrame:
+    """Rows of `stream` as a table, numbered in their order."""
+    return pd.DataFrame(list(rows)).rename_axis("request").reset_index()
+
+
+def so_far(replicas: Replicas) -> list[tuple[int, int]]:
+    """Of each server, how long its iteration log is, and how many blocks it has found again."""
+    found = []
+    for number in range(len(replicas.servers)):
+        size = files.size(replicas.log(number))
+        log = replicas.iterations(number) if size else pd.DataFrame()
+        found.append((size, 0 if log.empty else int(log["kv_blocks_reused"].iloc[-1])))
+    return found
+
+
+def traced(rows: pd.DataFrame, replicas: Replicas, before: list[tuple[int, int]]) -> pd.DataFrame:
+    """Rows of `send` with what the servers' iteration logs say since `so_far` gave `before`.
+
+    Returns
+    -------
+    DataFrame
+        In addition `server` (the number of who answered), `computed` (prompt tokens that it computed) and `ttft_s`.
+    """
+    found = [
+        (name, number, share[1])
+        for number, (size, _) in enumerate(before)
+        for row in replicas.iterations(number, size).itertuples()
+        for name, share in zip(row.client_ids, row.requests)
+    ]
+    logged = pd.DataFrame(found, columns=["id", "server", "computed"])
+    logged = logged.groupby("id", as_index=False).agg({"server": "first", "computed": "sum"})
+    return rows.merge(logged, on="id", how="left").assign(ttft_s=rows["first_s"] - rows["sent_s"])

@@ -1,0 +1,162 @@
+"""A policy over a day of requests, without a model: counts of what servers would compute, and who would wait.
+
+    counts = play(policy, day)
+
+Time is counted in ticks. A server computes one request after the other: a tick for each block of a system prompt that
+it does not have, and REST_TICKS; a slow one takes three times as long. It is a picture of servers, and no forecast.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+REST_TICKS = 3  # of each request: the rest of its prompt, and its answer
+NOTICED = 6  # ticks until a server that is dead is called so
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a policy sees of a request: the text that its prompt begins with."""
+
+    prefix: str
+
+
+@dataclass
+class Server:
+    """What a policy sees of a server.
+
+    Attributes
+    ----------
+    name : str
+    under_way : int
+        Requests that were sent to it and are not answered.
+    is_healthy : bool
+        As the last health check found it.
+    """
+
+    name: str
+    under_way: int = 0
+    is_healthy: bool = True
+
+
+@dataclass(frozen=True)
+class Day:
+    """Requests by the ticks at which they come, in order, and what befalls the servers.
+
+    `slow` takes three times as long; `dies` is dead from tick `dies_at` on.
+    """
+
+    requests: list[tuple[int, str]]
+    blocks: dict[str, int]  # of each prefix
+    slow: str = ""
+    dies: str = ""
+    dies_at: int = 0
+    names: tuple[str, ...] = ("a", "b")
+
+
+@dataclass
+class Counts:
+    """What a day came to.
+
+    Attributes
+    ----------
+    computed : int
+        Blocks of system prompts.
+    lead : float
+        By how many requests the fullest healthy server is ahead of the emptiest, on average over the arrivals.
+    lost : int
+        Requests that were sent to a server that the health check had found dead.
+    """
+
+    computed: int = 0
+    lead: float = 0.0
+    lost: int = 0
+
+
+def play(choose: Callable[[Asked, list[Server]], Server], day: Day) -> Counts:
+    """Give each request of a day to the server that `choose` returns; it is asked with fresh views.
+
+    Raises
+    ------
+    TypeError
+        It returns something that is none of the servers that it was given.
+    """
+    counts, leads = Counts(), 0
+    ends: dict[str, list[int]] = {name: [] for name in day.names}
+    caches: dict[str, set[str]] = {name: set() for name in day.names}
+    for tick, prefix in day.requests:
+        for name in day.names:
+            ends[name] = [end for end in ends[name] if end > tick]
+        is_dead = day.dies and tick >= day.dies_at
+        if is_dead:
+            ends[day.dies], caches[day.dies] = [], set()
+        known_dead = is_dead and tick >= day.dies_at + NOTICED
+        views = [Server(name, len(ends[name]), not (known_dead and name == day.dies)) for name in day.names]
+        chosen = choose(Asked(prefix), list(views))
+        if not isinstance(chosen, Server) or chosen.name not in day.names:
+            raise TypeError(f"choose() returned {chosen!r}, which is none of the servers that it was given.")
+        name = chosen.name
+        if is_dead and name == day.dies:
+            counts.lost += bool(known_dead)
+            name = next(other for other in day.names if other != name)  # the router sends it again
+        fresh = 0 if prefix in caches[name] else day.blocks[prefix]
+        caches[name].add(prefix)
+        counts.computed += fresh
+        takes = (fresh + REST_TICKS) * (3 if name == day.slow else 1)
+        ends[name].append(max([tick, *ends[name]]) + takes)
+        alive = [len(ends[one]) for one in day.names if not (is_dead and one == day.dies)]
+        leads += max(alive) - min(alive)
+    counts.lead = leads / len(day.requests)
+    return counts
+
+
+def days(choose: random.Random) -> list[Day]:
+    """Hidden days: hot prefixes, a slow server, one that dies; three servers in one."""
+
+    def day(weights: list[int], gap: float, names: tuple[str, ...] = ("a", "b"), **befalls) -> Day:
+        desks = [f"Desk {choose.randrange(10**6)}: " for _ in weights]
+        blocks = {desk: choose.randrange(6, 11) for desk in desks}
+        requests, tick = [], 0.0
+        for desk in choose.choices(desks, weights, k=240):
+            tick += choose.expovariate(1 / gap)
+            requests.append((int(tick), desk))
+        return Day(requests, blocks, names=names, **befalls)
+
+    even, hot = [1] * 12, [14, 6, 4, 3, 2, 2, 1, 1, 1, 1]
+    return [
+        day(even, 2.4),
+        day(hot, 2.4),
+        day([30, 1, 1, 1, 1, 1], 2.4),
+        day(even, 4.0, slow=choose.choice("ab")),
+        day(hot, 3.4, dies=choose.choice("ab"), dies_at=300),
+        day(hot, 1.8, names=("a", "b", "c")),
+    ]
+
+
+# Policies to compare with ---------------------------------------------------------------------------------------------
+
+
+class LeastOutstanding:
+    """Sends to the healthy server with the fewest requests under way."""
+
+    def choose(self, request: Asked, servers: list[Server]) -> Server:
+        return min((one for one in servers if one.is_healthy), key=lambda one: one.under_way)
+
+
+class WithinReach:
+    """Sends a prefix where it went before, unless that server is dead, or ahead of the emptiest by `most_ahead`."""
+
+    def __init__(self, most_ahead: int = 4):
+        self._most_ahead, self._homes = most_ahead, dict[str, set[str]]()
+
+    def choose(self, request: Asked, servers: list[Server]) -> Server:
+        alive = [one for one in servers if one.is_healthy]
+        emptiest = min(alive, key=lambda one: one.under_way)
+        homes = self._homes.setdefault(request.prefix, set())
+        known = [one for one in alive if one.name in homes]
+        best = min(known, key=lambda one: one.under_way, default=emptiest)
+        chosen = best if best.under_way - emptiest.under_way < self._most_ahead else emptiest
+        homes.add(chosen.name)
+        return chosen
