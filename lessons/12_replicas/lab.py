@@ -85,7 +85,8 @@ check("12.1", Path(workdir.name) / "policy.py")
 # %% tags=["nbval-ignore-output"]
 build = BuildConfig(max_input_len=736, max_seq_len=768)
 engine_dir = engine.cached(fetch(), build)
-[instructions] = workload.prompts_of([225], load_tokenizer(engine_dir))
+tokenizer = load_tokenizer(engine_dir)
+[instructions] = workload.prompts_of([225], tokenizer)
 
 
 class InTurn:
@@ -97,6 +98,13 @@ class InTurn:
 
 
 # %%
+def visitor(name, desk, number):
+    system = f"{name} {desk} {instructions}"
+    messages = [("system", system), ("user", f"Visitor {number}?")]
+    messages = [{"role": role, "content": text} for role, text in messages]
+    return lesson.load.Request(desk, system, tokenizer.encode_chat(messages))
+
+
 def served(policy, name):
     """Send the visitors where the policy says, and count prompt tokens and requests."""
     views, lock = [lesson.trial.Server(n) for n in "01"], threading.Lock()
@@ -112,10 +120,7 @@ def served(policy, name):
             chosen.under_way -= 1
 
     order = random.Random(1).choices(range(5), weights=[5, 3, 2, 1, 1], k=24)
-    sent = [
-        lesson.load.Request(desk, f"{name} {desk} {instructions}", f"Visitor {n}?")
-        for n, desk in enumerate(order)
-    ]
+    sent = [visitor(name, desk, number) for number, desk in enumerate(order)]
     before = lesson.load.so_far(service)
     rows = lesson.load.traced(lesson.load.send(sent, address, 4), service, before)
     busier = rows["server"].value_counts().max()
@@ -137,8 +142,8 @@ except CourseError as error:
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# The lecture's <code>by_prefix</code> and <code>least_outstanding</code>, and its words about <code>cache_aware</code>:
-# <em>unless that server is too far ahead</em>. <code>inflight/lessons/replicas/trial.py</code> is what the check plays.
+# The lecture's <code>by_prefix</code> and <code>least_outstanding</code>, and its <em>Turn the knob</em>: by prefix, unless
+# that server is too far ahead. <code>inflight/lessons/replicas/trial.py</code> is what the check plays.
 # </details>
 #
 # <details><summary>How to begin</summary>

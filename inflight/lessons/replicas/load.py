@@ -24,11 +24,11 @@ TIMEOUT_S = 300
 
 @dataclass(frozen=True)
 class Request:
-    """One stream: `prefix` numbers its system prompt, `system`."""
+    """One stream: `prefix` numbers its system prompt, `system`; `prompt` is the whole of it in token ids."""
 
     prefix: int
     system: str
-    question: str
+    prompt: list[int]
     max_tokens: int = 8
 
 
@@ -49,19 +49,18 @@ def stream(url: str, request: Request, began: Callable[[], Any] = lambda: None) 
         "id": "",
         "error": "",
     }
-    messages: Any = [{"role": "system", "content": request.system}, {"role": "user", "content": request.question}]
     with openai.OpenAI(base_url=url, api_key="none", timeout=TIMEOUT_S) as client:
         try:
-            for chunk in client.chat.completions.create(
+            for chunk in client.completions.create(
                 model="tensorrt_llm",
-                messages=messages,
+                prompt=request.prompt,
                 max_tokens=request.max_tokens,
                 temperature=0,
                 stream=True,
                 extra_body={"ignore_eos": True},
             ):
                 row["id"] = chunk.id
-                if chunk.choices and chunk.choices[0].delta.content:
+                if chunk.choices and chunk.choices[0].text:
                     row["pieces"] += 1
                     if row["pieces"] == 1:
                         row["first_s"] = time.time()
