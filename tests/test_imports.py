@@ -59,7 +59,9 @@ EXEMPT = {
     "text-embedding": {"torch"},  # computes the checkpoint
 }
 # So may a lesson that takes one of these names, or a library by its own: it computes in the notebook's process.
-COMPUTES = {"Executor": {"openvino", "openvino_genai"}, "quantized": {"gguf"}, "GgufFile": {"gguf"}} | {name: {name} for name in HEAVY}
+COMPUTES = {"Executor": {"openvino", "openvino_genai"}, "quantized": {"gguf"}, "GgufFile": {"gguf"}} | {
+    name: {name} for name in HEAVY
+}
 NURSERY = """
 import contextlib, json, os, sys, traceback
 import IPython.display, ipywidgets, numpy, pandas, plotly.graph_objects
