@@ -32,9 +32,9 @@
 # The names in brackets are the values of `gpt_model_type` in TensorRT-LLM
 # ([its batch
 # manager](https://github.com/NVIDIA/TensorRT-LLM/blob/2a115dae84f13daaa54727534daa837c534eceb4/docs/source/advanced/batch-manager.md)).
-# The idea is [Orca's](https://www.usenix.org/conference/osdi22/presentation/yu) *iteration-level scheduling*. It works
-# because the weights see only tokens, whoever's they are; only attention is computed for each request by itself, on its own
-# cache.
+# In-flight batching is [Orca's](https://www.usenix.org/conference/osdi22/presentation/yu) *iteration-level scheduling*. It
+# works because the weights see only tokens, whoever's they are; only attention is computed for each request by itself, on
+# its own cache.
 
 # %%
 import inspect
@@ -484,8 +484,8 @@ print(f"sharing iterations makes it another {at_once / in_turn:.1f} times as fas
 #
 # The [workshop](https://github.com/scaleway/ai-pulse-nvidia-trt-llm) that this course follows measured both on one H100,
 # with 16-bit weights: 1,998 ms from Python, 659 ms from the engine. It then sent 98 articles: 334 tokens/s static, 436
-# in flight, 1.3 times as many. A request there had 800 tokens of prompt for 41 of answer, which neither rule
-# computes for less.
+# in flight, 1.3 times as many. A request there had 800 tokens of prompt for 41 of answer, and neither rule makes
+# prompts cheaper.
 #
 # ## Turn the knob
 #
