@@ -97,8 +97,7 @@ print("as the gguf library reads them:", np.allclose(weights, library))
 # %% [markdown]
 # The file does not say which operation follows which, nor how many users may come. An
 # [engine](00_start_here.ipynb#Engine) does: it is the same weights, a program that computes with them, and limits. Here
-# [OpenVINO](https://docs.openvino.ai/) compiles the program for the CPU when the engine is loaded, from a graph of
-# operations. OpenVINO's own `read_model` shows what the graph is made of:
+# [OpenVINO](https://docs.openvino.ai/) compiles the program when the engine is loaded, from a graph made of these:
 
 # %% tags=["nbval-ignore-output"]
 with progress.wait("The default engine, which is built the first time"):
@@ -114,10 +113,11 @@ print(f"{info.weight_bytes / 1e6:.1f} MB of weights, computed as {info.precision
 
 # %% [markdown]
 # The conversions turn packed weights back into numbers, and nearly all weights belong to the matrix products (`MatMul`).
-# Every token passes through all of them, so **an iteration reads all weights once**, however many tokens it computes.
-# W4 means that most weights have 4 bits. A8 and A16 say how the *activations*, the numbers that flow from layer to
-# layer, are multiplied: rounded to 8 bits where the processor has such products (VNNI, AMX), or as floating-point
-# numbers. TensorRT-LLM's name for the latter is W4A16; here they have 32 bits, so W4A32 would be exact.
+# Every token needs all of them. An iteration multiplies each matrix by all its tokens together, so **it reads all weights
+# once**, however many tokens it computes. W4 means that most weights have 4 bits. A8 and A16 say how the *activations*,
+# the numbers that flow from layer to layer, are multiplied: rounded to 8 bits where the processor has such products (VNNI,
+# AMX), or as floating-point numbers. The course calls the latter W4A16, as TensorRT-LLM does, although the activations have
+# 32 bits here.
 #
 # A token also reads something else. Each layer turns it into a *key*, by which later tokens find it, and a *value*,
 # which they read. They are kept: that is the [KV cache](00_start_here.ipynb#KV-cache). Keys and values belong to *KV
@@ -128,7 +128,7 @@ print(f"{info.weight_bytes / 1e6:.1f} MB of weights, computed as {info.precision
 # %%
 def kv_bytes(layers, kv_heads, head_size, bytes_each):
     """Bytes of KV cache that one token takes in all layers."""
-    # your line: what these four and a key and a value give
+    # your line: one key and one value, for each KV head of each layer
     return 2 * layers * kv_heads * head_size * bytes_each
 
 
@@ -147,8 +147,8 @@ print(f"{executor.model.block_bytes // 32:,} in the engine")
 #
 # Two numbers say how fast a machine can be. The first is its [memory bandwidth](00_start_here.ipynb#Memory-bandwidth), here
 # measured with NumPy: all cores add up 256 MB, more than the caches of most processors hold. The second is how many products
-# of a weight and an activation it computes in a second. Its best case is many tokens at once, with the engine's own
-# matrices in the engine's own precision, and nothing else: OpenVINO's matrix products of 256 tokens.
+# of a weight and an activation it computes in a second. Its best case is many tokens at once, and nothing but the
+# engine's own matrix products in its own precision: 256 tokens.
 
 # %%
 cores = os.cpu_count()
@@ -180,8 +180,8 @@ for name, found in (("bytes", read), ("products", computed)):
 
 # %% [markdown]
 # The first figure is the median of five rounds; half of the rounds lie between the other two. On a machine with other work
-# they lie far apart; close together they prove only a quiet minute, which is why the measurements below take turns with
-# these two.
+# they lie far apart. Close together, they show only that nothing disturbed these five rounds, so the measurements below
+# take turns with these two.
 #
 # ## One user, by arithmetic
 #
@@ -202,6 +202,8 @@ print(f"{bytes_of_token / 1e6:.0f} MB a token: {predicted:.0f} tokens a second a
 # Now the engine. `forward` is one [iteration](00_start_here.ipynb#Iteration). A `Chunk` has the tokens of one user to
 # compute, how many came before, and this user's blocks of the cache, of 32 tokens each. Four kinds of iterations take
 # turns with the machine's own two numbers: decode for 1, 8 and 32 users, and the prefill of a prompt with 256 tokens.
+# `forward` knows nothing of slots, which the scheduler counts, so 32 users can be tried. The 100 tokens before are only
+# claimed: what stands in the cache does not change the time.
 
 
 # %%
@@ -255,7 +257,8 @@ charts.table(table)
 # *At most* and *measured* are tokens a second over all users, from medians of five rounds; the ratio is the second over the
 # first. At most comes from the longer of two times: reading the bytes, or computing the products as quickly as those of
 # 256 tokens were computed alone. Both are measured anew, in the same rounds as the four, so the bound differs from yours
-# above. A ratio over 1 would be noise of this machine.
+# above. A ratio over 1 is noise, or a processor whose cache is larger than the weights: then they are not read from memory
+# each time.
 
 # %% tags=["nbval-ignore-output"]
 gain = 8 * rounds["decode, 1 user"] / rounds["decode, 8 users"]
@@ -273,8 +276,10 @@ assert gain.median() > 1.3  # weights are read once for all
 
 # %% [markdown]
 # So the machine was not full. An iteration reads and unpacks the weights, and starts its operations, once for everybody in
-# it: eight users share that, and each gets far more than an eighth. With more users the gain shrinks. Products grow with
-# every token, and each user's KV cache is read for that user alone. So buy no machine for the eighth user.
+# it: eight users share that, and each gets more than an eighth. Each further user adds less to the total: products grow
+# with every token, and each user's KV cache is read for that user alone. So the eighth user does not need an eighth
+# machine. Whether they need a second one depends on the tokens a second that you promised each user: compare it with the
+# table's last column.
 #
 # ## See
 #
@@ -296,8 +301,7 @@ print(summary)
 
 # %% [markdown]
 # One user's decode is far to the left: about one product for each byte. A prompt's tokens share the reading as users do, so
-# prefill is far to the right, where only faster arithmetic would help. Memory alone would allow one user more than was
-# measured; the table below shows where the rest goes.
+# prefill is far to the right, where faster memory would not help.
 #
 # ## Explain
 #
@@ -321,10 +325,12 @@ charts.table(pd.DataFrame(rows, columns=columns))
 # rest is what stands between the products: attention (which reads the cache), norms, rotations, and the start of hundreds
 # of small operations one after the other. A rest below zero is noise: the two were timed one after the other.
 #
-# Data sheets count operations (FLOPs): two for each product. How could this mislead? Both roofs are what we reached
-# with NumPy and OpenVINO, not what the maker promises. The products of attention are not counted. And the conversations
-# are short: with 2,000 tokens each, the caches of 32 users are 30 times as many bytes as the weights, and no two users
-# share one.
+# Data sheets count operations (FLOPs): two for each product.
+#
+# How could this mislead? Both roofs are what we reached with NumPy and OpenVINO, not what the maker promises. The products
+# of attention are not counted. And the conversations are short: with 2,000 tokens each, the caches of 32 users are 30 times
+# as many bytes as the weights. Such a batch is back on the left of the ridge: more users share the weights, but never the
+# caches.
 #
 # ## Who fits
 #
@@ -353,8 +359,8 @@ charts.show(lesson.bytes_held(by_kind, cache), summary)
 print(summary)
 
 # %% [markdown]
-# One conversation of 2,048 tokens weighs about as much as this model. That is so because the cache has 32 bits here,
-# the weights 5 to 6, and the model is small. Llama 3 8B has 32 layers and 8 KV heads of 128 numbers:
+# One conversation of 2,048 tokens weighs about as much as this model, because the cache has 32 bits here, the weights 5
+# to 6, and the model is small. Llama 3 8B has 32 layers and 8 KV heads of 128 numbers:
 
 # %%
 of_llama = kv_bytes(32, 8, 128, 2)
@@ -377,11 +383,12 @@ lesson.memory(sizing, info.build_config, free)
 # %% [markdown]
 # ## Compare builds
 #
-# Fewer bits are fewer bytes. Are they quicker, and are they worse? Three engines, which differ in their weights alone (W4A16:
-# all multiply as floating-point numbers): one with the 4 bits of the file; one whose weights are written out in 16 bits; and,
-# as a **positive control**, one that must be worse. In its file the lowest bit of each q is set to zero, which leaves 3 bits,
-# and m goes up by half of d, so that the mean of the weights stays. If the measurement cannot see *that*, it would see
-# nothing.
+# Fewer bits are fewer bytes. Are they quicker? And does the measurement see a loss? Three engines differ in their weights
+# alone (W4A16: all multiply as floating-point numbers): one with the 4 bits of the file; one whose weights are written out
+# in 16 bits; and, as a **positive control**, one that must be worse. In its file the lowest bit of each q is set to zero,
+# which leaves 3 bits, and m goes up by half of d, so that the mean of the weights stays. If the measurement cannot see
+# *that*, it would see nothing. (All three come from the 4-bit file, so this cannot tell what 4 bits lost against the
+# published weights: for that, build from those.)
 
 # %%
 file = np.fromfile(checkpoint.path, np.uint8)
@@ -408,10 +415,9 @@ for name in progress.over(builds, "Build"):
     executors[name] = Executor.load(built)
 
 # %% [markdown]
-# `engine.build` is the line that makes an engine. **Quality:** each engine reads the beginning of lesson 00, in 8 windows
-# of 128 tokens. After every token, which probability p does it give to the one that comes next?
-# [Perplexity](00_start_here.ipynb#Perplexity) is e to the mean of −log p. Most of it is due to the text, so builds are
-# compared window by window.
+# **Quality:** each engine reads the beginning of lesson 00, in 8 windows of 128 tokens. After every token, which
+# probability p does it give to the one that comes next? [Perplexity](00_start_here.ipynb#Perplexity) is e to the mean of
+# −log p. Most of it is due to the text, so builds are compared window by window.
 
 
 # %%
@@ -477,17 +483,16 @@ assert 0.9 < told_apart(judged["16 bits"], judged["4 bits"]).ratio < 1.1
 
 # %% [markdown]
 # The control is told apart, so the method sees what three bits lose. Sixteen bits cannot bring back what the file never
-# had. Should they be told apart, look at the size: writing a weight in 16 bits rounds it a little. Whether 4 bits are worse
-# than the published 16-bit weights cannot be seen here: both builds come from the 4-bit file. How small a loss the
-# comparison can see, its interval says. Where one user's rate falls by less than the bytes alone would say, reading is only
-# part of an iteration. And the engine with 3 bits reads as many bytes as that with 4: its q still lie in 4 bits each.
-# Fewer levels alone make nothing faster. If that build is told apart in speed, distrust it: of six comparisons at 95 %, one
-# errs now and then.
+# had. If 16 and 4 bits are told apart in perplexity, look at how little: writing a weight in 16 bits rounds it slightly. The
+# interval says how small a loss the comparison could see. Where one user's rate falls by less than the bytes alone would
+# say, reading is only part of an iteration. And the engine with 3 bits reads as many bytes as that with 4: its q still lie
+# in 4 bits each. Fewer levels alone make nothing faster. If that build is told apart in speed, distrust it: of six
+# comparisons at 95 %, one errs now and then.
 #
 # ## What breaks
 #
-# Limits are decided when an engine is built, and that with 3 bits has narrow ones. What happens to a prompt that is too
-# long, to an answer that would be too long, and to twelve users of eight slots?
+# Limits are decided when an engine is built, and the 3-bit build has narrow ones. What happens to a prompt that is too
+# long, to an answer that would be too long, and to twelve users for eight slots?
 
 # %%
 limited = executors["3 bits"]
@@ -520,7 +525,8 @@ print(f"Twelve users → at most {most} at once")
 # commands.
 #
 # An H100 (SXM, by its data sheet 989 dense TFLOPS in BF16 and 3.35 TB/s) has its ridge at about 148 products a byte:
-# with 16-bit weights, some 300 tokens in an iteration. Three things change the picture on GPUs:
+# with 16-bit weights, some 300 tokens in an iteration. Llama 3 8B in 16 bits there: 16 GB over 3.35 TB/s is 4.8 ms a token,
+# so at most about 210 tokens a second for one user. Three things change the picture on GPUs:
 #
 # - **FP8** (Hopper, Ada and later) has floating-point numbers of 8 bits: half the bytes of 16 bits, which moves a point
 #   to the right, and GPUs multiply two of them directly, which raises the arithmetic roof.
@@ -534,8 +540,8 @@ print(f"Twelve users → at most {most} at once")
 # ## Recap
 #
 # - An iteration reads all weights once, for all tokens in it: bytes over bandwidth bounds one user's rate.
-# - Few products a byte: memory sets the ceiling (decode of one user; unpacking and small products keep it below). Many:
-#   bound by arithmetic (prefill, many users).
+# - Few products a byte: memory sets the ceiling (decode of one user). Many: bound by arithmetic (prefill; many users with
+#   short conversations).
 # - Eight users share one reading; the total grows, while each gets less. Each user's cache is read for that user alone.
 # - KV cache per token = 2 × layers × KV heads × head size × bytes of a number.
 # - Judge a build by ratios with intervals, beside a control that must be worse.
@@ -545,8 +551,8 @@ print(f"Twelve users → at most {most} at once")
 # <details><summary>1. The same model, weights in 16 bits. What happens to the rate of one user, and what to the ridge in
 # tokens per iteration?</summary>
 #
-# If memory were all, the rate would fall to about a third: 16 bits instead of 5 to 6. (The table says how far it fell here.) With fewer
-# products for each byte the points move to the left, so it takes more users until arithmetic is the limit.
+# If memory were all, the rate would fall to about a third: 16 bits instead of 5 to 6. With fewer products for each byte the
+# points move to the left, so it takes more users until arithmetic is the limit.
 #
 # </details>
 # <details><summary>2. A model has 32 layers, 32 KV heads of 128 numbers, and a cache in float16. How many bytes per

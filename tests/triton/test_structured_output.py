@@ -14,11 +14,11 @@ MODEL = {"model": "tensorrt_llm", "temperature": 0, "max_tokens": 150}
 ASKED = [{"role": "user", "content": "What is the weather in Lima, in celsius?"}]
 
 
-class Place(pydantic.BaseModel):
+class Place(pydantic.BaseModel, extra="forbid"):
     city: str = pydantic.Field(max_length=20)
 
 
-class Weather(pydantic.BaseModel):
+class Weather(pydantic.BaseModel, extra="forbid"):
     place: Place
     unit: str = pydantic.Field(pattern="^(celsius|fahrenheit)$")
     other: list[Place] = pydantic.Field(max_length=2)

@@ -1,0 +1,335 @@
+# %% [markdown]
+# # {heading}
+#
+# Four exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write a policy that holds when a
+# desk is hot, a server slow, or dead; it runs in front of two real servers. Then you make one P95 of several histograms,
+# and find the threshold of an alert.
+#
+# You need the lecture. A check never stops you: it says *done*, *not done yet*, or what to look at.
+#
+# Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
+# not been run.
+#
+# {navigation}
+
+# %% [markdown]
+# ## Set up
+
+# %%
+import random
+import runpy
+import tempfile
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+from IPython.display import display
+
+from inflight import CourseError, engine
+from inflight.bench import workload
+from inflight.checkpoint import fetch, load_tokenizer
+from inflight.engine import BuildConfig
+from inflight.lessons import replicas as lesson
+from inflight.notebook import check, progress
+
+workdir = tempfile.TemporaryDirectory()
+
+# %% [markdown]
+# ## Exercise 12.1: a policy for every day
+#
+# *Core · importance 5/5 · difficulty 4/5 · 25 minutes*
+#
+# `choose(request, servers)` sees `request.prefix`, the text that the prompt begins with, and of each server its `name`,
+# `under_way` (requests that it has and has not answered), and `is_healthy`, as the last health check found it. It returns
+# one of the servers. The list is a new one each time: remember names, not objects. What you need to remember, keep in
+# `self`.
+#
+# The check plays six hidden days of 240 requests: even desks, hot desks, one desk that has nearly all visitors, a server
+# that is three times as slow, one that dies in the middle, and three servers. Over all of them together:
+#
+# - nothing is sent to a server that is known to be dead;
+# - the servers compute at most 0.75 of the blocks of system prompts that `LeastOutstanding` makes them compute;
+# - at an arrival, the fullest server is ahead of the emptiest by at most 2 requests on average.
+#
+# The last two pull in different directions. When may a visitor be sent away from home?
+
+
+# %%
+# %%writefile {workdir.name}/policy.py
+class Policy:
+    def __init__(self):
+        self.homes = {}
+
+    def choose(self, request, servers):
+        # BEGIN SOLUTION
+        # LAB: return None
+        alive = [one for one in servers if one.is_healthy]
+        emptiest = min(alive, key=lambda one: one.under_way)
+        homes = self.homes.setdefault(request.prefix, set())
+        known = [one for one in alive if one.name in homes]
+        best = min(known, key=lambda one: one.under_way, default=emptiest)
+        if best.under_way >= emptiest.under_way + 4:
+            best = emptiest  # a second home, from now on
+        homes.add(best.name)
+        return best
+        # END SOLUTION
+
+
+# %%
+check("12.1", Path(workdir.name) / "policy.py")
+
+# %% [markdown]
+# And in front of two real servers: five desks, 24 visitors, four at a time. Your policy chooses, beside round robin.
+
+# %% tags=["nbval-ignore-output"]
+build = BuildConfig(max_input_len=736, max_seq_len=768)
+engine_dir = engine.cached(fetch(), build)
+[instructions] = workload.prompts_of([225], load_tokenizer(engine_dir))
+
+
+class InTurn:
+    turn = 0
+
+    def choose(self, request, servers):
+        self.turn += 1
+        return servers[self.turn % len(servers)]
+
+
+# %%
+def served(policy, name):
+    """Send the visitors where the policy says, and count prompt tokens and requests."""
+    views, lock = [lesson.trial.Server(n) for n in "01"], threading.Lock()
+
+    @contextmanager
+    def address(request):
+        asked = lesson.trial.Asked(request.system)
+        with lock:
+            chosen = policy.choose(asked, list(views)) or views[0]
+            chosen.under_way += 1
+        yield f"{service.servers[int(chosen.name)]}/v1"
+        with lock:
+            chosen.under_way -= 1
+
+    order = random.Random(1).choices(range(5), weights=[5, 3, 2, 1, 1], k=24)
+    sent = [
+        lesson.load.Request(desk, f"{name} {desk} {instructions}", f"Visitor {n}?")
+        for n, desk in enumerate(order)
+    ]
+    before = lesson.load.so_far(service)
+    rows = lesson.load.traced(lesson.load.send(sent, address, 4), service, before)
+    busier = rows["server"].value_counts().max()
+    return {"prompt tokens computed": int(rows["computed"].sum()), "busier": busier}
+
+
+# %% tags=["nbval-ignore-output"]
+own = runpy.run_path(f"{workdir.name}/policy.py")["Policy"]()
+try:
+    with (
+        progress.wait("Two servers, and both policies"),
+        lesson.Replicas(engine_dir, enable_kv_cache_reuse="true") as service,
+    ):
+        rows = [served(InTurn(), "in turn"), served(own, "yours")]
+    display(pd.DataFrame(rows, ["round robin", "yours"]))
+except CourseError as error:
+    print(error)
+
+# %% [markdown]
+# <details><summary>Where to look</summary>
+#
+# The lecture's <code>by_prefix</code> and <code>least_outstanding</code>, and its words about <code>cache_aware</code>:
+# <em>unless that server is too far ahead</em>. <code>inflight/lessons/replicas/trial.py</code> is what the check plays.
+# </details>
+#
+# <details><summary>How to begin</summary>
+#
+# First keep only the healthy ones of <code>servers</code>. Then a home for each prefix, by name. Then the exception: when is home so far behind that the emptiest should become a second home?
+# </details>
+#
+# <details><summary>The error you see</summary>
+#
+# <em>Mean lead</em> too large: your homes are right, and hot. <em>Blocks computed</em> too many: you leave home too easily,
+# or forget that a prefix may have two homes. <em>Known to be dead</em>: a remembered home is used without a look at
+# <code>is_healthy</code>.
+# </details>
+
+# %% [markdown]
+# ## Exercise 12.2: one P95
+#
+# *Core · importance 5/5 · difficulty 3/5 · 15 minutes*
+#
+# Each server's page has a histogram: a dict from a bound in seconds to how many values came within it, in ascending order;
+# the last bound is infinite. What is the P95 of all servers together? In the bucket in which 95 % are reached, go on in a
+# straight line from its lower bound (0 for the first) to its upper one. Where 95 % are reached only beyond the last finite
+# bound, that bound is the answer, as in Prometheus.
+
+
+# %%
+def one_p95(histograms: list[dict[float, int]]) -> float | None:
+    """The P95 of what all histograms counted."""
+    # BEGIN SOLUTION
+    # LAB: return None
+    merged = {bound: sum(one[bound] for one in histograms) for bound in histograms[0]}
+    wanted, lower, below = 0.95 * max(merged.values()), 0.0, 0
+    for bound, count in merged.items():
+        if count >= wanted:
+            if bound == float("inf"):
+                return lower
+            return lower + (bound - lower) * (wanted - below) / (count - below)
+        lower, below = bound, count
+    # END SOLUTION
+
+
+# %%
+check("12.2", one_p95)
+
+# %% [markdown]
+# <details><summary>Where to look</summary>
+#
+# The lecture's <code>p95</code>, under <em>Watch both</em>.
+# </details>
+#
+# <details><summary>How to begin</summary>
+#
+# The counts are cumulative already: for each bound, add those of all servers. Then walk up the bounds until the count
+# reaches 0.95 of the last.
+# </details>
+#
+# <details><summary>The error you see</summary>
+#
+# The hint names what you have computed: a mean of P95s, the largest of them, an upper bound. A division by zero: the bucket
+# in which 95 % are reached has counts, others may have none.
+# </details>
+
+# %% [markdown]
+# ## Exercise 12.3: when to wake somebody
+#
+# *Core · importance 4/5 · difficulty 2/5 · 10 minutes*
+#
+# An objective of `slo` over `days` leaves an error budget. You want to be told when `share` of it is gone within `hours`.
+# From which share of failed requests in those hours on must the alert fire? Traffic is even.
+
+
+# %%
+def threshold(slo: float, days: int, share: float, hours: int) -> float | None:
+    """Share of requests that may fail in the window before the alert fires."""
+    # BEGIN SOLUTION
+    # LAB: return None
+    burn_rate = share * days * 24 / hours
+    return burn_rate * (1 - slo)
+    # END SOLUTION
+
+
+# %%
+check("12.3", threshold)
+
+# %%
+for hours, share in ((1, 0.02), (6, 0.05), (72, 0.1)):
+    found = threshold(0.999, 30, share, hours) or 0
+    print(f"{share:.0%} of the budget in {hours} h: {found:.2%} of the requests fail")
+
+# %% [markdown]
+# <details><summary>Where to look</summary>
+#
+# The lecture: <em>at 14.4, a budget for 30 days loses 2 % in an hour</em>. Where does 14.4 come from?
+# </details>
+#
+# <details><summary>How to begin</summary>
+#
+# At a burn rate of 1 the budget lasts exactly all <code>days</code>. So in <code>hours</code> of them, which share of it is
+# spent at that rate?
+# </details>
+#
+# <details><summary>The error you see</summary>
+#
+# The hint compares shares in per cent. It names the burn rate, if that is what you return: one step is missing.
+# </details>
+
+# %% [markdown]
+# ## Exercise 12.4: what a third server moves
+#
+# *Further · importance 3/5 · difficulty 4/5 · 15 minutes*
+#
+# Two routers share no memory, so a table of homes is of no use to them: both must compute the same home from the prefix
+# alone. `hash(prefix) % len(servers)` does, but with a third server nearly every desk moves. Write `home(prefix, servers)`
+# so that a new server takes its share, and no desk moves between the old ones (*consistent hashing*; the router's policy is
+# called `consistent_hash`). Python's own `hash` of a text differs from process to process: take `hashlib`.
+
+
+# %%
+def home(prefix: str, servers: list[str]) -> str | None:
+    """One of the servers, the same in every process and in whatever order they are given."""
+    # BEGIN SOLUTION
+    # LAB: return None
+    import hashlib
+
+    def score(server):
+        return hashlib.sha256(f"{server} {prefix}".encode()).digest()
+
+    return max(servers, key=score)
+    # END SOLUTION
+
+
+# %%
+check("12.4", home)
+
+# %% [markdown]
+# <details><summary>Where to look</summary>
+#
+# Two ways: points of every server on a ring, and a prefix belongs to the next point; or a hash of server and prefix
+# together, and the highest wins (rendezvous hashing). The second one has five lines.
+# </details>
+#
+# <details><summary>How to begin</summary>
+#
+# <code>hashlib.sha256(f"{server} {prefix}".encode()).digest()</code> is a number as good as drawn. What happens to the
+# highest of two when a third one is drawn?
+# </details>
+#
+# <details><summary>The error you see</summary>
+#
+# <em>Moved between the two old servers</em>: the number of servers is in your hash. <em>Smallest share</em>: one point on
+# the ring for each server splits it unevenly; the router of the lecture gives each 160.
+# </details>
+
+# %% [markdown]
+# ## Bonus
+#
+# If you are early: no check, but something to see.
+#
+# 1. Let your policy forget: caches are finite, and a home that has not been asked for an hour has lost the desk.
+# 2. `promtool check rules` and `promtool test rules` (Debian's package `prometheus`) read `assets/replicas/rules.yml`. Write a
+#    test in which the alert fires.
+
+# %% [markdown]
+# ## Elsewhere
+#
+# The service moves. Which of these still holds?
+#
+# **1.** *To servers whose prompts share nothing.* "My policy beats round robin."
+#
+# <details><summary>Answer</summary>
+#
+# Not in tokens: there is nothing to find. It still looks at who is behind, so it may be ahead where answers differ in
+# length.
+# </details>
+#
+# **2.** *To two routers, each with half of the requests.* "`under_way` says how busy a server is."
+#
+# <details><summary>Answer</summary>
+#
+# Half of it: each router counts its own requests. Ask the servers (<code>vllm:num_requests_running</code>), or accept that
+# the number is a sample.
+# </details>
+#
+# **3.** *To an objective of 90 %.* "A burn rate of 14.4 wakes somebody."
+#
+# <details><summary>Answer</summary>
+#
+# Never: 14.4 times 10 % is more than all requests. With a large budget the highest burn rate is 10.
+# </details>
+
+# %% [markdown]
+# ## Done?
+#
+# When every check says so, compare with {counterpart}. The servers ended with their cell.

@@ -1,0 +1,621 @@
+# %% [markdown]
+# # {heading}
+#
+# {minutes} min, an estimate. Afterwards you will be able to
+#
+# - **choose** a routing policy for several servers, and predict from the prompts how much work it saves;
+# - **say** what clients see when a server dies, what may be sent again, and what may not;
+# - **watch** several servers as one: add up their metrics rightly, and write one alert that is worth waking for.
+#
+# **What you will use elsewhere:** all of it. The router here is vLLM's, the metrics have vLLM's names, the rules are
+# Prometheus', and every command works on three machines as it does on one.
+#
+# You need lesson 05: blocks, and KV cache reuse. Engines, servers and router are started here; together they take
+# about 1.1 GB of memory.
+#
+# {navigation}
+
+# %% [markdown]
+# ## {question}
+#
+# Lesson 09 ended with a service at twice its load: one server cannot keep the contract. You start a second one, a
+# *replica*, with the same engine. Clients know one address, so something stands in front and hands each request to one
+# of the two: a *router*.
+#
+# The two servers do the same, so it seems not to matter who gets what. It does. Each server has a
+# [KV cache](00_start_here.ipynb#KV-cache) of its own, and half of a chat service's prompt is a system prompt that it may
+# have computed already, or not. And one day one of the two dies.
+
+# %%
+import itertools
+import random
+import threading
+import time
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+
+import httpx
+import pandas as pd
+
+from inflight import engine
+from inflight.bench import workload
+from inflight.checkpoint import fetch, load_tokenizer
+from inflight.engine import BuildConfig
+from inflight.lessons import replicas as lesson
+from inflight.notebook import charts, progress, session, told_apart, widgets
+
+session.others()
+
+# %% [markdown]
+# ## Three commands
+#
+# On three machines, you would type these. `--host` opens the OpenAI port alone to the other machines, and only with a
+# key; Triton's own ports stay where they are.
+#
+# ```
+# a$  INFLIGHT_API_KEY=… inflight serve --openai-port 9000 --host 0.0.0.0
+# b$  INFLIGHT_API_KEY=… inflight serve --openai-port 9000 --host 0.0.0.0
+# c$  vllm-router --worker-urls http://a:9000 http://b:9000 --policy round_robin
+# ```
+#
+# Here, `Replicas` runs them on this machine, on free ports of 127.0.0.1, and ends them with this notebook.
+
+# %% tags=["nbval-ignore-output"]
+build = BuildConfig(max_input_len=736, max_seq_len=768)
+with progress.wait("The engine, built the first time"):
+    engine_dir = engine.cached(fetch(), build)
+tokenizer = load_tokenizer(engine_dir)
+settings = {"enable_kv_cache_reuse": "true", "max_tokens_in_paged_kv_cache": 4096}
+stack = ExitStack()
+with progress.wait("Two servers and a router start"):
+    service = stack.enter_context(lesson.Replicas(engine_dir, **settings))
+print("router ", service.url)
+for number, url in enumerate(service.servers):
+    print(f"server {number}", url)
+
+# %% [markdown]
+# ## Five desks
+#
+# The service has five desks, each with a system prompt of its own, and 36 visitors. Some desks are busier than others.
+# Each load gets desks of its own, by a number at the beginning of each prompt, so that no cache knows them from before.
+
+# %%
+load_numbers = itertools.count(1)
+[instructions] = workload.prompts_of([225], tokenizer)
+
+
+def visitors(seed, max_tokens=8):
+    """36 requests: the same desks in the same order for the same seed, in new words."""
+    load = next(load_numbers)
+    order = random.Random(seed).choices(range(5), weights=[5, 3, 2, 1, 1], k=36)
+    return [
+        lesson.load.Request(
+            desk, f"{load}.{desk} {instructions}", f"Visitor {n}?", max_tokens
+        )
+        for n, desk in enumerate(order)
+    ]
+
+
+def encoded(request):
+    messages = [("system", request.system), ("user", request.question)]
+    return tokenizer.encode_chat([{"role": r, "content": text} for r, text in messages])
+
+
+# %% [markdown]
+# How much of a prompt can be found in a cache? Full blocks of 32 tokens, as far as two prompts begin alike.
+
+# %%
+requests = visitors(seed=0)
+block = build.tokens_per_block
+ids = [encoded(request) for request in requests if request.prefix == 0]
+prompt = len(ids[0])
+alike = next(place for place, pair in enumerate(zip(*ids[:2])) if len({*pair}) > 1)
+common = alike // block * block
+print(
+    f"A prompt has {prompt} tokens; {common} of them, {common // block} full blocks, are a desk's."
+)
+
+# %% [markdown]
+# ## Predict
+#
+# *Round robin* gives the servers one request each, in turn. *By prefix* sends every visitor of a desk to the same server.
+# With either, a server that has a desk's blocks computes only the rest of the prompt.
+
+# %%
+guess = widgets.predict(
+    "How many prompt tokens do both servers compute by prefix, "
+    "compared with round robin?",
+    {
+        "a third": 0.33,
+        "half as many: each desk is computed once, not twice": 0.5,
+        "about seven tenths": 0.71,
+        "as many": 1,
+    },
+)
+guess
+
+# %% [markdown]
+# ## By hand: a policy in ten lines
+#
+# A router is a function: it gets a request and what it knows of the servers, and returns one of them. Three policies, each
+# with a line or two. `under_way` counts the requests that we have sent to a server and that are not answered yet.
+
+
+# %%
+@dataclass(eq=False)
+class Server:
+    url: str
+    under_way: int = 0
+
+
+turn, homes = itertools.count(), {}
+
+
+def round_robin(request, servers):
+    return servers[next(turn) % len(servers)]
+
+
+def least_outstanding(request, servers):
+    # your line: the server with the fewest requests under way
+    return min(servers, key=lambda server: server.under_way)
+
+
+# %% [markdown]
+# By prefix: a desk has a home, and keeps it. A new desk goes where the fewest desks live.
+
+
+# %%
+def by_prefix(request, servers):
+    if request.system not in homes:
+        homes[request.system] = min(servers, key=[*homes.values()].count)
+    # your line: the home of the request's system prompt
+    return homes[request.system]
+
+
+# %% [markdown]
+# On paper: a server that has seen a desk computes a prompt without the desk's blocks.
+
+
+# %%
+def computed_of(is_known):
+    # your line: the tokens that are computed of a prompt, its desk known or not
+    return prompt - common if is_known else prompt
+
+
+# %%
+def on_paper(requests, choose):
+    """Prompt tokens that two servers compute, if each request ends before the next."""
+    servers, known, computed = [Server("a"), Server("b")], set(), 0
+    for request in requests:
+        where = choose(request, servers), request.system
+        computed += computed_of(where in known)
+        known.add(where)
+    return computed
+
+
+paper = {
+    choose.__name__: on_paper(requests, choose) for choose in (round_robin, by_prefix)
+}
+ratio_on_paper = paper["by_prefix"] / paper["round_robin"]
+print(paper, f"ratio {ratio_on_paper:.2f}")
+
+# %% [markdown]
+# ## Run
+#
+# Four users, each with one request at a time, send the 36 requests straight to the servers, where the policy says. A lock
+# makes the choice and the count one step: two threads that choose at the same moment would see the same counts.
+
+
+# %%
+def client_side(choose):
+    """What gives a request its address, and counts it as long as it is under way."""
+    servers, lock = [Server(url) for url in service.servers], threading.Lock()
+
+    @contextmanager
+    def address(request):
+        with lock:
+            server = choose(request, servers)
+            server.under_way += 1
+        yield f"{server.url}/v1"
+        with lock:
+            server.under_way -= 1
+
+    return address
+
+
+# %%
+def measure(address, seed):
+    """Send the visitors of a seed; a row a request, and the blocks that were reused."""
+    before = lesson.load.so_far(service)
+    rows = lesson.load.send(visitors(seed), address, users=4)
+    rows = lesson.load.traced(rows, service, before)
+    pairs = zip(lesson.load.so_far(service), before)
+    return rows, sum(after[1] - earlier[1] for after, earlier in pairs)
+
+
+def router(request):
+    return nullcontext(service.url)
+
+
+def in_a_row(rows, reused):
+    most = rows["server"].value_counts().max() / len(rows)
+    ttft = rows["ttft_s"].quantile([0.5, 0.95]) * 1000
+    return [rows["computed"].sum(), reused, most, *ttft]
+
+
+columns = ["tokens computed", "blocks reused", "share of the busier"]
+columns += ["TTFT P50 (ms)", "TTFT P95 (ms)"]
+
+# %% tags=["nbval-ignore-output"]
+warm_up = measure(client_side(round_robin), seed=9)
+by_hand = {}
+for choose in progress.over((round_robin, least_outstanding, by_prefix), "By hand"):
+    by_hand[choose.__name__] = measure(client_side(choose), seed=0)
+figures = [(name, *in_a_row(*found)) for name, found in by_hand.items()]
+charts.table(pd.DataFrame(figures, columns=["policy", *columns]), decimals=2)
+
+# %% tags=["nbval-ignore-output"]
+computed = {name: rows["computed"].sum() for name, (rows, _) in by_hand.items()}
+ratio = computed["by_prefix"] / computed["round_robin"]
+print(guess.score(ratio, "the tokens of one run over those of the other"))
+print(f"On paper {ratio_on_paper:.2f}, measured {ratio:.2f}:", end=" ")
+print(f"{ratio_on_paper / ratio:.2f} times.")
+
+# %% tags=["remove-cell"]
+assert all(not rows["error"].any() for rows, _ in by_hand.values())
+assert computed["by_prefix"] < 0.9 * computed["round_robin"]
+
+# %% [markdown]
+# Where paper and run differ, two visitors of one desk were under way at once: a block can be found only after it has been
+# computed, so both compute it.
+#
+# ## The router
+#
+# Now the field's own: `vllm-router`, a program in Rust that vLLM's project makes. Of its policies we take three:
+# `round_robin`; `power_of_two`, which draws two servers and takes the one with fewer requests; and `cache_aware`, which is
+# to send a prompt where its longest beginning went. For that, version 0.1.17 wants the prompt's tokens, and asks a server
+# to *render* a chat, as vLLM's does. Ours does not. Without tokens, `cache_aware` goes by load, and says so in its metrics:
+# `vllm_router_prefix_routing_decisions_total` with `outcome="missing_tokens"`. Three rounds in which they take turns:
+
+# %% tags=["nbval-ignore-output"]
+policies = ["round_robin", "power_of_two", "cache_aware"]
+routed = {policy: [] for policy in policies}
+for seed in progress.over(range(3), "Round"):
+    for policy in policies:
+        service.route(policy)
+        routed[policy].append(measure(router, seed))
+medians = [
+    (policy, *pd.DataFrame([in_a_row(*found) for found in rounds]).median())
+    for policy, rounds in routed.items()
+]
+charts.table(pd.DataFrame(medians, columns=["policy", *columns]), decimals=2)
+
+# %% tags=["nbval-ignore-output"]
+base, *others = [
+    pd.DataFrame([in_a_row(*f) for f in routed[name]]) for name in policies
+]
+for name, found in zip(policies[1:], others):
+    for place, what in ((0, "tokens computed"), (3, "TTFT P50"), (4, "TTFT P95")):
+        told = told_apart(found[place], base[place], more="more", less="less")
+        print(f"{name} against round_robin, {what}: {told}")
+
+# %% [markdown]
+# The table has medians of three rounds, and each verdict rests on the same three. Counts are firm; times are not. Two
+# servers share this machine's cores, so a token that one does not compute makes the other quicker, too. With a machine
+# each they would not help one another, and the busier one would set P95: on paper, a server's time is its computed tokens
+# over its speed, so look at the tokens of the busier server before you trust a mean.
+#
+# ## See
+#
+# A bar is a request, from its sending to its last token, in the colour of its desk. The hatched part is the share of its
+# prompt that was found in the cache.
+
+
+# %% tags=["nbval-ignore-output"]
+def middle_of(rounds):
+    """The rows of the round with the median number of computed tokens."""
+    return sorted((rows for rows, _ in rounds), key=lambda r: r["computed"].sum())[1]
+
+
+middle = {name: middle_of(routed[name]) for name in ("round_robin", "cache_aware")}
+summary = lesson.lanes_summary(middle)
+charts.show(lesson.lanes(middle, prompt), summary)
+print(summary)
+
+# %% [markdown]
+# Each panel is the round with the median number of computed tokens. A colour that appears on both servers is a desk that is
+# computed twice; its first bar on each is plain. Count the *system prompts in caches*: five is the fewest, ten is what
+# round robin comes to. A policy by prefix that gets no tokens is a policy by load, and nothing but a count tells you: no
+# request fails. So look at what was reused before you believe a policy's name. Your own `by_prefix` reads the system
+# prompt's text, and needs no tokens.
+#
+# ## One server dies
+#
+# 24 streams of 100 tokens come one after the other, in turn to both servers. When twelve have been sent and eight of
+# them have their first words, the second server is killed as a power cut would: no goodbye. The other twelve
+# come after that. The clients are the `openai` package as it is, with its two retries. Beside them, something reads the
+# pages of figures of router and servers four times a second.
+
+
+# %%
+def with_a_kill(requests, begun_first=8):
+    """A row a stream, when the server was killed, and what the pages said."""
+    rows, threads, begun = [], [], threading.Semaphore(0)
+    for number, request in enumerate(requests):
+        if number == 12:
+            for _ in range(begun_first):
+                begun.acquire()
+            killed_s = time.time()
+            service.kill(1)
+        ask = lambda one: rows.append(
+            lesson.load.stream(service.url, one, begun.release)
+        )
+        threads.append(threading.Thread(target=ask, args=(request,)))
+        threads[-1].start()
+        time.sleep(0.05)
+    for thread in threads:
+        thread.join()
+    return lesson.load.table(rows), killed_s
+
+
+# %% tags=["nbval-ignore-output"]
+service.route("round_robin")
+with lesson.watching.Watch(service) as watch, progress.wait("24 streams and a kill"):
+    calm = lesson.load.send(visitors(seed=20)[:12], router, users=4)
+    rows, killed_s = with_a_kill(visitors(seed=21, max_tokens=100)[:24])
+samples = watch.samples
+broken, begun = rows["error"] != "", rows["id"] != ""
+print(f"{len(rows)} streams: {(~broken).sum()} answered, {broken.sum()} broken off,")
+print(f"of which {(broken & begun).sum()} had begun:", *rows["error"][broken].unique())
+
+# %% tags=["remove-cell"]
+assert not calm["error"].any()
+assert 0 < broken.sum() <= 8 and begun[broken].all()
+
+# %% [markdown]
+# A stream that breaks off is one that has begun. **Nothing that was only waiting is lost**: the router has sent those
+# requests, gets no answer, and sends them to the other server. That may be repeated, since nobody has seen a word of
+# it. A stream with a first word may not: the router cannot take words back, and the next server might choose others. So
+# the client sees an error in the middle, and *the program* decides: ask again from the start, or show the half and say so.
+# The `openai` package repeats a request only before its answer begins, for the same reason.
+#
+# ### How long until it is noticed?
+
+# %% tags=["nbval-ignore-output"]
+dead = service.servers[1]
+health = samples[
+    (samples["name"] == "vllm_router_worker_health") & (samples["worker"] == dead)
+]
+noticed_s = health.loc[
+    (health["at_s"] > killed_s) & (health["value"] == 0), "at_s"
+].min()
+failed = lesson.watching.total(
+    samples, lesson.watching.ATTEMPTS, worker=dead, outcome="failure"
+)
+print(f"The health check noticed after {noticed_s - killed_s:.1f} s. Until then")
+print(f"{failed.iloc[-1]:.0f} attempts went to the dead server, and were repeated.")
+
+# %% [markdown]
+# Here the router looks each second and believes the second failure: `--health-check-interval-secs 1` and
+# `--health-failure-threshold 2`. By default it looks each minute and believes the third. What protects clients sooner is
+# the *circuit breaker*: after ten failed attempts in a row (`--cb-failure-threshold`) it sends nothing there for a while.
+#
+# ### It comes back
+
+# %% tags=["nbval-ignore-output"]
+with progress.wait("The server starts again"):
+    back_s = time.time()
+    service.start(1)
+    answers_s = time.time()
+    before, its = lesson.load.so_far(service), pd.DataFrame()
+    while its.empty and time.time() < answers_s + 60:
+        again = lesson.load.send(visitors(30)[:2], router, users=1)
+        again = lesson.load.traced(again, service, before)
+        its = again[again["server"] == 1]
+print(f"It answered {answers_s - back_s:.1f} s after its start, and", end=" ")
+print(f"got work {its['sent_s'].min() - answers_s:.1f} s later. Its cache is empty.")
+
+# %% [markdown]
+# ### Drained
+#
+# A server that you want to update does not have to die: take it from the router (`/remove_worker`), wait until it has
+# nothing under way, end it. `drain` does these three while streams run on both:
+
+# %% tags=["nbval-ignore-output"]
+with progress.wait("Eight streams, and one server is drained"):
+    drained, threads, begun = [], [], threading.Semaphore(0)
+    ask = lambda one: drained.append(
+        lesson.load.stream(service.url, one, begun.release)
+    )
+    for one in visitors(seed=40, max_tokens=60)[:8]:
+        threads.append(threading.Thread(target=ask, args=(one,)))
+        threads[-1].start()
+    for _ in range(6):
+        begun.acquire()
+    service.drain(1)
+    for thread in threads:
+        thread.join()
+drained = lesson.load.table(drained)
+print(f"{(drained['error'] == '').sum()} of {len(drained)} answered; the router knows")
+print(httpx.get(service.url.replace("/v1", "/list_workers")).json()["urls"])
+
+# %% tags=["remove-cell"]
+assert not drained["error"].any()
+
+# %% [markdown]
+# ## Watch both
+#
+# Each server has a page of figures. What is true of the service? **Counters are summed.** A *histogram* is a row of
+# counters, one for each bound: how many first tokens came within 0.1 s, within 0.25 s, and so on. So histograms are
+# summed as well, bucket by bucket. A quantile is found last, in the sum: the bucket in which 95 % are reached, and in it a
+# straight line, as Prometheus' `histogram_quantile` does.
+
+
+# %%
+def p95(buckets):
+    """Seconds; `buckets` counts what came within each bound, the last of which is infinite."""
+    wanted, lower, below = 0.95 * buckets.iloc[-1], 0.0, 0.0
+    for bound, count in buckets.items():
+        if count >= wanted:
+            return lower + (bound - lower) * (wanted - below) / (count - below)
+        lower, below = bound, count
+
+
+def histogram(samples, source):
+    """The TTFT histogram of a server when it was last seen."""
+    own = samples[
+        samples["name"].eq(lesson.watching.TTFT) & samples["source"].eq(source)
+    ]
+    own = own[own["at_s"] == own["at_s"].max()]
+    return own.assign(le=own["le"].astype(float)).set_index("le")["value"].sort_index()
+
+
+# %% tags=["nbval-ignore-output"]
+both = [histogram(samples, url) for url in service.servers]
+# your line: one histogram of both
+merged = both[0] + both[1]
+
+# %% tags=["nbval-ignore-output"]
+each = [p95(one) for one in both]
+print(
+    f"P95 of TTFT: {each[0]:.2f} s and {each[1]:.2f} s, their mean {sum(each) / 2:.2f} s;"
+)
+print(
+    f"of both together {p95(merged):.2f} s: the mean is {sum(each) / 2 / p95(merged):.2f} times that."
+)
+print(
+    f"They had {both[0].iloc[-1]:.0f} and {both[1].iloc[-1]:.0f} first tokens to tell of."
+)
+
+# %% [markdown]
+# The mean gives the server with few answers as much weight as the one with many, and a P95 of a half says nothing about
+# the P95 of the whole. What the merged one cannot know is where in a bucket the values lie: bounds of 2.5 and 5 s leave
+# much to a straight line. Choose bounds near the limit that you have promised.
+#
+# ### An error budget, and one alert
+#
+# The objective: 99 of 100 attempts are answered. So 1 % may fail: the *error budget*. The *burn rate* is how many times as
+# fast as allowed it is being spent. At 14.4, a budget for 30 days loses 2 % in an hour, which is
+# [worth waking somebody](https://sre.google/workbook/alerting-on-slos/). Our window is 5 s, for a kill that lasts seconds;
+# in `assets/replicas/rules.yml` it is five minutes.
+
+# %% tags=["nbval-ignore-output"]
+window_s = 5
+burning = lesson.watching.burn_rate(samples, window_s)
+alarm = burning[burning > lesson.watching.BURNS]
+print(
+    f"Before the kill at most {burning[burning.index < killed_s].max():.1f};", end=" "
+)
+print(f"after it {burning.max():.0f}.")
+print(
+    "The alert",
+    f"fires {alarm.index[0] - killed_s:.1f} s after the kill."
+    if len(alarm)
+    else "stays silent.",
+)
+
+# %% tags=["remove-cell"]
+assert alarm.index[0] > killed_s
+
+# %% tags=["nbval-ignore-output"]
+marks = {"killed": killed_s, "noticed": noticed_s}
+summary = lesson.watched_summary(samples, marks, window_s)
+charts.show(lesson.watched(samples, marks, window_s), summary)
+print(summary)
+
+# %% [markdown]
+# Above the panels stands the PromQL of `assets/replicas/dashboard.json`, a dashboard for Grafana with the same panels.
+#
+# How could these figures mislead? The router counts *attempts*, and calls one a success when an answer begins. So what it
+# counted is not what clients saw:
+
+# %% tags=["nbval-ignore-output"]
+said = lesson.watching.total(samples, lesson.watching.ATTEMPTS, outcome="success")
+asked = len(calm) + len(rows)
+print(f"Clients: {asked} streams, {broken.sum()} of them broken off.")
+print(f"Router: {said.iloc[-1]:.0f} attempts succeeded, {failed.iloc[-1]:.0f} failed.")
+
+# %% [markdown]
+# The failures are those that were repeated, and that no client noticed; the broken streams are among its successes. An
+# alert on them still wakes you in the right minute. But a promise to users must be measured where users are: at the
+# client, or at a gateway that sees streams end.
+#
+# ## Turn the knob
+#
+# `balance_abs_threshold` says how many requests a server may be ahead before `cache_aware` goes by load alone, 64 by
+# default. Set it to 0, 1 and 2. As long as the router gets no tokens, it goes by load whatever the threshold is: does
+# the number of computed tokens agree?
+
+# %% tags=["nbval-ignore-output"]
+service.start(1)
+ahead = 1  # then try 0, 2 and 64
+service.route("cache_aware", balance_abs_threshold=ahead)
+found = measure(router, seed=0)
+frame = pd.DataFrame([in_a_row(*found)], columns=columns)
+charts.table(frame.assign(ahead=ahead), decimals=2)
+
+# %% [markdown]
+# ## Elsewhere
+#
+# What runs this on many machines. Only the first row was run here; the others are what their makers say.
+#
+# | | what it is | how it chooses, prefill and decode apart |
+# |---|---|---|
+# | [vllm-router](https://github.com/vllm-project/router/blob/301790e790349e27a752632516df438717825c81/docs/load_balancing/README.md) | one program in front of OpenAI's protocol | the policies above; `kv_aware`, by blocks that servers report; `--vllm-pd-disaggregation` |
+# | [Kubernetes: the gateway's inference extension](https://kubernetes.io/blog/2025/06/05/introducing-gateway-api-inference-extension) | an *endpoint picker* beside a gateway such as Envoy's; servers are an `InferencePool` | by what the servers report of themselves, such as queues and caches |
+# | [llm-d](https://llm-d.ai/docs/architecture/architecture) | vLLM and that gateway on Kubernetes, put together | [prefix-aware, load-aware](https://llm-d.ai/docs/getting-started); [prefill and decode on different pods](https://llm-d.ai/docs/architecture/Components/disagg_prefill-decode) |
+# | [NVIDIA Dynamo](https://docs.nvidia.com/dynamo/latest/components/router/disaggregated-serving) | a frontend and router over vLLM, SGLang and TensorRT-LLM | by blocks that servers report; a prefill router and a decode router |
+#
+# *Prefill and decode apart* means that one server computes a prompt, sends its KV cache over the network, and another one
+# writes the answer: lesson 01's two points of the roofline, each on the machine that suits it. In production, look for
+# `vllm_router_worker_health`, `vllm_router_retries_total` and `vllm:time_to_first_token_seconds`.
+#
+# ## What breaks
+#
+# **All servers gone.** Then there is nobody to repeat a request with, and the client is told so:
+
+# %% tags=["nbval-ignore-output"]
+service.kill(0)
+service.kill(1)
+nobody = lesson.load.stream(service.url, visitors(50)[0])
+print(f"{nobody['error']} after {nobody['last_s'] - nobody['sent_s']:.1f} s")
+stack.close()
+
+# %% [markdown]
+# **A key that the router does not have.** The router has none of its own and hands on what the client sends
+# (`Authorization`). Who reaches the router without a key reaches nothing, as each server refuses. `/health` and `/metrics`
+# need none.
+#
+# ## Recap
+#
+# - A router is a function from a request and what is known of the servers to a server. What it saves is what a server need
+#   not compute again.
+# - By prefix, a system prompt is computed once, not once a server; the price is that a busy desk makes a busy server.
+# - A request without a first byte may be sent again; a stream that has begun may not. Draining loses nothing.
+# - Counters are summed, histograms merged bucket by bucket, and the quantile comes last; a mean of P95s is not a P95.
+# - An alert on the burn rate asks how fast the budget goes. Know what its counters count: attempts are not users.
+#
+# Three questions to answer without running anything:
+#
+# <details><summary>1. A third server is added. What does round robin do to the prompt tokens, and what does by
+# prefix?</summary>
+#
+# Round robin computes each system prompt on three servers, so up to half as much again of what is common. By prefix each is
+# still computed once, except that those that move to the new server are computed there again.
+# </details>
+#
+# <details><summary>2. Server A had 1,000 answers with a P95 of 0.2 s, server B 10 with a P95 of 8 s. What is the P95 of the
+# service?</summary>
+#
+# About 0.2 s: ten of 1,010 are 1 %, and do not reach the highest 5 %. The mean says 4.1 s. From the two P95s alone you
+# cannot know more; from the buckets you can.
+# </details>
+#
+# <details><summary>3. A stream breaks off after "The answer is". May your gateway ask another server and append what it
+# says?</summary>
+#
+# Only if it sends the words so far along as the beginning of the answer, and nobody minds that other words may follow than
+# would have. A repeated request without them begins with "The answer is" again, or with something else.
+# </details>
+#
+# Now [do the lab]({lab}), and write a policy that holds when a desk is hot, a server slow, or dead.
