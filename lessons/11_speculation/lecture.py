@@ -172,11 +172,10 @@ charts.show(figure, f"{summary}.")
 print(f"{summary}.")
 
 # %% [markdown]
-# A single user leaves arithmetic idle while weights are read and unpacked, and a draft uses that time. So does batching;
-# here the time of eight users' tokens says how much is left. Speculation and batching spend the same idle time, and
-# whoever comes second pays more. Where a measured ratio lies above both bounds, something costs that the paper leaves
-# out, such as attention, or a product of several rows in place of one. `iteration_s(1, 5, past=0)` leaves out attention's
-# part: try it.
+# A single user leaves arithmetic idle while weights are read and unpacked, and a draft uses that time. So does
+# batching; here the time of eight users' tokens says how much is left. Whichever comes second pays more. Where a
+# measured ratio lies above both bounds, something costs that the paper leaves out, such as attention, or a product of
+# several rows in place of one. `iteration_s(1, 5, past=0)` leaves out attention's part: try it.
 #
 # ## The drafter
 #
@@ -395,10 +394,9 @@ for users, of in gains[gains["drafts"] == 12].groupby("users"):
     )
 
 # %% [markdown]
-# Above the dashed line drafts make an answer faster, below it slower. Both panels have the same counts: how often a guess
-# is right depends on the text, and not on who else is there. With eight users each draft
-# makes the iteration longer for the seven others, too; where a line turns down, the next guess costs more than it
-# brings.
+# Above the dashed line drafts make an answer faster, below it slower. Both panels have the same counts; only the prices
+# differ. With eight users each draft makes the iteration longer for the seven others, too; where a line turns down, the
+# next guess costs more than it brings.
 
 # %% tags=["nbval-ignore-output"]
 for kind in ("rewrite", "chat"):
@@ -454,13 +452,13 @@ for one in (model, exact.model):
 
 # %% [markdown]
 # Where two answers part, the line has the probabilities of their two tokens. Where these are close, it was a near-tie.
-# From there on each answer goes its own way. Batching does the same to an answer as soon as somebody else joins. vLLM,
+# Batching does the same to an answer as soon as somebody else joins. vLLM,
 # too, calls its speculation lossless up to the precision of the hardware's numbers ([its
 # documentation](https://docs.vllm.ai/en/v0.17.0/features/speculative_decoding/)).
 #
 # ## With chance
 #
-# Chats are rarely greedy. Then no token is right or wrong: each has a probability. The rule needs no change. It draws
+# Chats are rarely greedy. Then each token has a probability, and the rule needs no change. It draws
 # from each row as always and asks only whether the token drawn is the guess. A language of three words shows it: a row
 # of `after` says what follows "a", "b" and "c". The answer begins after an "a", and the draft is "b c".
 
@@ -498,12 +496,12 @@ for rule in (accept, accept_likely):
     print(f"where {exact_share:.2f} should. {found}")
 
 # %% [markdown]
-# The second rule accepts more and writes other answers: likely words become likelier still, and no reader of a single
-# answer would notice. (At 95 % about one in twenty comparisons of equal things is told apart by chance; with another
-# seed it may be this one.) The names for the two kinds are *lossless* and *lossy*. A drafter that is a model gives each
-# guess a probability q. The guess is then accepted with the smaller of 1 and p/q, where p is the large model's
-# probability, and otherwise a token is drawn from max(0, p − q), scaled to sum to 1 ([Leviathan et al.
-# 2023](https://arxiv.org/abs/2211.17192)). A lookup is sure of its guess: q is 1, and that is your rule.
+# The second rule accepts more and writes other answers: likely words become likelier still. (At 95 % about one in
+# twenty comparisons of equal things is told apart by chance; with another seed it may be this one.) The names for the
+# two kinds are *lossless* and *lossy*. A drafter that is a model gives each guess a probability q. The guess is then
+# accepted with the smaller of 1 and p/q, where p is the large model's probability, and otherwise a token is drawn from
+# max(0, p − q), scaled to sum to 1 ([Leviathan et al. 2023](https://arxiv.org/abs/2211.17192)). A lookup is sure of its
+# guess: q is 1, and that is your rule.
 #
 # ## In the running engine
 #
@@ -637,9 +635,8 @@ except CourseError as error:
     print(error)
 
 # %% [markdown]
-# **A drafter that is always wrong** is not refused. Nobody sees it in the answers; it costs time, and shows in two
-# counters. With a fixed length it would cost four tokens for each that is kept; an engine that counts takes ever fewer of
-# its guesses. Cut the list to `k` and see:
+# **A drafter that is always wrong** is not refused. It costs time, and shows in two counters only. An engine that
+# counts takes ever fewer of its guesses. Cut the list to `k` and see:
 
 # %% tags=["nbval-ignore-output"]
 own.write_text(own.read_text().replace("k + 1", "k"))
