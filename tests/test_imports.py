@@ -59,7 +59,9 @@ EXEMPT = {
     "text-embedding": {"torch"},  # computes the checkpoint
 }
 # So may a lesson that takes one of these names, or a library by its own: it computes in the notebook's process.
-COMPUTES = {"Executor": {"openvino", "openvino_genai"}, "quantized": {"gguf"}} | {name: {name} for name in HEAVY}
+COMPUTES = {"Executor": {"openvino", "openvino_genai"}, "quantized": {"gguf"}, "GgufFile": {"gguf"}} | {
+    name: {name} for name in HEAVY
+}
 NURSERY = """
 import contextlib, json, os, sys, traceback
 import IPython.display, ipywidgets, numpy, pandas, plotly.graph_objects
@@ -102,7 +104,7 @@ def brought():
 def first_imports(path) -> str:
     """The imports of a lesson's first two cells with code: in a lecture the first only asks for a prediction."""
     cells = [cell.source for cell in jupytext.read(path).cells if cell.cell_type == "code"][:2]
-    nodes = [node for cell in cells for node in ast.parse(cell).body]
+    nodes = [node for cell in cells if not cell.startswith("%%") for node in ast.parse(cell).body]
     return "\n".join(ast.unparse(node) for node in nodes if isinstance(node, ast.Import | ast.ImportFrom))
 
 

@@ -149,7 +149,7 @@ check("4.2", Path(workdir.name) / "static.py")
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# At <code>may_start</code> in the lesson's <code>play</code>, with <code>now.running</code> for <code>running</code>.
+# At <code>may_start</code> in the lesson's <code>simulate</code>, with <code>now.running</code> for <code>running</code>.
 # </details>
 #
 # <details><summary>How to begin</summary>
@@ -303,7 +303,7 @@ check("4.4", (wins, draws))
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# Copy <code>play</code> from the lesson and count: <code>len(play(wins, slots, "static"))</code>.
+# Copy <code>simulate</code> from the lesson and count: <code>len(simulate(wins, slots, "static"))</code>.
 # </details>
 #
 # <details><summary>How to begin</summary>

@@ -32,6 +32,9 @@
 # The names in brackets are the values of `gpt_model_type` in TensorRT-LLM
 # ([its batch
 # manager](https://github.com/NVIDIA/TensorRT-LLM/blob/2a115dae84f13daaa54727534daa837c534eceb4/docs/source/advanced/batch-manager.md)).
+# In-flight batching is [Orca's](https://www.usenix.org/conference/osdi22/presentation/yu) *iteration-level scheduling*. It
+# works because the weights see only tokens, whoever's they are; only attention is computed for each request by itself, on
+# its own cache.
 
 # %%
 import inspect
@@ -48,7 +51,7 @@ from inflight.bench import trace_run, workload
 from inflight.checkpoint import fetch, load_tokenizer
 from inflight.lessons import batching as lesson
 from inflight.models import huggingface
-from inflight.notebook import charts, progress, session, widgets
+from inflight.notebook import charts, progress, session, told_apart, widgets
 from inflight.triton import Client, Server, repository
 
 engine_dir = engine.cached(fetch())
@@ -73,7 +76,7 @@ print(len(lengths), "requests,", sum(lengths), "tokens:", lengths[:8], "…")
 
 
 # %%
-def play(lengths, slots, rule):
+def simulate(lengths, slots, rule):
     """How many requests are computed in each iteration."""
     waiting, running, computed = list(lengths), [], []
     while waiting or running:
@@ -90,7 +93,8 @@ def play(lengths, slots, rule):
 
 
 # %%
-on_paper = {rule: play(lengths, slots, rule) for rule in ("static", "in-flight")}
+rules = "static", "in-flight"
+on_paper = {rule: simulate(lengths, slots, rule) for rule in rules}
 for rule, computed in on_paper.items():
     used = sum(computed) / (len(computed) * slots)
     print(
@@ -102,7 +106,7 @@ print(f"Static batching needs {fewer:.1f} times as many.")
 # %% [markdown]
 # A static batch lasts as long as its longest answer, and each of the six batches here has at least one long one: 6 × 128. In
 # flight the slots stay full until nobody waits. Then the last answers run on with empty slots beside them: the *tail*.
-# No rule ends before the longest answer does.
+# Even the best rule needs as many iterations as the longest answer has tokens.
 #
 # Move the sliders. Which requests make the difference? Shorten the longest answers until static batching loses almost
 # nothing.
@@ -117,11 +121,12 @@ picture
 # Now the same requests go to a real engine, once with each rule. You know the iterations. Commit yourself to the speed:
 
 # %% tags=["nbval-ignore-output"]
+less = fewer**0.5
 guess = widgets.predict(
     "In-flight batching gives how many times the tokens a second of static batching?",
     {
         "the same: the same work is done": 1,
-        "about half way between the two": fewer**0.5,
+        f"more, but clearly less than {fewer:.1f} times: about {less:.1f}": less,
         f"about {fewer:.1f} times as many, as on paper": fewer,
         f"about {slots} times as many, one for each slot": slots,
     },
@@ -138,12 +143,12 @@ guess
 print(inspect.getsource(engine.Executor.step))
 
 # %% [markdown]
-# Your `play` is this loop without the model. In the lab you write the scheduler that the running engine asks.
+# Your `simulate` is this loop without the model. In the lab you write the scheduler that the running engine asks.
 #
 # ## Static: run it
 #
-# The repository is assembled with `V1`. The engine writes a line for each iteration into a log: who was computed, and
-# how long it took.
+# The repository is assembled with `V1`. The engine writes a line for each iteration into a log: which requests were in it,
+# and how long it took.
 
 # %%
 workdir = tempfile.TemporaryDirectory()
@@ -164,7 +169,7 @@ client = Client(server.grpc_url, timeout_s=600)
 # Both rules must begin with the same full queue. If requests came one by one, the first static batch would be whoever
 # came first, alone. So a *gate* is closed first: a request for the longest possible answer, for which the engine sets
 # its whole KV cache aside (here as many tokens as `max_seq_len`). Nobody can start beside it. When all forty-eight
-# wait, the gate's request is cancelled; times and iterations count from then on. `run_from_full_queue` does that. It
+# wait, the gate's request is cancelled; times and iterations count from then on. `run_from_full_queue` does that, and
 # returns a row per request, as the clients saw it, and a row per iteration, as the engine logged it.
 #
 # A machine changes its pace. So a few requests side by side run before the trace, between its two runs, and after them;
@@ -226,10 +231,10 @@ charts.show(lesson.slot_map(stays, slots), lesson.slot_map_summary(stays, slots)
 
 # %% [markdown]
 # Above, each batch waits for a long answer, beside which its other slots are empty. Below, a slot is taken as soon as it
-# is free, and the grey is in the tail: the last long answers run on when nobody waits any more.
+# is free, and the grey is in the tail.
 #
 # Does the engine count as the paper does? On a busy machine one request may overtake another on its way to the engine. The
-# engine numbers them as they arrive, so the log knows the real order, and `play` can play that one, too:
+# engine numbers them as they arrive, so the log knows the real order, and `simulate` can take that one, too:
 
 # %% tags=["nbval-ignore-output"]
 runs = {"static": static, "in-flight": in_flight}
@@ -237,7 +242,7 @@ replayed = {}
 for rule, run in runs.items():
     arrived = run.stays.sort_values("request")
     in_order = (arrived["last"] - arrived["first"] + 1).tolist()
-    replayed[rule] = len(play(in_order, slots, rule))
+    replayed[rule] = len(simulate(in_order, slots, rule))
     print(f"{rule:9} on paper {len(on_paper[rule])}, in the order of arrival", end=" ")
     print(f"{replayed[rule]}, counted {len(run.log)}")
 
@@ -254,18 +259,18 @@ faster = in_flight.tokens_per_s / static.tokens_per_s
 print(
     f"Static takes {len(static.log) / len(in_flight.log):.1f} times as many iterations,"
 )
-print(f"but in flight gives only {faster:.2f} times as many tokens a second.")
+print(f"in flight gives {faster:.2f} times as many tokens a second.")
 print(guess.score(faster, "the ratio of the two runs"))
 
 # %% [markdown]
-# The paper is right about the iterations. But they are not the gain. What did it miss?
+# The paper is right about the iterations. Whether they are the gain depends on what each costs.
 #
 # ## What an iteration costs
 #
-# An iteration with eight answers takes longer than one with a single answer, and static batching has mostly the cheap
-# kind, because its slots are empty. (That is so here. Where finished answers are padded and computed on, as in
+# An iteration with eight answers may take longer than one with a single answer, and static batching has mostly iterations
+# with few answers, because its slots are empty. (That is so here. Where finished answers are padded and computed on, as in
 # TensorRT-LLM's own `V1` and in Hugging Face's `generate`, every iteration keeps the full price, and the gain is
-# larger.) The requests side by side have the price: so long did iterations with 1, 2, 4 and 8 answers take. Take the mean,
+# larger.) The side-by-side requests give the price: how long iterations with 1, 2, 4 and 8 answers took. Take the mean,
 # because iterations will be added up:
 
 
@@ -294,8 +299,8 @@ charts.show(figure, summary)
 print(summary)
 
 # %% [markdown]
-# An iteration goes through the weights once, for all answers in it. They share that part, so eight answers do not cost
-# eight times as much. Attention and the arithmetic of each answer come on top, so they are not free either.
+# An iteration goes through the weights once, for all answers in it, so eight do not cost eight times as much. Attention and
+# the arithmetic of each answer come on top.
 #
 # Prompts have a price of their own. It is what the iterations with prompts took beyond the same number of answers:
 
@@ -343,9 +348,11 @@ print(f"Gain: predicted {expected:.2f} times, measured {faster:.2f} times,", end
 print(f"which is {100 * (faster / expected - 1):+.0f} %.")
 
 # %% [markdown]
-# What is left has three causes. The prices were measured with at most 60 tokens in the KV cache of each answer, and attention
-# reads the whole cache, so long answers cost more. Between two iterations the engine hands out tokens, which no price
-# contains. And a machine that changes its pace does so between two prices, too: the table above shows by how much.
+# What is left may have four causes, which this run does not separate. The prices were measured with at most 60 tokens in the
+# KV cache of each answer, and attention reads the whole cache, so long answers cost more. Between two iterations the engine
+# hands out tokens, which no price contains. The price of a prompt comes from up to eight that were computed together; in
+# flight, all but the first eight join in smaller groups, beside running answers. And the machine may have changed its pace:
+# if the gain is off by more than 15 %, look at the table of prices first.
 #
 # How could this mislead? Each rule ran once. `inflight bench compare` takes turns and gives ratios with their spread.
 # The prices of 3, 5, 6 and 7 answers are interpolated.
@@ -354,9 +361,9 @@ print(f"which is {100 * (faster / expected - 1):+.0f} %.")
 #
 # Tokens a second are the operator's figure. A user feels three others: when the first token comes, when the answer is
 # complete, and the time from one of its tokens to the next, the ITL. A static batch hands its answers over when the last has
-# finished: the first two are the same moment, and no client sees its pace. `itl_ms` takes it from the log: the time
-# from the end of an answer's first iteration to the end of its last, divided by its tokens but the first. It is the
-# mean ITL of an answer, lesson 03's TPOT.
+# finished: the first two are the same moment. `itl_ms` is from the log: the time from the end of an answer's first iteration
+# to the end of its last, divided by its tokens but the first. It is the mean ITL of an answer, lesson 03's TPOT. So read it
+# as the engine's pace: with static batching the user gets the whole answer at once, and feels only the latency.
 
 # %% tags=["nbval-ignore-output"]
 paid = {name: run.requests.assign(itl_ms=run.itl_ms) for name, run in runs.items()}
@@ -369,7 +376,8 @@ both.groupby(["max_tokens", "rule"])[["latency_ms", "itl_ms"]].quantile(
 # %% [markdown]
 # Each mark is a request; above the dashed line it is slower in flight. Look at the long answers in the lower panel. With
 # static batching each of them has the engine to itself, or shares it with one other, once its short neighbours are
-# done. In flight it shares iterations to its end, and each prompt that joins makes one of them longer.
+# done. In flight it shares nearly all its iterations, unless it is in the tail, and each prompt that joins makes one of
+# them longer. Short answers may lose pace too: prompts now join while they run.
 #
 # Latency also contains the wait for a slot, and that becomes shorter: nobody waits for a batch to end. So short answers are
 # complete earlier, and later long ones, too; the long ones that started first are complete later. The table gives the
@@ -377,32 +385,36 @@ both.groupby(["max_tokens", "rule"])[["latency_ms", "itl_ms"]].quantile(
 #
 # ## When is there no gain?
 #
-# When all requests are there from the start, there are two cases. With **equal lengths** a static batch ends for all at
-# once. With **fewer requests than slots** all start at once. Both run from a full queue, as before:
+# When all requests are there from the start, here are two cases; the table below has a third. With **equal lengths** a static
+# batch ends for all at once. With **fewer requests than slots** all start at once. Both run from a full queue, in three
+# rounds, and the rule that begins changes from round to round:
 
 # %% tags=["nbval-ignore-output"]
 no_gain = {
     "equal lengths": [replace(one, max_tokens=24) for one in requests[:16]],
     "fewer than slots": [replace(requests[0], max_tokens=32), *requests[1:4]],
 }
-seconds = {}
-for rule, name in (("in-flight", "inflight_fused_batching"), ("static", "V1")):
-    server.load("tensorrt_llm", gpt_model_type=name)
-    for case, some in no_gain.items():
-        seconds[case, rule] = run_all(f"{case}, {rule}", some)
+names = {"static": "V1", "in-flight": "inflight_fused_batching"}
+rates = {(case, rule): [] for case in no_gain for rule in rules}
+iterations = {}
+for order in rules, rules[::-1], rules:
+    for rule in order:
+        server.load("tensorrt_llm", gpt_model_type=names[rule])
+        for case, some in no_gain.items():
+            run = run_all(f"{case}, {rule}", some)
+            rates[case, rule].append(run.tokens_per_s)
+            iterations[case, rule] = len(run.log)
+
+# %% tags=["nbval-ignore-output"]
 for case in no_gain:
-    ways = seconds[case, "static"], seconds[case, "in-flight"]
-    iterations, per_s = zip(*((len(run.log), run.tokens_per_s) for run in ways))
-    print(
-        f"{case}: {iterations[0]} iterations static, {iterations[1]} in flight;",
-        end=" ",
-    )
-    print(f"{per_s[1] / per_s[0]:.2f} times as many tokens a second, of one run each.")
+    static_rates, in_flight_rates = rates[case, "static"], rates[case, "in-flight"]
+    print(f"{case}: {iterations[case, 'static']} iterations static,", end=" ")
+    print(f"{iterations[case, 'in-flight']} in flight; tokens a second in flight:")
+    print("   ", told_apart(in_flight_rates, static_rates, "more", "fewer"))
 
 # %% [markdown]
-# As many iterations with as many answers in them. What is left of the ratio is not batching: it is noise, as each ran once,
-# and below 1 it may also be the price of streaming. And the summaries of news articles, which benchmarks like? Count them
-# all:
+# As many iterations, with as many answers. A ratio whose interval contains 1 is not told apart; below 1 it may be the price
+# of streaming. And the summaries of news articles, which benchmarks like? Count them all:
 
 # %%
 articles = workload.from_dataset(workload.read_dataset(), load_tokenizer(engine_dir))
@@ -417,14 +429,16 @@ cases = {
 }
 rows = []
 for name, (case, room) in cases.items():
-    counts = [len(play(case, room, rule)) for rule in ("static", "in-flight")]
+    counts = [len(simulate(case, room, rule)) for rule in rules]
     rows.append((name, min(case), max(case), *counts, counts[0] / counts[1]))
 columns = ["trace", "shortest", "longest", "static", "in flight", "ratio"]
 pd.DataFrame(rows, columns=columns).set_index("trace").round(2)
 
 # %% [markdown]
 # Sorting the requests by length helps static batching, too. But an answer may end long before its `max_tokens`, and
-# nobody knows where. That, and requests that come at any time, is why LLM engines today batch in flight.
+# nobody knows where. That, and requests that come at any time, is why LLM engines today batch in flight. To see the
+# second, run `skewed` on the dashboard below with both rules: a request that comes just after a static batch began waits
+# for all of it.
 #
 # ## Where we came from
 #
@@ -455,7 +469,7 @@ with (
         trace_run.run(to, four[:1], log_path, model)  # an engine's first is its slowest
         run = trace_run.run(to, four, log_path, model, concurrency=users)
         per_s[way] = run.tokens_per_s
-pd.Series(per_s, name="tokens/s").round(1)
+pd.Series(per_s, name="tokens/s").round(2)
 
 # %% tags=["nbval-ignore-output"]
 python, in_turn, at_once = per_s.values()
@@ -465,21 +479,20 @@ print(f"sharing iterations makes it another {at_once / in_turn:.1f} times as fas
 # %% [markdown]
 # The second factor is batching as such; four equal answers that start together have it with static batching, too. The first
 # is outside this lesson, and it has two parts that this run does not separate. One is the weights: 4 bits against 16 or 32.
-# The other is the path. For each token, Hugging Face's `generate` runs a Python loop, 30 layers of Python modules start
-# dozens of small PyTorch operators each, and the KV cache is copied to grow by one token. The engine runs one compiled
-# graph on a KV cache that was allocated when it was loaded.
+# The other is the path. For each token, Hugging Face's `generate` starts hundreds of small PyTorch operators from Python,
+# and copies the KV cache to make it longer. The engine runs one compiled graph on a KV cache that it allocated at loading.
 #
 # The [workshop](https://github.com/scaleway/ai-pulse-nvidia-trt-llm) that this course follows measured both on one H100,
 # with 16-bit weights: 1,998 ms from Python, 659 ms from the engine. It then sent 98 articles: 334 tokens/s static, 436
-# in flight, 1.3 times as many. The table's articles have other lengths, so it cannot predict this ratio; and a request
-# there had 800 tokens of prompt for 41 of answer, which neither rule computes for less.
+# in flight, 1.3 times as many. A request there had 800 tokens of prompt for 41 of answer, and neither rule makes
+# prompts cheaper.
 #
 # ## Turn the knob
 #
 # The dashboard edits the config, loads the model again, and draws the slots while the requests run. Try:
 #
-# 1. `V1`, then `inflight_fused_batching`, with `skewed`: this lesson's requests, live. Here they come one by one, so the
-#    first static batch is a single request.
+# 1. `V1`, then `inflight_fused_batching`, with `skewed`: this lesson's requests, which come one by one here. So the first
+#    static batch is a single request.
 # 2. The same with `equal`: as many requests and tokens, but all alike. Equal lengths, and yet grey: which requests does it
 #    come from?
 # 3. The same with `mild`, 32 requests of 8 to 128 tokens. Guess the ratio of the iterations first.
@@ -544,9 +557,9 @@ except CourseError as error:
 # - The time of an iteration grows with the answers in it, but more slowly than they do. So the gain in time is smaller
 #   than the gain in iterations.
 # - In flight, answers do not wait for a batch to end. Long ones pay with their pace, and the first of them with their
-#   latency: they share iterations that they would have had to themselves.
-# - The gain depends on the workload. Equal lengths or free slots leave almost none if all requests are there from the start;
-#   so a factor is worth nothing without the lengths and the arrivals.
+#   latency.
+# - The gain depends on the workload. Equal lengths, free slots or a queue sorted by length leave almost none if all requests
+#   are there from the start; so a factor is worth nothing without the lengths and the arrivals.
 #
 # Three questions to answer without running anything:
 #

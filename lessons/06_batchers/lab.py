@@ -421,11 +421,13 @@ views = {
 }
 for view, latency_ms in views.items():
     late = (latency_ms > 300).sum()
-    print(f"{view}: P95 {latency_ms.quantile(0.95):.0f} ms, {late} over 300 ms")
+    print(f"{view}: {len(latency_ms)} latencies,", end=" ")
+    print(f"P95 {latency_ms.quantile(0.95):.0f} ms, {late} over 300 ms")
 
 # %% [markdown]
-# Which of these would you give to somebody who sets a limit for users? The correction guesses what was not sent. A tester
-# that keeps to its schedule, or that counts from when each request was due, need not guess.
+# Which of these would you give to somebody who sets a limit for users? The correction guesses. This tester sent all of
+# its requests, some late, so it even counts some twice: there are more latencies than requests. A tester that keeps to its
+# schedule, or that counts from when each request was due, need not guess.
 #
 # <details><summary>Where to look</summary>The lecture's picture of one slow request: how does the latency of the open loop
 # fall, from one dot to the next?</details>
@@ -569,7 +571,7 @@ except CourseError as error:  # not x86-64
 # of the config. Does the model idle under overload now?
 #
 # <details><summary>Answer</summary>No. Without a policy the next batch is ready while the model computes, and each request
-# that the gateway lets in enters the queue. The same sixteen wait, and the model is busy.</details>
+# that the gateway lets in enters the queue. Eight are computed and eight wait, and the model is busy.</details>
 #
 # **3.** Your library moves to a model behind a client that sends four texts in one request. `length_of` reads the first
 # number only. What happens to the limit?

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # {heading}
 #
-# Five exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write a mask that goes by text and runs
-# in the engine, a schema whose answers a program reads without a `try`, and what that program does with an answer that is
-# cut, or false.
+# Five exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write a mask that goes by text
+# and runs in the engine, a schema whose answers a program reads without a `try`, and what that program does with an
+# answer that is cut, or false.
 #
 # You need the lecture. A check never stops you: it says *done*, *not done yet*, or what to look at.
 #
@@ -44,12 +44,13 @@ complete = partial(client.chat.completions.create, model="tensorrt_llm", tempera
 #
 # *Core · importance 5/5 · difficulty 3/5 · 16 minutes*
 #
-# Write the mask of a choice anew: a token may come if some choice begins with the answer so far *and the token's text*; the
-# end may come when the answer is one of the choices. It does not matter into which tokens the answer was cut. All other
-# logits become minus infinity; those of tokens that may come stay as they are.
+# Write the mask of a choice anew: a token may come if some choice begins with the answer so far *and the token's text*;
+# the end may come when the answer is one of the choices. It does not matter into which tokens the answer was cut. All
+# other logits become minus infinity; those of tokens that may come stay as they are.
 #
-# `guide` is a JSON list of texts. `tokenizer.decode(token_ids)` gives the text of tokens, `tokenizer.vocab_size` says how
-# many there are, `tokenizer.end_id` is the end. The check plays choices that you have not seen.
+# `guide` is a JSON list of texts. `tokenizer.decode(token_ids)` gives the text of tokens, `tokenizer.vocab_size` says
+# how many there are, `tokenizer.end_id` is the end. The check plays choices that you have not seen. (All choices here
+# are ASCII: elsewhere a token may hold a part of a character, which is why libraries work with bytes.)
 
 # %% tags=["part:logits_processor.py"]
 # %%writefile {workdir.name}/logits_processor.py
@@ -105,7 +106,7 @@ print(repr(processor))
 try:
     server.load("tensorrt_llm", logits_processor_path=str(processor))
     choice = {"structured_outputs": {"choice": ["blue", "blueish", "no colour"]}}
-    asked = [{"role": "user", "content": "Which colour has the sky?"}]
+    asked = [{"role": "user", "content": "What colour is the sky?"}]
     answer = complete(messages=asked, max_tokens=8, extra_body=choice).choices[0]
     print(repr(answer.message.content), answer.finish_reason)
 except CourseError as error:
@@ -115,14 +116,14 @@ server.load("tensorrt_llm", logits_processor_path="")
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# The lecture's last section, <em>One text, several ways in tokens</em>: <code>pieces</code> are the texts of tokens that a
-# word may begin with.
+# The lecture's last section, <em>One text, several ways in tokens</em>: <code>pieces</code> are the texts of tokens
+# that a word may begin with.
 # </details>
 #
 # <details><summary>How to begin</summary>
 #
-# For each choice that begins with <code>so_far</code>, take what is left of it. Each beginning of that rest which is a token may
-# come: <code>self.tokens.get(rest[:3], [])</code>. What if nothing is left?
+# For each choice that begins with <code>so_far</code>, take what is left of it. Each beginning of that rest which is a
+# token may come: <code>self.tokens.get(rest[:3], [])</code>. What if nothing is left?
 # </details>
 #
 # <details><summary>The error you see</summary>
@@ -136,12 +137,12 @@ server.load("tensorrt_llm", logits_processor_path="")
 #
 # *Core · importance 5/5 · difficulty 3/5 · 12 minutes*
 #
-# A café takes orders: `{"items": [{"name": "tea", "number": 2}], "to_go": true}`. One has 1 to 5 items, of 1 to 9 pieces each.
-# Write the JSON schema, and a program that reads an answer and returns its price in cents; a paper bag, for an order to go, is
-# 20. There is no `try` in it, and no `if` for what cannot be: that is the schema's.
+# A café takes orders: `{"items": [{"name": "tea", "number": 2}], "to_go": true}`. One has 1 to 5 items, 1 to 9 of each.
+# Write the JSON schema, and a program that reads an answer and returns its price in cents; a paper bag, for an order to
+# go, is 20. There is no `try` in it, and no `if` for what cannot be: that is the schema's.
 #
-# The check lets the engine's library write answers to your schema, as wild as it allows, and gives them to your program. And the
-# schema must allow every order that a customer may make.
+# The check lets the engine's library write answers to your schema, as wild as it allows, and gives them to your
+# program. And the schema must allow every order that a customer may make.
 
 # %%
 PRICES = {"coffee": 300, "tea": 250, "cake": 420}
@@ -214,7 +215,8 @@ if answer.finish_reason == "stop":
 #
 # <details><summary>The error you see</summary>
 #
-# The check shows an answer that your schema allows. Which word of JSON schema forbids it, and nothing that a customer may want?
+# The check shows an answer that your schema allows. Which word of JSON schema forbids it, and nothing that a customer
+# may want?
 # </details>
 
 # %% [markdown]
@@ -223,8 +225,9 @@ if answer.finish_reason == "stop":
 # *Core · importance 5/5 · difficulty 2/5 · 7 minutes*
 #
 # Before the program charges a price, it decides: `"charge"`; `"ask again"`, with more tokens, if the answer was cut; or
-# `"ask the customer"`, if it is false, as far as a program can see: it has an item whose name the message does not contain.
-# `finish_reason` is `"stop"` or `"length"`; the answer follows the schema of 10.2, or is the beginning of one that does.
+# `"ask the customer"`, if it is false, as far as a program can see: it has an item whose name the message does not
+# contain. `finish_reason` is `"stop"` or `"length"`; the answer follows the schema of 10.2, or is the beginning of one
+# that does.
 
 
 # %%
@@ -264,9 +267,9 @@ check("10.3", decide)
 #
 # *Further · importance 3/5 · difficulty 2/5 · 6 minutes*
 #
-# The engine makes one mask after the other, when an iteration's logits are there. Of the answers in an iteration, `guided` have a
-# guide. An iteration without masks takes `iteration_ms`, a mask `mask_us`. How many times as many tokens a second does the
-# engine give with the masks, as without? (A number up to 1.)
+# The engine makes one mask after the other, when an iteration's logits are there. Of the answers in an iteration,
+# `guided` have a guide. An iteration without masks takes `iteration_ms`, a mask `mask_us`. How many times as many
+# tokens a second does the engine give with the masks, as without? (A number up to 1.)
 
 
 # %%
@@ -308,9 +311,10 @@ for guided, iteration_ms, mask_us in [(8, 25, 150), (256, 12, 50)]:
 #
 # *Further · importance 4/5 · difficulty 2/5 · 7 minutes*
 #
-# The model does not call anything: it writes which function it wants, and with what. Your program calls it, and tells the model
-# what came of it. `call` is one of a message's `tool_calls`, as a dict; `functions` has a Python function for each name.
-# Return the turn that tells the result, as JSON: `role` is `"tool"`, `tool_call_id` that of the call, `content` the JSON text.
+# The model does not call anything: it writes which function it wants, and with what. Your program calls it, and tells
+# the model what came of it. `call` is one of a message's `tool_calls`, as a dict; `functions` has a Python function for
+# each name. Return the turn that tells the result, as JSON: `role` is `"tool"`, `tool_call_id` that of the call,
+# `content` the JSON text.
 
 
 # %%
@@ -365,8 +369,8 @@ print(told(call.model_dump(), {"twice": lambda n: 2 * n}))
 #
 # 1. Let your mask write down how much probability it throws away, and compare it with the lecture's tree of one
 #    tokenization. For which words does it matter?
-# 2. A schema with a `"why"` string *before* the value that matters lets the model think first. Does your café's schema get better
-#    answers that way, and what does it cost?
+# 2. A schema with a `"why"` string *before* the value that matters lets the model think first. Does your café's schema
+#    get better answers that way, and what does it cost?
 #
 # ## Elsewhere
 #
@@ -379,18 +383,22 @@ print(told(call.model_dump(), {"twice": lambda n: 2 * n}))
 # No. How rare a failure is changes how late it is found, not what it does. Keep the guide: it costs microseconds.
 # </details>
 #
-# **2.** *To a server that compiles guides in the thread that runs the model.* "A schema costs its users nothing but microseconds."
+# **2.** *To a server that compiles guides in the thread that runs the model.* "A schema costs its users nothing but
+# microseconds."
 #
 # <details><summary>Answer</summary>
 #
-# Not there: while a large schema is compiled, everybody waits. Watch the longest gap between tokens when a new schema comes.
+# Not there: while a large schema is compiled, everybody waits. Watch the longest gap between tokens when a new schema
+# comes.
 # </details>
 #
-# **3.** *To clients that send the schema of each of their customers.* "A guide that cannot be followed is the client's problem."
+# **3.** *To clients that send the schema of each of their customers.* "A guide that cannot be followed is the client's
+# problem."
 #
 # <details><summary>Answer</summary>
 #
-# Only if it is refused with a reason, and bounded: a schema or an expression that explodes must not take the others' time.
+# Only if it is refused with a reason, and bounded: a schema or an expression that explodes must not take the others'
+# time.
 # </details>
 
 # %% [markdown]

@@ -7,8 +7,8 @@
 # - **write** the mask that does it, and run it in the engine;
 # - **say** what it costs, and what a program still has to expect: answers that are cut, and answers that are false.
 #
-# **What you will use elsewhere:** `response_format` and `tools` of OpenAI's protocol, and masks over logits: vLLM, SGLang,
-# TensorRT-LLM and llama.cpp all have them. *Elsewhere* has their names.
+# **What you will use elsewhere:** `response_format` and `tools` of OpenAI's protocol, and masks over logits: vLLM,
+# SGLang, TensorRT-LLM and llama.cpp all have them. *Elsewhere* has their names.
 #
 # You need lessons 00 to 04: logits are the model's score for each token of its vocabulary, an iteration gives a token to
 # each answer. Engine, repository and server are made here.
@@ -55,7 +55,7 @@ session.others()
 #
 # A schema says what a program reads. In Python one writes it as a class of
 # [pydantic](https://docs.pydantic.dev/latest/concepts/json_schema/), which gives the
-# [JSON schema](https://json-schema.org) and reads answers too. `extra="forbid"` allows no other names.
+# [JSON schema](https://json-schema.org) and reads answers too. `extra="forbid"` allows no other keys.
 
 
 # %%
@@ -85,7 +85,7 @@ faults = ["does not start", "is too hot", "is too loud", "is broken", "is slow"]
 messages, truth = [], []
 for n in range(20):
     name, device, days = names[n % 5], devices[n % 4], 2 + n % 7
-    messages.append(f"My {device} {faults[n // 4]} since {days} days. {name}")
+    messages.append(f"My {device} {faults[n // 4]}, for {days} days now. {name}")
     truth.append((name, device, days))
 print(messages[6])
 
@@ -161,10 +161,10 @@ assert valid <= 4
 # %% [markdown]
 # ## Asked with an example
 #
-# Everybody's next step: a message and the JSON that is wanted, as turns of the conversation before.
+# The next step: a message and its JSON, as turns of the conversation before.
 
 # %% tags=["nbval-ignore-output"]
-said = "My printer prints only black pages since 5 days. Ida"
+said = "My printer has printed only black pages for 5 days. Ida"
 ida = {"customer": {"name": "Ida"}, "device": "printer"}
 ida |= {"problems": ["prints only black pages"], "days": 5}
 turn = {"role": "assistant", "content": json.dumps(ida)}
@@ -182,7 +182,7 @@ for choice in unread:
 assert len(unread) < 10
 
 # %% [markdown]
-# An example works far better than a description, and no prompt is a promise. The program needs a plan for every answer
+# An example works far better than a description, but no prompt is a promise. The program needs a plan for every answer
 # that it cannot read, however rare. (A larger model fails more rarely. OpenAI
 # [reported](https://openai.com/index/introducing-structured-outputs-in-the-api/) less than 40 % of complex schemas
 # followed by `gpt-4-0613`, and 100 % by a later model with what comes now.)
@@ -298,10 +298,10 @@ assert guided.message.content in actions and guided.finish_reason == "stop"
 #
 # ## The library
 #
-# A schema has endlessly many answers, so there is no tree to write down. A grammar describes them, and a parser knows
-# after each token how far the answer is. Which of 49,152 tokens may come then? Libraries that answer in microseconds
-# walk through a tree of the vocabulary, and leave out a branch as soon as its beginning does not fit. This is
-# [llguidance](https://github.com/guidance-ai/llguidance), in the same class:
+# This schema has far too many answers to write them down as a tree. A grammar describes them, and a parser knows after
+# each token how far the answer is. Which of 49,152 tokens may come then? Libraries that answer in well under a
+# millisecond walk through a tree of the vocabulary, and leave out a branch as soon as its beginning does not fit. This
+# is [llguidance](https://github.com/guidance-ai/llguidance), in the same class:
 
 # %%
 # %%writefile {workdir.name}/library.py
@@ -336,7 +336,10 @@ class LogitsProcessor:
 
 
 # %% [markdown]
-# The same class with a notebook of its own: how long each mask took, and what it did.
+# `FORM` allows no white space beyond one blank: otherwise a model may write blanks, which are valid JSON, up to
+# `max_tokens`. vLLM's setting for this is `disable_any_whitespace`.
+#
+# The same class, which also notes how long each mask took, and what it did:
 
 # %%
 # %%writefile {workdir.name}/noted.py
@@ -397,14 +400,16 @@ print(summary)
 assert steps["allowed"].min() == 1 and steps["thrown_away"].between(0, 1.0001).all()
 
 # %% [markdown]
-# Where a single token is allowed, the answer is the schema's, not the model's: braces, names, and what belongs between
-# them. Inside a string most of the vocabulary is allowed. A high bar is a step at which the model wanted something else.
-# It may have wanted the same text in other tokens (a brace and a comma are one token, too), or another answer.
+# Where a single token is allowed, the answer is the schema's, not the model's: braces, keys, and what belongs between
+# them. The model computes these steps all the same. Some engines write such tokens without asking it: SGLang calls that
+# jump-forward, llguidance fast-forward tokens. Inside a string most of the vocabulary is allowed. A high bar is a step
+# at which the model wanted something else. It may have wanted the same text in other tokens (a brace and a comma are
+# one token, too), or another answer.
 #
 # ## Turn the knob
 #
-# Change the message, or the turns before it, and run the cell again. Does an example in the prompt make the mask throw away
-# less? What does the mask do to a message in French, or to a poem?
+# Change the message, or the turns before it, and run the cell again. Does an example in the prompt make the mask throw
+# away less? What does the mask do to a message in French, or to a poem?
 
 # %% tags=["nbval-ignore-output"]
 text, other = steps_of(messages[6], example)
@@ -430,12 +435,13 @@ ask_all(example, **guide)
 log = telemetry.iterations(log_path)
 eight = log[(log["generation_tokens"] == 8) & (log["context_tokens"] == 0)]
 iteration_ms = eight["iteration_ms"].tail(100).median()
-share = 8 * mask_us / 1000 / iteration_ms
-print(f"Eight of them are {100 * share:.1f} % of {iteration_ms:.1f} ms", end=" ")
-print("(the median of iterations with eight answers).")
+masks_ms = 8 * mask_us / 1000  # in the iteration's time
+share = masks_ms / (iteration_ms - masks_ms)
+print(f"Eight add {100 * share:.1f} % to {iteration_ms - masks_ms:.1f} ms", end=" ")
+print("(the median of iterations with eight answers, less their masks).")
 
 # %% [markdown]
-# Measure it: eight users with answers of the same length, none of them guided or half of them, in rounds in which both
+# Measure it: eight users with answers of the same length, none of them guided or all of them, in rounds in which both
 # take turns. The guide is a list of tickets, longer than the answer may be; `ignore_eos` lets no other answer end.
 
 
@@ -458,29 +464,31 @@ def tokens_per_s(number_guided):
 
 
 # %% tags=["nbval-ignore-output"]
-tokens_per_s(4)
-rounds = [(tokens_per_s(4), tokens_per_s(0)) for _ in progress.over(range(5), "Round")]
-half, none = zip(*rounds)
-told = told_apart(half, none)
-print(f"Tokens a second, half guided against none: {told}.")
-print(f"Predicted {1 / (1 + share / 2):.3f}, measured {told.ratio:.3f}", end=" ")
-print(f"({told.ratio * (1 + share / 2):.2f} times the prediction).")
+tokens_per_s(8)
+rounds = [(tokens_per_s(8), tokens_per_s(0)) for _ in progress.over(range(5), "Round")]
+every, none = zip(*rounds)
+told = told_apart(every, none)
+print(f"Tokens a second, all guided against none: {told}.")
+print(f"Predicted {1 / (1 + share):.3f}, measured {told.ratio:.3f}", end=" ")
+print(f"({told.ratio * (1 + share):.2f} times the prediction).")
 
 # %% tags=["remove-cell"]
 assert share > 0 and told.ratio > 0.3
 
 # %% [markdown]
+# If the two are not told apart, the interval is your result: the loss is no larger than its lower end shows.
+#
 # How could this mislead? The times are those of one schema, on this machine. A guide that counts, such as the regular
-# expression `[a-z ]{400}`, costs several times as much, since each step of the count is a state of its own. Where a GPU makes the
-# iteration shorter, the mask's share is larger: the library's authors [advise](https://docs.rs/crate/llguidance/1.7.4/source/README.md)
-# to compute it in the background, while the GPU computes the logits. A guided answer is often shorter, too, than one that talks
-# on. And a schema is compiled once a request, before its first token; this engine does it in a thread of its own, so that no
-# other answer waits.
+# expression `[a-z ]{400}`, may cost far more, since each step of the count is a state of its own. So an open endpoint
+# limits guides: this engine's limits are in `inflight/engine/grammar.py`. Where a GPU makes the iteration shorter, the
+# mask's share is larger: the library's authors [advise](https://docs.rs/crate/llguidance/1.7.4/source/README.md) to
+# compute it in the background, while the GPU computes the logits. A schema is compiled once a request, before its first
+# token; this engine does it in a thread of its own, so that no other answer waits.
 #
 # ## Valid is not true
 #
-# A guide decides the form. We know what is true of each message, so count it. A positive control is in the table: the same
-# model and guide, once with an example in the prompt and once without.
+# A guide decides the form. We know what is true of each message, so count it. The table compares the same model and
+# guide with an example in the prompt and without.
 
 # %% tags=["nbval-ignore-output"]
 rows = {}
@@ -503,15 +511,18 @@ pd.DataFrame(rows).T
 assert rows["words, guide"]["true"] < rows["words, guide"]["read"]
 
 # %% [markdown]
-# (*True* means name, device and days; the problems are free text.) Good prompts make answers true, guides make them
-# readable. A service needs both, and a check of its own for what must not be false.
+# (*True* means name, device and days; the problems are free text.) Here the guide made every complete answer readable,
+# and the example made more of them true. A service needs both, and a check of its own for what must not be false.
 #
-# **A forced word.** A toaster is not in the schema. The mask throws away what the model would say, and somebody will
-# believe the rest:
+# A mask from the first token leaves a reasoning model no room to think: vLLM starts it after the reasoning, with
+# `--reasoning-parser`. Keys come in the schema's order: put a reason before the value that it is for.
+#
+# **A forced word.** A toaster is not in the schema. The mask throws away what the model would say, and the program
+# takes what is left as true:
 
 # %% tags=["nbval-ignore-output"]
 server.load("tensorrt_llm", logits_processor_path=f"{workdir.name}/noted.py")
-text, steps = steps_of("My toaster is too hot since 3 days. Otto", example)
+text, steps = steps_of("My toaster is too hot, for 3 days now. Otto", example)
 print(text)
 begins = [device[:3] for device in devices]
 at = next(n for n, one in enumerate(steps["text"]) if one.strip()[:3] in begins)
@@ -521,8 +532,8 @@ print(f"{100 * steps['thrown_away'][at]:.0f} % of the model's probability.")
 # %% [markdown]
 # A schema needs a way out: another value such as `"other"`, or `null`, and words in the prompt that say when.
 #
-# **A cut answer.** `max_tokens` ends an answer wherever it is, guide or not. `finish_reason` says so, and a program looks at it
-# before it reads:
+# **A cut answer.** `max_tokens` ends an answer wherever it is, guide or not. `finish_reason` says so, and a program
+# looks at it before it reads:
 
 # %%
 asked = [*example, {"role": "user", "content": messages[6]}]
@@ -532,8 +543,9 @@ print(cut.finish_reason, "·", cut.message.content, "· read:", read(cut) is not
 # %% [markdown]
 # ## Other doors
 #
-# The openai package makes the schema of the class, and an object of the answer. TensorRT-LLM's tensors say the same in two
-# strings. A tool is a schema with a name: the answer is a call, which your program makes.
+# The openai package makes a schema from the class, and an object from the answer. TensorRT-LLM's tensors say the same
+# in two strings; if the digit is wrong, it is still valid. A tool is a schema with a name: the answer is a call, which
+# your program makes.
 
 # %%
 server.load("tensorrt_llm", logits_processor_path="")
@@ -543,7 +555,7 @@ print("openai:  ", repr(parsed.customer), parsed.days)
 
 with Client(server.grpc_url) as triton:
     options = {"guided_decoding_guide_type": "regex", "guided_decoding_guide": "[0-9]"}
-    answer = triton.ask("How many legs has a cat? A number:", 8, **options)
+    answer = triton.ask("How many legs does a cat have? A number:", 8, **options)
 print("Triton:  ", repr(answer.text.strip()))
 
 tool = {"name": "open_ticket", "parameters": schema}
@@ -555,9 +567,9 @@ print("tools:   ", call.name, Ticket.model_validate_json(call.arguments).device)
 # %% [markdown]
 # ## Elsewhere
 #
-# | | here, and OpenAI's protocol | vLLM | TensorRT-LLM |
+# | | here | vLLM | TensorRT-LLM |
 # |---|---|---|---|
-# | JSON schema | `response_format` | the same, or `structured_outputs` with `json` | `GuidedDecodingParams(json=…)`; the Triton backend: `guided_decoding_guide_type` `json_schema` |
+# | JSON schema | `response_format` (OpenAI's) | the same, or `structured_outputs` with `json` | `GuidedDecodingParams(json=…)`; the Triton backend: `guided_decoding_guide_type` `json_schema` |
 # | choice, regex, grammar | `structured_outputs` | `choice`, `regex`, `grammar` | `regex`, `grammar` |
 # | who masks | llguidance | `--structured-outputs-config.backend`: xgrammar, guidance, … | `guided_decoding_backend`: xgrammar or llguidance |
 # | your own mask | `logits_processor_path` | `--logits-processors`, a class for the whole batch | `SamplingParams(logits_processor=…)` |
@@ -566,38 +578,39 @@ print("tools:   ", call.name, Ticket.model_validate_json(call.arguments).device)
 # processors](https://docs.vllm.ai/en/stable/features/custom_logitsprocs/),
 # [TensorRT-LLM](https://nvidia.github.io/TensorRT-LLM/llm-api/reference/GuidedDecodingParams.html), [its Triton
 # backend](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/tensorrtllm_backend/docs/guided_decoding.html).
-# vLLM dropped the older names `guided_json`, `guided_choice` and the like, and ignores fields that it does not know: an old
-# client gets free text, and no error.
+# vLLM dropped the older names `guided_json`, `guided_choice` and the like, and ignores fields that it does not know: an
+# old client gets free text, and no error (vLLM notes it at log level debug only). With drafts (lesson 11) a mask is
+# needed for each drafted position, up to k + 1 an answer, and a draft that breaks the guide is cut.
 #
 # ## What breaks
 #
-# **A mask that fails open.** Somebody wants no user to see an error. This class cannot follow a schema (it knows lists),
-# and then lets everything pass:
+# **A mask that fails open.** Somebody wants no user to see an error. This class was written for lists, was never told of
+# schemas, and lets everything pass:
 
 # %%
 # %%writefile {workdir.name}/fails_open.py
 import json
+import runpy
+from pathlib import Path
 
-import numpy as np
+Mask = runpy.run_path(str(Path(__file__).with_name("choice.py")))["LogitsProcessor"]
 
 
-class LogitsProcessor:
+class LogitsProcessor(Mask):
     def __init__(self, guide, tokenizer):
-        self.guide, self.tokenizer = guide, tokenizer
+        self.tree = None
+        if isinstance(json.loads(guide), list):
+            super().__init__(guide, tokenizer)
 
     def __call__(self, token_ids, logits):
-        try:
-            allowed = self.tokenizer.encode(json.loads(self.guide)[0])
-        except KeyError:
+        if self.tree is None:
             return logits
-        masked = np.full_like(logits, -np.inf)
-        masked[allowed] = logits[allowed]
-        return masked
+        return super().__call__(token_ids, logits)
 
 
 # %% tags=["nbval-ignore-output"]
 closed = Path(workdir.name, "fails_open.py").read_text()
-closed = closed.replace("return logits", "raise")
+closed = closed.replace("return logits", 'raise ValueError("the guide is no list")')
 Path(workdir.name, "fails_closed.py").write_text(closed)
 for name in ("fails_open", "fails_closed"):
     server.load("tensorrt_llm", logits_processor_path=f"{workdir.name}/{name}.py")
@@ -623,8 +636,8 @@ except openai.BadRequestError as error:
     print(error.body["message"])
 
 # %% [markdown]
-# **The space before a word.** In the middle of a text a word begins with its space: `phone` and ` phone` are two tokens, and
-# a model has learned to write the second. Without chat turns, the mask decides which it may take:
+# **The space before a word.** In the middle of a text a word begins with its space: `phone` and ` phone` are two
+# tokens, and a model has learned to write the second. Without chat turns, the mask decides which it may take:
 
 # %% tags=["nbval-ignore-output"]
 for space in ("", " "):
@@ -643,8 +656,8 @@ for space in ("", " "):
 # at such a place. (On four families of models, answers [improved by 5 to 10 %](https://arxiv.org/abs/2502.14969) with the
 # leading space.)
 #
-# **One text, several ways in tokens.** `tree_of` knows one way to write each word, the tokenizer's. The same text can come in
-# other pieces, which a text-wise mask lets through:
+# **One text, several ways in tokens.** `tree_of` knows one way to write each word, the tokenizer's. The same text can
+# come in other pieces, which a text-wise mask lets through:
 
 # %%
 text_of = [tokenizer.decode([token]) for token in range(tokenizer.vocab_size)]
@@ -655,39 +668,41 @@ for word in actions:
     print(f"{word!r} may begin with {pieces}; the tree knows {first!r}")
 
 # %% [markdown]
-# What the tree forbids, the model may have wanted: the probability of the other ways is thrown away. And an answer that
-# began elsewhere (a draft, another tokenizer's habit) leaves the tree at its first step. The lab's mask goes by text.
+# What the tree forbids, the model may have wanted: the probability of the other ways is thrown away. The lab's mask
+# goes by text.
 #
 # ## Recap
 #
-# - A prompt makes a readable answer likely, an example very likely. Only a mask makes it certain.
-# - A mask sets the logits of all tokens to minus infinity after which the answer could not be completed any more. For a choice
-#   it is a walk along a tree; for a schema a grammar and a parser, by a library.
-# - It costs microseconds a token, and the compiling once a request.
+# - A prompt makes a readable answer likely, an example very likely. Only a mask makes it certain, if the answer
+#   is not cut.
+# - A mask sets the logits of all tokens to minus infinity after which the answer could not be completed any more. For a
+#   choice it is a walk along a tree; for a schema a grammar and a parser, by a library.
+# - It costs CPU time at each token of each guided answer, and a compilation when the request comes (once a schema, where
+#   the server caches it).
 # - Valid is not true, and a cut answer is not valid: look at `finish_reason`, and check what must not be false.
-# - A guide that cannot be followed is refused, or its request ends. One that fails open is worse than none: the program trusts
-#   it.
+# - A guide that cannot be followed is refused, or its request ends. One that fails open is worse than none: the program
+#   trusts it.
 #
 # Three questions to answer without running anything:
 #
 # <details><summary>1. A schema asks for a country as free text, and a colleague proposes an enum of 249 names. What does that
 # change for the mask, and for the answers?</summary>
 #
-# At the first token of the name, some hundred tokens are allowed in place of tens of thousands; after one or two, a single one.
-# Answers can no longer be misspelt, but a place that is not in the list becomes one that is.
+# At the first token of the name, some hundred tokens are allowed in place of tens of thousands; after one or two,
+# usually a single one. Answers can no longer be misspelt, but a place that is not in the list becomes one that is.
 # </details>
 #
 # <details><summary>2. All twenty answers are valid, and the service's users complain. Where do you look first?</summary>
 #
-# Whether the answers are true: compare some with their messages. Then at the probability that is thrown away: a high share at
-# a value means that the model wanted to say something that the schema has no word for.
+# Whether the answers are true: compare some with their messages. Then at the probability that is thrown away: a high
+# share at a value means that the model wanted to say something that the schema has no word for.
 # </details>
 #
 # <details><summary>3. After an update of the server, one program in ten gets text that it cannot read, and no errors are
 # logged. What has happened, probably?</summary>
 #
-# The server ignores the field that carried the guide, for instance under a name that it dropped. Send a guide that allows a single
-# word, and see whether the answer is that word.
+# The server ignores the field that carried the guide, for instance under a name that it dropped. Send a guide that
+# allows a single word, and see whether the answer is that word.
 # </details>
 #
 # Now [do the lab]({lab}): there you write a mask that goes by text, and a program without a `try`.

@@ -119,8 +119,8 @@ check("11.2", accept)
 # <em>It goes on behind a token that is not the guess</em>: those rows were computed behind the wrong word.
 # </details>
 #
-# Your rule at work: in a language of three words an answer begins with 1 and 2 in 36 of 100 cases, and a draft of these two
-# does not change that.
+# Your rule at work: in a language of three words an answer begins with 1 and 2 in 36 of 100 cases, and a draft of these
+# two does not change that.
 
 # %%
 random = np.random.default_rng(7)
@@ -293,8 +293,8 @@ check("11.5", Path(workdir.name) / "drafter.py")
 # <em>propose() gave 5 tokens; k was 4</em>: near the end of an answer <code>k</code> gets smaller.
 # </details>
 #
-# `parts.part` returns your file once it has passed, and the course's until then. The engine asks it. The same four questions,
-# asked twice:
+# `parts.part` returns your file once it has passed, and the course's until then. The engine asks it. The same four
+# questions, asked twice:
 
 # %% tags=["nbval-ignore-output"]
 drafter = parts.part("drafter")
@@ -323,8 +323,8 @@ for time in ("first", "second"):
     print(f"{log['accepted'].sum()} of {log['drafted'].sum()} drafts accepted")
 
 # %% [markdown]
-# The second time the answers are known, so nearly each guess is right, as long as the engine finds them worth their
-# price. That is a cache of answers that can be wrong without harm.
+# The second time the answers are known, so most guesses are right, as long as the engine finds them worth their price.
+# A wrong entry costs time and never changes an answer.
 #
 # ## Bonus
 #
@@ -333,16 +333,18 @@ for time in ("first", "second"):
 #
 # ## Elsewhere
 #
-# **1.** A service of 200 users at a time has speculation switched on, four drafts each. Its acceptance rate is 70 %, and a
-# colleague wants to raise it to 90 % with a better drafter. What do you ask first?
+# **1.** A service of 200 users at a time has speculation switched on, four drafts each. Its acceptance rate is 70 %,
+# and a colleague wants to raise it to 90 % with a better drafter. What do you ask first?
 #
 # <details><summary>Answer</summary>
 #
 # What an iteration costs with 200 tokens and with 1,000. If the machine's arithmetic is full at 200, each draft is paid
-# in full: at 70 % four drafts bring 1 + 0.7 + 0.49 + 0.34 + 0.24 = 2.8 tokens for up to five times the price.
+# in full: at 70 % four drafts bring 1 + 4 × 0.7 = 3.8 tokens for up to five times the price, and at 90 % 4.6: no
+# drafter can repair that.
 # </details>
 #
-# **2.** Temperature 1.0 in place of greedy: what happens to the acceptance rate of a lookup, and to the quality of the answers?
+# **2.** Temperature 1.0 in place of greedy: what happens to the acceptance rate of a lookup, and to the quality of the
+# answers?
 #
 # <details><summary>Answer</summary>
 #
@@ -355,8 +357,8 @@ for time in ("first", "second"):
 #
 # <details><summary>Answer</summary>
 #
-# That somebody else's answer had the same sentences: an answer that is drafted well comes faster. Words never leak, times
-# do. The same holds for a prefix cache that is shared between tenants.
+# That somebody else's answer had the same sentences: an answer that is drafted well comes faster. They cannot read
+# the words, but can test a guess at them by its time. The same holds for a prefix cache that is shared between tenants.
 # </details>
 #
 # ## What runs

@@ -556,21 +556,32 @@ def test_race():
 # Lesson 09 ------------------------------------------------------------------------------------------------------------
 
 
-def test_service_and_cost():
-    contract = Contract(LECTURE, ROUND, rate=2.0, ttft_ms=500, tpot_ms=40)
+@pytest.fixture
+def contract():
+    return Contract(LECTURE, ROUND, rate=2.0, ttft_ms=500, tpot_ms=40)
+
+
+@pytest.fixture
+def points_of():
     rows = [("default", 1.0, 0.97, 0.6, False), ("default", 2.0, 0.4, 0.9, False), ("tuned", 2.0, 0.96, 0.3, True)]
-    points_of = pd.DataFrame(rows, columns=["setting", "rate", "share", "cost", "on_front"])
+    return pd.DataFrame(rows, columns=["setting", "rate", "share", "cost", "on_front"])
+
+
+def test_service_against_load(contract, points_of):
     fig = capstone.service_against_load(points_of, contract)
     assert points(one(fig, "default")) == [(1.0, 97), (2.0, 40)] and points(one(fig, "tuned")) == [(2.0, 96)]
     [corner] = fig.layout.shapes
     assert (corner.x0, corner.y0) == (2.0, 95)
     assert titles(fig, "xaxis", "yaxis") == ["load (requests/s)", "in time (% of requests)"]
     assert {note.text.strip() for note in fig.layout.annotations} == {"default", "tuned", "the contract"}
+
+
+def test_cost_against_service(contract, points_of):
     fig = capstone.cost_against_service(points_of, contract)
     assert points(one(fig, "nobody beats these")) == [(0.3, 96)]
     assert points(one(fig, "default")) == [(0.6, 97), (0.9, 40)]
     words = capstone.front_in_words(points_of, contract)
-    assert words.startswith("Nobody beats 1 of 3 points, ") and "tuned at 2.00 requests a second, €0.30" in words
+    assert words.startswith("1 of 3 points are on the front, ") and "tuned at 2.00 requests a second, €0.30" in words
 
 
 # Lesson 10 ------------------------------------------------------------------------------------------------------------

@@ -90,6 +90,7 @@ def small_engines(small_checkpoint, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("INFLIGHT_HOME", str(home))
         patch.setattr(service, "fetch", lambda: small_checkpoint)
+        patch.setattr(service, "LONGEST_PROMPT", 1024)  # in the tokens of its vocabulary, which is small
         yield
 
 

@@ -98,4 +98,4 @@ def front_in_words(points: pd.DataFrame, contract: Contract) -> str:
     ]
     kept = best[(best["cost"] <= contract.cost) & (best["share"] >= SHARE)]
     inside = f"{len(kept)} of them in the contract's corner" if len(kept) else "none of them in the contract's corner"
-    return f"Nobody beats {len(best)} of {len(points)} points, {inside}: {'; '.join(told)}."
+    return f"{len(best)} of {len(points)} points are on the front, {inside}: {'; '.join(told)}."

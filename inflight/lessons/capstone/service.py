@@ -176,11 +176,13 @@ class Contract:
         return self.per_hour / (3600 * tokens_per_s) * 1e6 if tokens_per_s else math.inf
 
     def __str__(self) -> str:
+        prompt, _, answer = self.traffic.means
         return (
             f"At {self.rate:.2f} requests a second, {100 * SHARE:.0f} % of all requests are in time: the first token "
             f"within {self.ttft_ms:,.0f} ms, and a TPOT of at most {self.tpot_ms:,.0f} ms.\nThe KV cache takes at most "
-            f"{self.memory_mib:g} MiB. Perplexity is at most {QUALITY:g} times the checkpoint's.\nA million tokens in "
-            f"time cost at most €{self.cost:.2f}, where a machine costs €{self.per_hour:.2f} an hour."
+            f"{self.memory_mib:g} MiB. Perplexity is at most {QUALITY:g} times the checkpoint's.\nA million tokens of "
+            f"answers in time (their prompts, {prompt / answer:.0f} times as many, are in that price) cost at most "
+            f"€{self.cost:.2f}, where a machine costs €{self.per_hour:.2f} an hour."
         )
 
 
