@@ -8,7 +8,14 @@ from inflight.notebook.charts.marks import line_saying, once_in_legend, saying, 
 from inflight.notebook.charts.panels import axes_of, panels
 from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE, WASTE_TEXT
 
-FOUND = {"shape": "/", "fgcolor": "white", "size": 7, "solidity": 0.5}  # pattern of what was in the cache
+FOUND = {
+    "shape": "/",
+    "fillmode": "overlay",
+    "fgcolor": "white",
+    "fgopacity": 1,
+    "size": 7,
+    "solidity": 0.5,
+}  # in the cache
 
 
 def lanes(runs: dict[str, pd.DataFrame], prompt_tokens: float) -> go.Figure:
