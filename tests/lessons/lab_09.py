@@ -147,8 +147,7 @@ ANSWERS = [
     Answer("9.4", "for other names", for_contract(name=STORIES)),
     Answer("9.4", "for long prompts", for_contract(name=REPORTS)),
     Answer("9.4", "the shortest prompt", for_contract(order="sorted(waiting, key=lambda one: one.prompt_tokens)")),
-    Answer("9.4", "the longest first", for_contract(order="sorted(waiting, key=lambda one: -one.prompt_tokens)"), "wrong",
-           "which one delays fewer"),
+    Answer("9.4", "as they came", for_contract(order="waiting"), "not done yet"),
     Answer("9.4", "nobody", for_contract(order="[]"), "wrong", "computed nothing"),
     Answer("9.4", "a slip", for_contract(order="sorted(waitin)"), "wrong", "NameError"),
 
