@@ -195,7 +195,9 @@ def run_all(what, requests=requests):
 def side_by_side():
     """The iterations of 1, of 2, of 4 and of 8 requests that start together."""
     alike = replace(requests[1], max_tokens=16)
-    return pd.concat([run_all("alike", [alike] * n).log for n in (1, 2, 4, 8)])
+    logs = [run_all("alike", [alike] * n).log for n in (1, 2, 4, 8)]
+    till_next = [1000 * log["timestamp"].diff().shift(-1) for log in logs]
+    return pd.concat([log.assign(ms=ms)[:-1] for log, ms in zip(logs, till_next)])
 
 
 before = side_by_side()
@@ -270,15 +272,15 @@ print(guess.score(faster, "the ratio of the two runs"))
 # An iteration with eight answers may take longer than one with a single answer, and static batching has mostly iterations
 # with few answers, because its slots are empty. (That is so here. Where finished answers are padded and computed on, as in
 # TensorRT-LLM's own `V1` and in Hugging Face's `generate`, every iteration keeps the full price, and the gain is
-# larger.) The side-by-side requests give the price: how long iterations with 1, 2, 4 and 8 answers took. Take the mean,
-# because iterations will be added up:
+# larger.) The side-by-side requests give the price: the time from the start of an iteration with 1, 2, 4 or 8 answers to
+# the start of the next, since the engine hands tokens out in between. Take the mean, because iterations will be added up:
 
 
 # %% tags=["nbval-ignore-output"]
 def answers_ms(log):
-    """The mean length of iterations without a prompt, by the answers in them."""
+    """The mean time of iterations without a prompt, by the answers in them."""
     without_prompt = log[log["context_tokens"] == 0]
-    return without_prompt.groupby("scheduled")["iteration_ms"].mean()
+    return without_prompt.groupby("scheduled")["ms"].mean()
 
 
 rounds = {"before": before, "between": between, "after": after}
@@ -286,7 +288,7 @@ prices = pd.DataFrame({name: answers_ms(log) for name, log in rounds.items()})
 charts.table(prices.rename_axis("answers, in ms").reset_index())
 
 # %% tags=["nbval-ignore-output"]
-middle = prices.mean(axis=1)
+middle = prices.median(axis=1)
 figure = px.line(x=middle.index, y=middle, markers=True)
 figure.update_layout(xaxis_title="answers in the iteration", yaxis_title="time (ms)")
 figure.update_yaxes(rangemode="tozero")
@@ -302,21 +304,17 @@ print(summary)
 # An iteration goes through the weights once, for all answers in it, so eight do not cost eight times as much. Attention and
 # the arithmetic of each answer come on top.
 #
-# Prompts have a price of their own. It is what the iterations with prompts took beyond the same number of answers:
+# Of the three measurements, the middle one counts. Prompts have a price of their own: what the iterations with prompts took
+# beyond the same number of answers.
 
 
 # %% tags=["nbval-ignore-output"]
-def prices_of(log):
-    """Milliseconds of an iteration with 0 to 8 answers, and of a token of a prompt."""
-    found = answers_ms(log)
-    price_ms = np.interp(range(slots + 1), [0, *found.index], [0, *found])
-    prompts = log[log["context_tokens"] > 0]
-    beyond_ms = prompts["iteration_ms"].sum() - price_ms[prompts["scheduled"]].sum()
-    return price_ms, beyond_ms / prompts["context_tokens"].sum()
-
-
+price_ms = np.interp(range(slots + 1), [0, *middle.index], [0, *middle])  # 0 to 8 answers
+log = pd.concat(rounds.values())
+prompts = log[log["context_tokens"] > 0]
+beyond_ms = prompts["ms"].sum() - price_ms[prompts["scheduled"]].sum()
+prompt_token_ms = beyond_ms / prompts["context_tokens"].sum()
 prompt_tokens = sum(request.input_len for request in requests)
-prompt_token_ms = prices_of(pd.concat(rounds.values()))[1]
 print(
     f"A token of a prompt takes {prompt_token_ms:.2f} ms, the prompts of all", end=" "
 )
@@ -324,7 +322,7 @@ print(f"{len(requests)} requests {prompt_tokens * prompt_token_ms / 1000:.1f} s.
 
 # %% [markdown]
 # Now put it together: the iterations from the paper, each at its price, and the prompts, which both rules have to compute.
-# Each run is predicted with the prices from just before it and just after it. No run of the trace is in its prediction.
+# No run of the trace is in its prediction.
 
 
 # %%
@@ -335,10 +333,8 @@ def predicted(computed, price_ms, prompts_s):
 
 
 # %% tags=["nbval-ignore-output"]
-around = {"static": [before, between], "in-flight": [between, after]}
 predicted_s = {}
 for rule, run in runs.items():
-    price_ms, prompt_token_ms = prices_of(pd.concat(around[rule]))
     prompts_s = prompt_tokens * prompt_token_ms / 1000
     predicted_s[rule] = predicted(on_paper[rule], price_ms, prompts_s)
     measured_s = run.requests["last_s"].max()
@@ -348,11 +344,10 @@ print(f"Gain: predicted {expected:.2f} times, measured {faster:.2f} times,", end
 print(f"which is {100 * (faster / expected - 1):+.0f} %.")
 
 # %% [markdown]
-# What is left may have four causes, which this run does not separate. The prices were measured with at most 60 tokens in the
-# KV cache of each answer, and attention reads the whole cache, so long answers cost more. Between two iterations the engine
-# hands out tokens, which no price contains. The price of a prompt comes from up to eight that were computed together; in
-# flight, all but the first eight join in smaller groups, beside running answers. And the machine may have changed its pace:
-# if the gain is off by more than 15 %, look at the table of prices first.
+# What is left may have three causes, which this run does not separate. The prices were measured with at most 60 tokens in the
+# KV cache of each answer, and attention reads the whole cache, so long answers cost more. The price of a prompt comes from up
+# to eight that were computed together; in flight, all but the first eight join in smaller groups, beside running answers. And
+# the machine may have changed its pace: if the gain is off by more than 15 %, look at the table of prices first.
 #
 # How could this mislead? Each rule ran once. `inflight bench compare` takes turns and gives ratios with their spread.
 # The prices of 3, 5, 6 and 7 answers are interpolated.

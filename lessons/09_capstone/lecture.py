@@ -122,8 +122,8 @@ print(summary)
 # ## What this machine charges
 #
 # An iteration costs something by itself, and something for each answer and each token of a prompt in it. Measure the three
-# prices as in lesson 04: 1, 2, 4 and 8 requests side by side, streamed. One thing is better here: the time is taken from
-# the start of an iteration to the start of the next, since tokens are sent off in between.
+# prices as in lesson 04: 1, 2, 4 and 8 requests side by side, streamed, and the time from the start of an iteration to the
+# start of the next.
 
 # %% tags=["nbval-ignore-output"]
 workdir = tempfile.TemporaryDirectory()

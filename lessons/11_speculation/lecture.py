@@ -533,7 +533,7 @@ jobs = {
     for kind in ("rewrite", "chat")
 }
 runs = {(kind, users, k): [] for kind in jobs for users in (1, 8) for k in (0, 4)}
-for _ in progress.over(range(5), "Round"):
+for _ in progress.over(range(4), "Round"):
     for k in (0, 4):
         server.load("tensorrt_llm", speculative_config=ngram if k else None)
         for kind, texts in jobs.items():
