@@ -309,7 +309,9 @@ print(summary)
 
 
 # %% tags=["nbval-ignore-output"]
-price_ms = np.interp(range(slots + 1), [0, *middle.index], [0, *middle])  # 0 to 8 answers
+price_ms = np.interp(
+    range(slots + 1), [0, *middle.index], [0, *middle]
+)  # 0 to 8 answers
 log = pd.concat(rounds.values())
 prompts = log[log["context_tokens"] > 0]
 beyond_ms = prompts["ms"].sum() - price_ms[prompts["scheduled"]].sum()
