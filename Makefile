@@ -15,7 +15,7 @@ CHECKS := lint imports types workflows scripts sources advisories
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/make \1	\2/p' Makefile | expand -t 18
 
-course: setup ## run every lecture, 5 to 10 minutes on two cores; the pages are then in build/course
+course: setup ## run every lecture, 10 to 15 minutes on two cores; the pages are then in build/course
 	@.venv/bin/inflight run
 
 check: setup ## all of the checks below, also after one that fails: a minute

@@ -90,7 +90,7 @@ def run(lessons: list[str] | None, out: Path, notebooks: Path = NOTEBOOKS) -> di
         raise CourseError(f"No notebooks in {notebooks}; run `make notebooks` in a clone of the course first.")
     out.mkdir(parents=True, exist_ok=True)
     (out / "plotly.min.js").write_text(get_plotlyjs(), encoding="utf-8")
-    print(f"{len(paths)} to run, on two cores a minute or less each; what is done is kept in {out}.", flush=True)
+    print(f"{len(paths)} to run, on two cores about a minute each; what is done is kept in {out}.", flush=True)
     seconds, links = {}, ""
     for path in paths:
         start = time.monotonic()
