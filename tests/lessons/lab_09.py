@@ -148,6 +148,7 @@ ANSWERS = [
     Answer("9.4", "for long prompts", for_contract(name=REPORTS)),
     Answer("9.4", "the shortest prompt", for_contract(order="sorted(waiting, key=lambda one: one.prompt_tokens)")),
     Answer("9.4", "as they came", for_contract(order="waiting"), "not done yet"),
+    Answer("9.4", "without a key", for_contract(order="sorted(waiting)"), "wrong", "TypeError"),
     Answer("9.4", "nobody", for_contract(order="[]"), "wrong", "computed nothing"),
     Answer("9.4", "a slip", for_contract(order="sorted(waitin)"), "wrong", "NameError"),
 

@@ -16,7 +16,7 @@ import yaml
 from inflight.errors import CourseError
 from inflight.lessons.replicas import Replicas, watching
 from inflight.paths import ASSETS
-from tests.engines import start_python, wait_until
+from tests.engines import build_small, start_python, wait_until
 
 pytestmark = pytest.mark.server
 ASK = {"model": "tensorrt_llm", "prompt": "Once", "temperature": 0}
@@ -31,8 +31,9 @@ with Replicas(sys.argv[1], number=1) as replicas:
 
 
 @pytest.fixture(scope="module")
-def replicas(roomy_engine):
-    with Replicas(roomy_engine) as replicas:
+def replicas(small_checkpoint, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("long") / "engine"
+    with Replicas(build_small(small_checkpoint, folder, max_input_len=128, max_seq_len=3000, max_num_tokens=512)) as replicas:
         yield replicas
 
 
@@ -64,7 +65,7 @@ def test_a_request_in_turn_goes_to_each_and_the_pages_count_it(replicas, client)
 
 
 def test_what_has_no_first_byte_is_answered_by_the_other_and_the_dead_one_comes_back(replicas, client):
-    stream = client.completions.create(**ASK, max_tokens=250, stream=True, extra_body={"ignore_eos": True})
+    stream = client.completions.create(**ASK, max_tokens=2900, stream=True, extra_body={"ignore_eos": True})
     next(iter(stream))
     [holder] = [
         number for number, server in enumerate(replicas.servers)
