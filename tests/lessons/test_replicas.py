@@ -33,7 +33,9 @@ with Replicas(sys.argv[1], number=1) as replicas:
 @pytest.fixture(scope="module")
 def replicas(small_checkpoint, tmp_path_factory):
     folder = tmp_path_factory.mktemp("long") / "engine"
-    with Replicas(build_small(small_checkpoint, folder, max_input_len=128, max_seq_len=3000, max_num_tokens=512)) as replicas:
+    with Replicas(
+        build_small(small_checkpoint, folder, max_input_len=128, max_seq_len=3000, max_num_tokens=512)
+    ) as replicas:
         yield replicas
 
 

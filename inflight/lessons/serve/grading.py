@@ -30,7 +30,7 @@ from inflight.triton.client import Answer
 ENGINE = "tensorrt_llm"
 MODELS = ("preprocessing", ENGINE, "postprocessing")
 PATIENCE_S = 30  # how long a part of a client may take: hundreds of tokens, on a machine that does other things too
-TOGETHER = 64  # tokens of the answer of each reader: on a busy machine the last begins a while after the first
+TOGETHER = 128  # tokens of the answer of each reader: on a busy machine the last begins a while after the first
 ASKED = 120  # tokens of an answer that is to end early
 MANY_MORE = 40  # tokens computed after a word, for a request that was ended: an order of magnitude more than it takes
 COURSES = parts.COURSES_OWN / parts.PARTS["client"]
