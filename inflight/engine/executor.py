@@ -210,6 +210,8 @@ class Executor:
             ending |= self._asked_to_end
             self._asked_to_end.clear()
             leaving = [(self._unfinished[number], why) for number, why in ending.items() if number in self._unfinished]
+            for sequence, _ in leaving:
+                self._unguided.pop(sequence.id, None)  # while the lock is held: its guide may be made right now
         for sequence, reason in leaving:
             self._finish(sequence, reason)
 
@@ -314,7 +316,6 @@ class Executor:
         self._sequences.remove(sequence)
         with self._work:
             del self._unfinished[sequence.id]
-            self._unguided.pop(sequence.id, None)
         if is_held:
             self._held.append(sequence)
         else:

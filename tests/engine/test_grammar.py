@@ -13,6 +13,7 @@ from inflight.engine.config import ExecutorConfig, Guide, Request, SamplingConfi
 from inflight.engine.executor import Executor
 from inflight.errors import CourseError
 from inflight.paths import COURSE
+from tests.engines import wait_until
 
 PET = {
     "type": "object",
@@ -116,6 +117,26 @@ def test_nobody_waits_while_a_guide_is_compiled_and_who_waits_for_it_may_leave(e
     go_on.set()
     answers = [told.get(timeout=60), told.get(timeout=60)]
     assert answers[1].request_id == stayed and {tokenizer.decode(one.token_ids) for one in answers} == {"yes"}
+
+
+def test_who_leaves_in_the_moment_in_which_its_guide_is_made_is_gone(executor, tokenizer, monkeypatch):
+    go_on, matcher, told = threading.Event(), executor._guides.matcher, SimpleQueue()
+    monkeypatch.setattr(executor._guides, "matcher", lambda guide: matcher(guide) if go_on.wait(60) else None)
+    finish = executor._finish
+
+    def finish_late(sequence, reason):
+        if sequence.id == left:
+            go_on.set()
+            wait_until(lambda: any(one.id == stayed for one in executor._inbox), "the next guide is made, too")
+        finish(sequence, reason)
+
+    monkeypatch.setattr(executor, "_finish", finish_late)
+    yes = asked(tokenizer, Guide("choice", '["yes"]'))
+    left, stayed = (executor.enqueue_request(yes, told.put) for _ in range(2))
+    executor.cancel_request(left)
+    answers = [told.get(timeout=60) for _ in range(2)]
+    assert [(one.request_id, one.finish_reason) for one in answers] == [(left, "cancelled"), (stayed, "end_id")]
+    assert executor.snapshot().active == 0
 
 
 def test_an_answer_that_is_complete_with_its_last_token_is_not_cut(executor, tokenizer):
