@@ -513,11 +513,11 @@ print(
 #
 # The objective: 99 of 100 attempts are answered. So 1 % may fail: the *error budget*. The *burn rate* is how many times as
 # fast as allowed it is being spent. At 14.4, a budget for 30 days loses 2 % in an hour, which is
-# [worth waking somebody](https://sre.google/workbook/alerting-on-slos/). Our window is 5 s, for a kill that lasts seconds;
+# [worth waking somebody](https://sre.google/workbook/alerting-on-slos/). Our window is 2 s, since the router notices within seconds;
 # in `assets/replicas/rules.yml` it is five minutes.
 
 # %% tags=["nbval-ignore-output"]
-window_s = 5
+window_s = 2
 burning = lesson.watching.burn_rate(samples, window_s)
 alarm = burning[burning > lesson.watching.BURNS]
 print(
