@@ -101,7 +101,7 @@ class _OwnDrafter:
         return drafts
 
 
-class Prices:
+class IterationPrices:
     """What iterations of answers cost, in milliseconds.
 
     Parameters
@@ -119,7 +119,7 @@ class Prices:
         self._tokens, self._one_ms, self._most_ms = map(np.array, (tokens, one_ms, most_ms))
 
     @classmethod
-    def measured(cls, model: Model, max_draft_len: int) -> Prices:
+    def measured(cls, model: Model, max_draft_len: int) -> IterationPrices:
         """The prices of a model whose KV cache holds nothing yet."""
         build = model.info.build_config
         tokens = sorted({1, min(2, build.max_seq_len), min(1 + max_draft_len, build.max_seq_len)})
@@ -152,7 +152,7 @@ class Drafting:
     Parameters
     ----------
     config : SpeculativeConfig
-    prices : Prices
+    prices : IterationPrices
     vocab_size : int
     drafter_path : path, optional
         File with a class `Drafter`, which guesses in place of `PromptLookup`.
@@ -173,7 +173,7 @@ class Drafting:
     def __init__(
         self,
         config: SpeculativeConfig,
-        prices: Prices,
+        prices: IterationPrices,
         vocab_size: int,
         drafter_path: str | Path | None = None,
         traceback_to: int | None = None,

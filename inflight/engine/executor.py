@@ -27,7 +27,7 @@ from queue import SimpleQueue
 import numpy as np
 
 from inflight.engine.config import Chunk, ExecutorConfig, IterationStats, Request, Response, SpeculativeConfig
-from inflight.engine.drafts import Drafting, Prices
+from inflight.engine.drafts import Drafting, IterationPrices
 from inflight.engine.folder import EngineInfo, read
 from inflight.engine.grammar import Guides
 from inflight.engine.kv_cache import BlockManager
@@ -81,7 +81,7 @@ class Executor:
         Who runs next; by default what `config` names.
     guides : Guides, optional
         Makes what guided answers follow.
-    prices : Prices, optional
+    prices : IterationPrices, optional
         What iterations cost, for an engine that drafts; by default they are measured.
     traceback_to : int, optional
         As `load` takes it, for a `drafter_path`.
@@ -98,7 +98,7 @@ class Executor:
         config: ExecutorConfig | None = None,
         scheduler: Scheduler | None = None,
         guides: Guides | None = None,
-        prices: Prices | None = None,
+        prices: IterationPrices | None = None,
         traceback_to: int | None = None,
     ):
         self.config = config or ExecutorConfig()
@@ -113,7 +113,7 @@ class Executor:
         self.drafting: Drafting | None = None
         if options := self.config.speculative_config:
             assert isinstance(options, SpeculativeConfig)
-            prices = prices or Prices.measured(model, options.max_draft_len)
+            prices = prices or IterationPrices.measured(model, options.max_draft_len)
             vocab_size = model.info.pretrained_config["vocab_size"]
             self.drafting = Drafting(options, prices, vocab_size, self.config.drafter_path, traceback_to)
         self.scheduler = scheduler or built_in(self.config)

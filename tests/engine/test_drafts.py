@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from inflight.engine.config import BuildConfig, ExecutorConfig, Guide, Request, SamplingConfig
-from inflight.engine.drafts import Prices, PromptLookup
+from inflight.engine.drafts import IterationPrices, PromptLookup
 from inflight.engine.executor import Executor
 from inflight.engine.fake_model import FakeModel, next_token
 from inflight.errors import CourseError
@@ -20,7 +20,7 @@ from tests.engines import SMALL_VOCAB, fake_answer, wait_until
 VOCAB = 3  # so few that a lookup is often right
 BUILD = BuildConfig(max_batch_size=4, max_input_len=48, max_seq_len=96, max_num_tokens=50)
 DRAFTS = {"decoding_type": "NGram", "max_draft_len": 5, "max_matching_ngram_size": 3}
-FREE, DEAR = Prices(4, [1, 2, 6], [1, 1, 1], [1, 1, 1]), Prices(4, [1, 2, 6], [1, 2, 6], [4, 8, 24])
+FREE, DEAR = IterationPrices(4, [1, 2, 6], [1, 1, 1], [1, 1, 1]), IterationPrices(4, [1, 2, 6], [1, 2, 6], [4, 8, 24])
 PROMPTS = [[1] * min(length, 33) + [length % 3, 2] for length in (1, 2, 9, 20, 30, 31, 32, 40, 44, 46)]
 
 
@@ -234,7 +234,7 @@ class Repeating(FakeModel):
 
 
 def test_where_a_draft_costs_two_fifths_of_an_iteration_only_those_that_prove_right_are_made():
-    dear, made = Prices(4, [1, 6], [1, 3], [4, 12]), {}
+    dear, made = IterationPrices(4, [1, 6], [1, 3], [4, 12]), {}
     for invents in (False, True):
         model = Repeating(BUILD, 2000)
         model.invents = invents
