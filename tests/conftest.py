@@ -18,9 +18,9 @@ def pytest_configure(config):
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it is open an event loop runs in this thread, and no other test's can
 def browser():
-    """One for all tests of a worker: Playwright takes no second one in the same thread."""
+    """One for all tests of a file: Playwright takes no second one in the same thread."""
     from tests.browser import chromium  # here, as most workers need none
 
     with chromium() as browser:
