@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import socket
 import threading
 import time
 
@@ -15,7 +16,7 @@ from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.triton import repository, telemetry
 from inflight.triton.client import Connection, text
-from inflight.triton.openai_server import OpenAIServer
+from inflight.triton.openai_server import OpenAIServer, _listener
 from inflight.triton.server import Server
 from tests.engines import active_requests, ask_tokens, metric, wait_until
 
@@ -406,6 +407,12 @@ def test_openais_client_streams_and_asks_side_by_side(served):
 
     for streamed, whole in asyncio.run(ask_all()):
         assert streamed == whole.choices[0].message.content
+
+
+def test_a_piece_does_not_wait_until_the_one_before_is_acknowledged():
+    with _listener("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        with listener.accept()[0] as accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 # Triton's end, and the engine's refusals ------------------------------------------------------------------------------
