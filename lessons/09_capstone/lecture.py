@@ -560,6 +560,7 @@ charts.show(lesson.cost_against_service(points, contract), summary)
 
 # %% tags=["nbval-ignore-output"]
 kept = points[(points["share"] >= service.SHARE) & (points["rate"] >= contract.rate)]
+kept = kept[kept["cost"] <= contract.cost]
 if kept.empty:
     print("Nothing keeps the contract; we go on with the best pair, at its rate.")
     kept = points[(points["setting"] == chosen) & (points["load"] == 1)]
