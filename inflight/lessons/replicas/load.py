@@ -18,6 +18,7 @@ import pandas as pd
 
 from inflight import files
 from inflight.lessons.replicas.service import Replicas
+from inflight.triton import telemetry
 
 TIMEOUT_S = 300
 
@@ -91,17 +92,12 @@ def table(rows: Iterable[dict]) -> pd.DataFrame:
     return pd.DataFrame(list(rows)).rename_axis("request").reset_index()
 
 
-def so_far(replicas: Replicas) -> list[tuple[int, int]]:
-    """Of each server, how long its iteration log is, and how many blocks it has found again."""
-    found = []
-    for number in range(len(replicas.servers)):
-        size = files.size(replicas.log(number))
-        log = replicas.iterations(number) if size else pd.DataFrame()
-        found.append((size, 0 if log.empty else int(log["kv_blocks_reused"].iloc[-1])))
-    return found
+def so_far(replicas: Replicas) -> list[int]:
+    """How long the iteration log of each server is, in bytes."""
+    return [files.size(replicas.log(number)) for number in range(len(replicas.servers))]
 
 
-def traced(rows: pd.DataFrame, replicas: Replicas, before: list[tuple[int, int]]) -> pd.DataFrame:
+def traced(rows: pd.DataFrame, replicas: Replicas, before: list[int]) -> pd.DataFrame:
     """Rows of `send` with what the servers' iteration logs say since `so_far` gave `before`.
 
     Returns
@@ -111,8 +107,8 @@ def traced(rows: pd.DataFrame, replicas: Replicas, before: list[tuple[int, int]]
     """
     found = [
         (name, number, share[1])
-        for number, (size, _) in enumerate(before)
-        for row in replicas.iterations(number, size).itertuples()
+        for number, size in enumerate(before)
+        for row in telemetry.iterations(replicas.log(number), size).itertuples()
         for name, share in zip(row.client_ids, row.requests)
     ]
     logged = pd.DataFrame(found, columns=["id", "server", "computed"])
