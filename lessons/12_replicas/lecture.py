@@ -328,7 +328,7 @@ for what in ("tokens computed", "TTFT P50 (ms)", "TTFT P95 (ms)"):
 
 # %% [markdown]
 # The table has medians of the rounds. On paper, each request ends before the next one comes. Here, where a desk's first
-# visitors come in pairs, both compute its system prompt: a block can be found only after it has been computed. TTFT depends
+# visitors come in pairs, both may compute its system prompt: a block is found only after it has been computed. TTFT depends
 # on this machine as well. The two servers share its cores, so a token that one does not compute leaves time to the other.
 # With a machine each, a busy desk would be felt at its home alone: look at *mean lead* before you expect these times there.
 #
@@ -377,7 +377,7 @@ def with_a_kill(requests, begun_first=8):
                 service.kill(1)
             streams.append(pool.submit(ask, request))
             time.sleep(0.05)
-    return lesson.load.table(one.result() for one in streams), killed_s, had
+    return pd.DataFrame(one.result() for one in streams), killed_s, had
 
 
 # %% tags=["nbval-ignore-output"]
@@ -458,7 +458,7 @@ with progress.wait("Eight streams, and one server is drained"):
         for _ in range(6):
             begun.acquire()
         service.drain(1)
-drained = lesson.load.table(streams)
+drained = pd.DataFrame(streams)
 print(f"{(drained['error'] == '').sum()} of {len(drained)} answered; the router knows")
 print(httpx.get(service.url.replace("/v1", "/list_workers")).json()["urls"])
 

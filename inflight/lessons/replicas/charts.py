@@ -101,9 +101,9 @@ def watched(lines: dict[str, pd.Series], marks: dict[str, float], limit: float) 
             look = {"color": INK, "width": 1, "dash": "dot"}
             ends = {"x": [at - zero] * 2, "y": [0, top]}
             fig.add_scatter(**ends, mode="lines", line=look, name=name, **line_saying(name), **axes)
-            if number == 1:
-                where = {"x": at - zero, "y": 1 - 0.3 * place, "xref": "x", "yref": "y domain", "xanchor": "left"}
-                fig.add_annotation(**where, text=name, showarrow=False)
+            if number == len(lines):  # where there is room
+                where = {"x": at - zero, "y": 0.3 - 0.2 * place, "xanchor": "left", "yanchor": "bottom"}
+                fig.add_annotation(**where, xref=f"x{number}", yref=f"y{number} domain", text=name, showarrow=False)
         fig.update_yaxes(range=[0, top], row=number, col=1)
     fig.add_scatter(
         x=[0, x[-1]],

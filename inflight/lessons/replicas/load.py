@@ -6,8 +6,9 @@ rows = traced(rows, replicas)                       # with the server that answe
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -39,17 +40,10 @@ def stream(url: str, request: Request, began: Callable[[], Any] = lambda: None) 
     Returns
     -------
     dict
-        `prefix`; `sent_s`, `first_s`, `last_s` (seconds since 1970; no first one is NaN); `pieces` of text; `id`, as
-        the server calls it; `error`, the exception's name, blank where the stream came to its end.
+        `prefix`; `sent_s`, `first_s`, `last_s` (seconds since 1970; no first text is NaN); `id`, the server's;
+        `error`, the exception's name, blank where the stream came to its end.
     """
-    row: dict[str, Any] = {
-        "prefix": request.prefix,
-        "sent_s": time.time(),
-        "first_s": float("nan"),
-        "pieces": 0,
-        "id": "",
-        "error": "",
-    }
+    row: dict[str, Any] = {"prefix": request.prefix, "sent_s": time.time(), "first_s": math.nan, "id": "", "error": ""}
     with openai.OpenAI(base_url=url, api_key="none", timeout=TIMEOUT_S) as client:
         try:
             for chunk in client.completions.create(
@@ -61,11 +55,9 @@ def stream(url: str, request: Request, began: Callable[[], Any] = lambda: None) 
                 extra_body={"ignore_eos": True},
             ):
                 row["id"] = chunk.id
-                if chunk.choices and chunk.choices[0].text:
-                    row["pieces"] += 1
-                    if row["pieces"] == 1:
-                        row["first_s"] = time.time()
-                        began()
+                if math.isnan(row["first_s"]) and chunk.choices and chunk.choices[0].text:
+                    row["first_s"] = time.time()
+                    began()
         except openai.OpenAIError as error:
             row["error"] = type(error).__name__
     return row | {"last_s": time.time()}
@@ -84,12 +76,7 @@ def send(
             return stream(url, request)
 
     with ThreadPoolExecutor(users) as pool:
-        return table(pool.map(one, requests))
-
-
-def table(rows: Iterable[dict]) -> pd.DataFrame:
-    """Rows of `stream` as a table, numbered in their order."""
-    return pd.DataFrame(list(rows)).rename_axis("request").reset_index()
+        return pd.DataFrame(pool.map(one, requests))
 
 
 def so_far(replicas: Replicas) -> list[int]:
