@@ -260,7 +260,9 @@ class Completion:
                     reason = "length" if is_full else "stop"
                     metrics.answered.labels(ENGINE, reason).inc()
                 yield piece, reason, len(text.ids)
-                if reason:
+                if (
+                    reason and not is_final
+                ):  # after its last response a request ends by itself: see `Connection.finish_stream`
                     return
         except (InferenceServerException, grpc.RpcError) as error:
             meant, status, code = course_error(error, self._engine.url), 503, None
