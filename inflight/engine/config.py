@@ -427,7 +427,7 @@ class Chunk:
     Attributes
     ----------
     token_ids : list of int
-        A prompt or a part of one, or the token made last with its drafts behind it.
+        A prompt or a part of one, or the token made last with its drafts and its padding behind it.
     num_past : int
         Tokens of the sequence that are in the cache already.
     blocks : list of int
@@ -436,6 +436,8 @@ class Chunk:
         Whether it is of the context phase (prefill), and not of the generation phase (decode).
     num_logits : int
         For how many of its last tokens the logits that follow them are wanted: none where the prompt goes on.
+    num_padding : int
+        How many of its last tokens only keep the iteration's length.
     """
 
     token_ids: list[int]
@@ -443,11 +445,13 @@ class Chunk:
     blocks: list[int]
     is_context: bool = True
     num_logits: int = 1
+    num_padding: int = 0
 
     @property
     def drafts(self) -> list[int]:
         """What is guessed to follow: its tokens after the first that logits are wanted after."""
-        return self.token_ids[len(self.token_ids) + 1 - self.num_logits :]
+        end = len(self.token_ids)
+        return self.token_ids[end + 1 - self.num_logits : end - self.num_padding] if self.num_logits else []
 
 
 @dataclass(frozen=True)

@@ -260,7 +260,9 @@ class Completion:
                     reason = "length" if is_full else "stop"
                     metrics.answered.labels(ENGINE, reason).inc()
                 yield piece, reason, len(text.ids)
-                if reason:
+                if (
+                    reason and not is_final
+                ):  # after its last response a request ends by itself: see `Connection.finish_stream`
                     return
         except (InferenceServerException, grpc.RpcError) as error:
             meant, status, code = course_error(error, self._engine.url), 503, None
@@ -558,8 +560,8 @@ def _listener(host: str, port: int) -> socket.socket:
         raise CourseError(f"There is no port {port}: give --openai-port a number up to 65535, or 0 for a free one.")
     try:
         listener = socket.create_server((host, port))
-        # Connections inherit it: a piece must not wait until the one before is acknowledged, some 40 ms. asyncio sees to
-        # that only where a socket names its protocol, which these do not.
+        # Connections inherit it: a piece must not wait until the one before is acknowledged, some 40 ms. asyncio sees
+        # to that only where a socket names its protocol, which these do not.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
     except OSError as error:
