@@ -21,7 +21,7 @@
 # Lesson 09 ended with twice as many requests as before. One way to bear them is a second server with the same engine, a
 # *replica*. Clients know one address, so something stands in front and hands each request to one of the two: a *router*.
 #
-# Both servers give the same answers, so it seems not to matter which one gets a request. It does. Each server has a
+# Both servers give the same answers. But each has a
 # [KV cache](00_start_here.ipynb#KV-cache) of its own. Prompts of a chat service begin with a system prompt, and a server
 # may have its blocks already, or not. And one day one of the two dies.
 
@@ -60,7 +60,7 @@ session.others()
 #         --worker-urls http://a:9000 http://b:9000
 # ```
 #
-# Here, `Replicas` runs them on this machine, on free ports of 127.0.0.1, and ends them with this notebook.
+# Here, `Replicas` runs them on free ports of 127.0.0.1, and ends them with this notebook.
 
 # %% tags=["nbval-ignore-output"]
 build = BuildConfig(max_input_len=736, max_seq_len=768)
@@ -139,7 +139,8 @@ guess
 # %% [markdown]
 # ## By hand: a policy in ten lines
 #
-# A router is a function: it gets a request and what it knows of the servers, and returns one of them. `under_way` counts the requests that we have sent to a server and that are not answered yet.
+# A router is a function: it gets a request and what it knows of the servers, and returns one of them. `under_way` counts
+# the requests that we have sent to a server and that are not answered yet.
 
 
 # %%
@@ -286,8 +287,8 @@ assert all(not rows["error"].any() for [rows] in by_hand.values())
 assert computed["by_prefix"] < 0.9 * computed["round_robin"]
 
 # %% [markdown]
-# *Mean lead* is by how many requests one server is ahead when a request is sent. Least outstanding keeps it small; by prefix
-# does not look at it. And how long does the saving last, once round robin has taken each desk to both servers?
+# *Mean lead* is by how many requests one server is ahead when a request is sent. Least outstanding keeps it small; by
+# prefix does not look at it. How long does the saving last, once round robin has taken each desk to both servers?
 
 # %%
 for visits in (36, 360, 3600):
@@ -335,7 +336,7 @@ for what in ("tokens computed", "TTFT P50 (ms)", "TTFT P95 (ms)"):
 # ## See
 #
 # A bar is a request, from its sending to its last token, in the colour of its desk, with a mark at its first token. A row
-# is one of a server's simultaneous streams. Hatching is a share of the prompt, and not of time: what was found in the cache.
+# is one of a server's simultaneous streams. Hatching is a share of the prompt, not of time: what was found in the cache.
 
 
 # %% tags=["nbval-ignore-output"]
@@ -399,8 +400,7 @@ assert 0 < broken.sum() <= 8 and begun[broken].all()
 # A stream that breaks off is one that has begun. **Nothing that was only waiting is lost**: the router gets no answer to
 # those requests, and sends them to the other server, since nobody has seen a word. A stream with a first word may not be
 # repeated: the router cannot take words back, and the next server might choose others. So the client sees an error in the
-# middle, and *the program* decides: ask again from the start, or show the half and say so. The `openai` package repeats a
-# request only before its answer begins, for the same reason.
+# middle, and *the program* decides: ask again from the start, or show the half and say so.
 #
 # This server sends its status with the first word, so a waiting request has no first byte.
 # [vLLM's](https://github.com/vllm-project/vllm/blob/00cd8fcf67c8acf8e5cafb0a0cb09cd4699e5e54/vllm/entrypoints/openai/completion/api_router.py)
@@ -546,6 +546,8 @@ failures = lesson.watching.increase(samples, tried, window_s, outcome="failure")
 attempts = lesson.watching.increase(samples, tried, window_s)
 # your line: how many times as fast as 1 of 100
 burning = failures / attempts / (1 - 0.99)
+
+# %% tags=["nbval-ignore-output"]
 alarm = burning[burning > limit]
 calm_most = burning[burning.index < killed_s].max()
 print(f"Before the kill at most {calm_most:.1f}; after it {burning.max():.0f}.")
@@ -558,7 +560,7 @@ start = rules.index("      - record: router:error_budget")
 print(rules[start : rules.index("labels:")].rstrip())
 
 # %% tags=["remove-cell"]
-assert failed > 0 and (alarm.index > killed_s).all()
+assert (alarm.index > killed_s).all()
 
 # %% tags=["nbval-ignore-output"]
 lines = {f"burn rate, in windows of {window_s} s": burning}
@@ -639,8 +641,8 @@ stack.close()
 #
 # - A router is a function from a request and what is known of the servers to a server. What it saves is what a server need
 #   not compute again.
-# - By prefix, a system prompt is computed once, not once a server: it pays for long where one cache cannot hold all. The price:
-#   a busy desk makes a busy server.
+# - By prefix, a system prompt is computed once, not once a server: it pays for long where one cache cannot hold all.
+#   The price: a busy desk makes a busy server.
 # - A request without a first byte may be sent again; a stream that has begun may not. Draining loses nothing.
 # - Add up each counter's growth, merge histograms bucket by bucket, and take the quantile last; a mean of P95s is not a P95.
 # - An alert on the burn rate asks how fast the budget goes. Know what its counters count: attempts are not users.

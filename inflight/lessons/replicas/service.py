@@ -73,7 +73,7 @@ class Replicas:
         self._ports = free_ports(dict.fromkeys(["router", "metrics", *names]))
         self.servers = [self._address(name) for name in names]
         self.url, self.metrics_url = f"{self._address('router')}/v1", f"{self._address('metrics')}/metrics"
-        self._ending, self._running = ExitStack(), dict[str, subprocess.Popen]()
+        self._ending, self._running, self._below = ExitStack(), dict[str, subprocess.Popen](), list[psutil.Process]()
 
     def __enter__(self) -> Replicas:
         with ExitStack() as ending:
@@ -160,13 +160,15 @@ class Replicas:
             raise CourseError(f"{name} ended while starting. Its last lines:\n{said}")
 
     def _stop(self, *names: str, at_once: bool = False) -> None:
-        """End processes and what they have started; a server's keeper, which clears up, does so within seconds."""
+        """End processes and what they have started. A server's keeper clears up for seconds; at once: meanwhile."""
         tops = [psutil.Process(process.pid) for name in names if (process := self._running[name]).poll() is None]
-        trees = [one for top in tops for one in top.children(recursive=True)]
-        rest = [one for one in trees if keeper.__file__ not in one.cmdline()] if at_once else []
+        below = [one for top in tops for one in top.children(recursive=True)]
+        rest = [one for one in below if keeper.__file__ not in one.cmdline()] if at_once else []
         for one in [*tops, *rest]:
             with suppress(psutil.NoSuchProcess):  # the keeper was quicker
                 one.kill()
-        psutil.wait_procs(trees, STOP_S)
         for name in names:
             self._running.pop(name).wait()
+        self._below += below
+        if not at_once:
+            _, self._below = psutil.wait_procs(self._below, STOP_S)
