@@ -592,8 +592,8 @@ print(f"Router: {said:.0f} attempts succeeded, {failed:.0f} failed.")
 #
 # `cache_aware` goes by load alone while one server is ahead of the other by more than `balance_abs_threshold` requests (64
 # by default) and has more than `balance_rel_threshold` times as many. With four users nobody is ever 64 ahead. Set the
-# first to 0, 1 and 2. What does it cost, and is the share any evener? It evens what is under way at once, not who answers
-# more in the end.
+# first to 0, 1 and 2. What does it cost, and which gets evener: *mean lead*, or *share of the busier*? The policy looks at
+# what is under way at once, not at who answers more in the end.
 
 # %% tags=["nbval-ignore-output"]
 ahead = 0  # then try 1 and 2
