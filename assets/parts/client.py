@@ -54,12 +54,12 @@ class Stream:
 
     def __init__(self, url, prompt, max_tokens=64, **options):
         self.answer = Answer()
-        self._started = time.perf_counter()
         self._arrived = queue.Queue()
         self._connection = triton.InferenceServerClient(url)
         self._connection.start_stream(
             lambda result, error: self._arrived.put((self._now_s(), result, error)),
         )
+        self._started = time.perf_counter()
         self._connection.async_stream_infer(
             "ensemble",
             tensors(prompt, max_tokens, options),

@@ -211,25 +211,19 @@ def serve(
         )
     if openai_port is not None:
         values = [*(values or []), "decoupled_mode=true"] if repo is None else values
-    with TemporaryDirectory(prefix="inflight-serve-") as scratch, contextlib.ExitStack() as in_front:
+    with TemporaryDirectory(prefix="inflight-serve-") as scratch, contextlib.ExitStack() as running:
         repo = repo or _assemble(
             Path(scratch) / "repository", engine_dir, values, with_llama_python, contract or DEFAULT_CONTRACT, with_bls
         )
-        with terminal.server(
-            repo,
-            http_port=http_port,
-            grpc_port=grpc_port,
-            metrics_port=metrics_port,
-            open_control=open_control,
-        ) as server:
-            addresses = f"HTTP     {server.http_url}\ngRPC     {server.grpc_url}\nmetrics  {server.metrics_url}\n"
-            if openai_port is not None:
-                config = triton.repository.read_config(server.repo / "tensorrt_llm" / triton.repository.CONFIG)
-                engine = triton.repository.get_parameter(config, "gpt_model_path")
-                door = triton.OpenAIServer(server.grpc_url, engine, openai_port, api_key, host)
-                openai = in_front.enter_context(door)
-                addresses += f"OpenAI   {openai.url}\n"
-            terminal.keep_serving(server, f"{addresses}{_who_may(server)}\nCtrl-C stops the server.")
+        ports = {"http_port": http_port, "grpc_port": grpc_port, "metrics_port": metrics_port}
+        server = running.enter_context(terminal.server(repo, open_control=open_control, **ports))
+        addresses = f"HTTP     {server.http_url}\ngRPC     {server.grpc_url}\nmetrics  {server.metrics_url}\n"
+        if openai_port is not None:  # which ends before Triton does: that would wait for its streams
+            config = triton.repository.read_config(server.repo / "tensorrt_llm" / triton.repository.CONFIG)
+            engine = triton.repository.get_parameter(config, "gpt_model_path")
+            door = triton.OpenAIServer(server.grpc_url, engine, openai_port, api_key, host)
+            addresses += f"OpenAI   {running.enter_context(door).url}\n"
+        terminal.keep_serving(server, f"{addresses}{_who_may(server)}\nCtrl-C stops the server.")
 
 
 def _who_may(server: triton.Server) -> str:

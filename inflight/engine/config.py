@@ -337,7 +337,7 @@ class SamplingConfig:
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
 
 
-GUIDES = ("json", "json_schema", "regex", "ebnf_grammar", "choice", "text_or_json")
+GUIDES = ("json", "json_schema", "regex", "ebnf_grammar", "choice")
 
 
 @dataclass(frozen=True)
@@ -348,8 +348,7 @@ class Guide:
     ----------
     kind : str
         As TensorRT-LLM calls them: json (any object or array), json_schema, regex, ebnf_grammar (in the form of Lark or
-        of llama.cpp's GBNF); vLLM's choice, one of the texts of a JSON list; and text_or_json, JSON of a schema or a
-        text that does not begin with a brace, for an answer that may call a tool.
+        of llama.cpp's GBNF); and vLLM's choice, one of the texts of a JSON list.
     text : str
         The schema, the expression, ...; blank for json.
     """
@@ -427,7 +426,7 @@ class Chunk:
     Attributes
     ----------
     token_ids : list of int
-        A prompt or a part of one, or the token made last with its drafts behind it.
+        A prompt or a part of one, or the token made last with its drafts and its padding behind it.
     num_past : int
         Tokens of the sequence that are in the cache already.
     blocks : list of int
@@ -436,6 +435,8 @@ class Chunk:
         Whether it is of the context phase (prefill), and not of the generation phase (decode).
     num_logits : int
         For how many of its last tokens the logits that follow them are wanted: none where the prompt goes on.
+    num_padding : int
+        How many of its last tokens only keep the iteration's length.
     """
 
     token_ids: list[int]
@@ -443,11 +444,13 @@ class Chunk:
     blocks: list[int]
     is_context: bool = True
     num_logits: int = 1
+    num_padding: int = 0
 
     @property
     def drafts(self) -> list[int]:
         """What is guessed to follow: its tokens after the first that logits are wanted after."""
-        return self.token_ids[len(self.token_ids) + 1 - self.num_logits :]
+        end = len(self.token_ids)
+        return self.token_ids[end + 1 - self.num_logits : end - self.num_padding] if self.num_logits else []
 
 
 @dataclass(frozen=True)

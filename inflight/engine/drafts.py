@@ -24,7 +24,10 @@ from inflight.engine.own_part import OwnPart, PartError
 from inflight.engine.sequences import Sequence, Sequences
 
 ROUNDS, PAST = 5, 128  # of measuring prices, with so many tokens in the cache before
-FORGETTING = 0.99  # what was learnt of drafts counts so much less after an iteration
+FORGETTING = 0.99  # what was learnt of all requests' drafts counts so much less after an iteration
+OTHERS = 4  # so many of its own tries count for a request as much as what all requests' say
+LATELY = 0.9  # what drafts were worth counts so much less after an iteration
+CHANGE = 1.02  # another number of drafts must bring so many times the tokens, as a change of length has its price
 
 
 class Drafter(Protocol):
@@ -33,7 +36,7 @@ class Drafter(Protocol):
     Attributes
     ----------
     matched : int
-        What kind its latest guesses are of: the engine learns of each how often it is right.
+        What kind its latest guesses are of: of each is learnt how often it is right.
     """
 
     matched: int
@@ -101,8 +104,49 @@ class _OwnDrafter:
         return drafts
 
 
+class Guesser:
+    """The drafts of one request: who makes them, how often they were right, and what they have been worth lately.
+
+    Parameters
+    ----------
+    drafter : Drafter
+    kinds : int
+        Of guesses, as `Drafter.matched` tells them apart.
+    """
+
+    def __init__(self, drafter: Drafter, kinds: int):
+        self._drafter = drafter
+        self._latest: list[int] = []  # what it guessed last,
+        self._kind = self._begin = 0  # of what kind, and where in the tokens
+        self.right, self.tried = np.zeros(kinds), np.zeros(kinds)
+        self.worth = np.zeros(0)  # tokens that 1, 2, ... drafts bring, averaged over its iterations
+
+    def learn(self, tokens: list[int]) -> tuple[int, int, int]:
+        """Compare the latest guesses with what came: their kind, how many were right, and how many were tried."""
+        came = tokens[self._begin : self._begin + len(self._latest)]
+        alike = [guess == token for guess, token in zip(self._latest, came)]
+        right = [*alike, False].index(False)
+        tried = min(right + 1, len(alike))
+        self.right[self._kind] += right
+        self.tried[self._kind] += tried
+        return self._kind, right, tried
+
+    def propose(self, tokens: list[int], most: int, odds: np.ndarray, max_draft_len: int) -> list[tuple[float, int]]:
+        """At most `most` guesses, each with the chance that it is right and all before it are.
+
+        `odds` are those of each kind in all requests; they count for the more, the less this one has tried.
+        """
+        self._latest = self._drafter.propose(tokens, most) if most > 0 else []
+        self._kind, self._begin = self._drafter.matched, len(tokens)
+        own = (self.right[self._kind] + OTHERS * odds[self._kind]) / (self.tried[self._kind] + OTHERS)
+        chances = own ** np.arange(1, len(self._latest) + 1)
+        worth = np.cumsum(np.pad(chances, (0, max_draft_len - len(chances))))
+        self.worth = worth if not len(self.worth) else LATELY * self.worth + (1 - LATELY) * worth
+        return list(zip(chances.tolist(), self._latest))
+
+
 class IterationPrices:
-    """What iterations of answers cost, in milliseconds.
+    """What iterations of answers cost, in milliseconds, each of as many tokens as the one before.
 
     Parameters
     ----------
@@ -130,9 +174,7 @@ class IterationPrices:
         for _ in range(ROUNDS):
             for answers, number in shapes:
                 chunks = [Chunk([0] * number, past, blocks, is_context=False, num_logits=number)] * answers
-                # After another shape an iteration takes longer. Without drafts each has the shape of the one before,
-                # with drafts hardly any has.
-                for _ in range(2 if number == 1 else 1):
+                for _ in range(2):  # the second counts
                     started = time.perf_counter()
                     model.forward(chunks)
                     took = (time.perf_counter() - started) * 1000
@@ -140,14 +182,17 @@ class IterationPrices:
         ms = [min(took_ms[shape]) for shape in shapes]  # whatever else a machine does makes none shorter
         return cls(build.max_batch_size, tokens, ms[: len(tokens)], ms[len(tokens) :])
 
-    def of(self, answers: int, most_drafts: int) -> np.ndarray:
-        """Milliseconds of an iteration with so many answers and 0, 1, ... `most_drafts` drafts."""
+    def of(self, answers: int, max_draft_len: int) -> np.ndarray:
+        """Milliseconds of an iteration with so many answers and 0, 1, ... `max_draft_len` drafts of each."""
         ms = self._one_ms + (self._most_ms - self._one_ms) * min((answers - 1) / self._more, 1)
-        return np.interp(answers + np.arange(most_drafts + 1), answers * self._tokens, ms)
+        return np.interp(1 + np.arange(max_draft_len + 1), self._tokens, ms)
 
 
 class Drafting:
-    """The drafts of an engine: who guesses, and which guesses are worth their price.
+    """The drafts of an engine: who guesses, and how many guesses are worth their price.
+
+    An iteration of another length than the one before costs extra where shapes are prepared, as OpenVINO does. So
+    the number of drafts follows what they have been worth lately, and where fewer are found, padding keeps the length.
 
     Parameters
     ----------
@@ -183,46 +228,64 @@ class Drafting:
         if drafter_path is not None:
             self._own = OwnPart(drafter_path, "Drafter", "propose", "self, token_ids, k", traceback_to)
         self.num_drafted = self.num_accepted = 0
-        self._right = np.zeros(config.max_matching_ngram_size + 1)  # by `matched`, as is what was tried
-        self._tried = np.zeros_like(self._right)
+        self._kinds = config.max_matching_ngram_size + 1
+        self._right, self._tried = np.zeros(self._kinds), np.zeros(self._kinds)  # of all requests' guesses, by kind
+        self._each = 0  # drafts of an answer on average, in the latest iteration
 
-    def drafter(self) -> Drafter:
-        """The drafter of a new request. Raises PartError where it is a learner's and fails."""
+    def guesser(self) -> Guesser:
+        """The guesser of a new request. Raises PartError where it is a learner's and fails."""
         if self._own:
-            return _OwnDrafter(self._own, self._vocab_size)
-        return PromptLookup(self._config.max_matching_ngram_size)
+            return Guesser(_OwnDrafter(self._own, self._vocab_size), self._kinds)
+        return Guesser(PromptLookup(self._config.max_matching_ngram_size), self._kinds)
 
     def add(self, chunks: dict[Sequence, Chunk], sequences: Sequences) -> None:
-        """Put drafts behind the latest tokens of answers: those that make for the most tokens a millisecond.
+        """Put drafts behind the latest tokens of answers, the likeliest first.
 
         They take what others leave: of max_num_tokens, and of free blocks.
         """
+        limits, max_draft_len = sequences.limits, self._config.max_draft_len
+        answers = [sequence for sequence, chunk in chunks.items() if not chunk.is_context]
+        if not answers:
+            return
         self._right *= FORGETTING
         self._tried *= FORGETTING
-        odds = ((self._right + 1) / (self._tried + 2)).tolist()  # of a draft, if those before it are right
-        room = sequences.limits.max_num_tokens - sum(len(chunk.token_ids) for chunk in chunks.values())
-        answers = [sequence for sequence, chunk in chunks.items() if not chunk.is_context]
+        for sequence in answers:
+            kind, right, tried = _guesser(sequence).learn(sequence.tokens)
+            self._right[kind] += right
+            self._tried[kind] += tried
+        odds = (self._right + 1) / (self._tried + 2)
+        room = limits.max_num_tokens - sum(len(chunk.token_ids) for chunk in chunks.values())
         guesses = []
         for sequence in answers:
-            assert sequence.drafter is not None
             missing = sequence.request.request_output_len - len(sequence.answer)
-            most = min(self._config.max_draft_len, missing - 1, room)
-            drafts = sequence.drafter.propose(sequence.tokens, most) if most > 0 else []
-            right = odds[sequence.drafter.matched]
-            guesses += [(right**number, sequence, draft) for number, draft in enumerate(drafts, 1)]
-        if not guesses:
-            return
+            most = min(max_draft_len, missing - 1, room)
+            found = _guesser(sequence).propose(sequence.tokens, most, odds, max_draft_len)
+            guesses += [(chance, sequence, draft) for chance, draft in found]
+        room = min(room, self._number_each(answers) * len(answers))
         guesses.sort(key=lambda guess: -guess[0])  # stable: each answer's stay in their order
-        tokens = len(answers) + np.cumsum([0.0, *(guess[0] for guess in guesses)])
-        number = int((tokens / self._prices.of(len(answers), len(guesses))).argmax())
-        for _, sequence, draft in guesses[: min(number, room)]:
+        for _, sequence, draft in guesses[:room]:
             sequences.add_draft(sequence, chunks[sequence], draft)
+        if len(answers) == len(chunks):  # with a prompt among them the length is another anyway
+            missing = room - sum(len(chunks[sequence].drafts) for sequence in answers)
+            for sequence in answers:
+                while missing > 0 and sequences.pad(sequence, chunks[sequence]):
+                    missing -= 1
+
+    def _number_each(self, answers: list[Sequence]) -> int:
+        """How many drafts an answer make for the most tokens a millisecond; another number must be worth its change."""
+        worth = np.sum([_guesser(sequence).worth for sequence in answers], axis=0)
+        tokens = len(answers) + np.array([0, *worth])
+        rates = tokens / self._prices.of(len(answers), self._config.max_draft_len)
+        if rates.max() > CHANGE * rates[self._each]:
+            self._each = int(rates.argmax())
+        return self._each
 
     def checked(self, sequence: Sequence, chunk: Chunk) -> None:
-        """Learn how many drafts of a chunk were right."""
-        assert sequence.drafter is not None
-        right = sequence.num_cached - chunk.num_past - 1
+        """Count the drafts of a chunk, and how many were right."""
         self.num_drafted += len(chunk.drafts)
-        self.num_accepted += right
-        self._right[sequence.drafter.matched] += right
-        self._tried[sequence.drafter.matched] += min(right + 1, len(chunk.drafts))
+        self.num_accepted += sequence.num_cached - chunk.num_past - 1
+
+
+def _guesser(sequence: Sequence) -> Guesser:
+    assert sequence.guesser is not None
+    return sequence.guesser

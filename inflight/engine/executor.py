@@ -263,15 +263,15 @@ class Executor:
         num_finished, rows = 0, iter(logits)
         for sequence, chunk in chunks.items():
             sequence.last_computed = self._iteration + 1
-            drafts = chunk.drafts if chunk.num_logits > 1 else ()
-            self._sequences.computed(sequence, len(chunk.token_ids) - len(drafts))
-            if not chunk.num_logits:
+            drafts, own = chunk.drafts, list(islice(rows, chunk.num_logits))
+            self._sequences.computed(sequence, len(chunk.token_ids) - len(drafts) - chunk.num_padding)
+            if not own:
                 continue
             try:
-                reason = self._take_tokens(sequence, [next(rows), *islice(rows, len(drafts))], drafts)
+                reason = self._take_tokens(sequence, own, drafts)
             except Exception as error:
                 sequence.error, reason = self._what_happened(error), "error"
-            if drafts and self.drafting:
+            if len(own) > 1 and self.drafting:
                 self.drafting.checked(sequence, chunk)
                 self._sequences.give_back_blocks(sequence)
             if reason:
@@ -383,7 +383,7 @@ class Executor:
             be followed is told in the only response.
         """
         request = self._checked(request)
-        drafter = self.drafting.drafter() if self.drafting else None  # here, and not in the engine's thread
+        guesser = self.drafting.guesser() if self.drafting else None  # here, and not in the engine's thread
         with self._work:
             if self._closing:
                 raise CourseError("The engine is shut down and takes no more requests.")
@@ -392,7 +392,7 @@ class Executor:
                 raise CourseError(f"The queue is full: {num_waiting} requests wait (max_queue_size). Try later.")
             allotted_ms = math.inf if request.allotted_time_ms is None else request.allotted_time_ms
             ends_by_s = time.monotonic() + allotted_ms / 1000
-            sequence = Sequence(self._next_id, request, on_response, ends_by_s, drafter)
+            sequence = Sequence(self._next_id, request, on_response, ends_by_s, guesser)
             self._next_id += 1
             self._unfinished[sequence.id] = sequence
             if request.guide:
@@ -508,10 +508,10 @@ class Executor:
     def _record(self, started: tuple[float, float], chunks: dict[Sequence, Chunk], num_finished: int) -> None:
         rows, num_rows, drafted, accepted = [], 0, 0, 0
         for sequence, chunk in chunks.items():
-            num_new, is_context = len(chunk.token_ids), chunk.is_context
+            num_new, is_context = len(chunk.token_ids) - chunk.num_padding, chunk.is_context
             num_rows += chunk.num_logits
             if chunk.num_logits > 1:
-                drafted += chunk.num_logits - 1
+                drafted += len(chunk.drafts)
                 accepted += sequence.num_cached - chunk.num_past - 1
             num_blocks = self.blocks.blocks_for(chunk.num_past + num_new)  # the sequence's own are gone if it finished
             rows.append([sequence.id, num_new if is_context else 0, 0 if is_context else num_new, num_blocks])

@@ -13,6 +13,8 @@ import contextlib
 import faulthandler
 import inspect
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
@@ -22,6 +24,10 @@ from pathlib import Path
 from inflight.errors import CourseError
 
 LONGEST_S = 10  # of running a part's file, and of a call of it, where one that takes longer is ended
+_watched: list[
+    float
+] = []  # when each call that runs, in whatever thread, must have returned; the first is the earliest
+_watching = threading.Lock()
 
 
 class PartError(CourseError):
@@ -92,10 +98,9 @@ class OwnPart:
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:
         """Tell an error of the file in a sentence, with the last of its lines that took part; end what hangs."""
-        if self._traceback_to is not None:
-            faulthandler.dump_traceback_later(LONGEST_S, exit=True, file=self._traceback_to)
         try:
-            yield
+            with _ended_if_late(self._traceback_to):
+                yield
         except PartError:
             raise
         except (Exception, SystemExit) as error:
@@ -104,9 +109,31 @@ class OwnPart:
             own = [row.lineno for row in traceback.extract_tb(error.__traceback__) if row.filename == str(self._path)]
             what = "it ends the process" if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
             raise PartError(f"{self._at(own[-1] if own else None)}: {what.rstrip(': .')}.") from error
-        finally:
-            if self._traceback_to is not None:
-                faulthandler.cancel_dump_traceback_later()
 
     def _at(self, line: int | None) -> str:
         return f"{self._path.name}, line {line}" if line else self._path.name
+
+
+@contextlib.contextmanager
+def _ended_if_late(traceback_to: int | None) -> Iterator[None]:
+    """End this process if the block takes longer than LONGEST_S: there is one timer for all threads."""
+    if traceback_to is None:
+        yield
+        return
+    with _watching:
+        _watched.append(ends_by_s := time.monotonic() + LONGEST_S)
+        _watch(traceback_to)
+    try:
+        yield
+    finally:
+        with _watching:
+            _watched.remove(ends_by_s)
+            _watch(traceback_to)
+
+
+def _watch(traceback_to: int) -> None:
+    """Set the timer to the call that must return first."""
+    if _watched:
+        faulthandler.dump_traceback_later(max(_watched[0] - time.monotonic(), 0.001), exit=True, file=traceback_to)
+    else:
+        faulthandler.cancel_dump_traceback_later()

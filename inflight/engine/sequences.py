@@ -16,7 +16,7 @@ from inflight.engine.sampling import Sampler
 from inflight.engine.scheduler import Now, Plan, RequestView
 
 if TYPE_CHECKING:
-    from inflight.engine.drafts import Drafter
+    from inflight.engine.drafts import Guesser
 
 
 class Sequence:
@@ -30,7 +30,7 @@ class Sequence:
         Is given each of its responses.
     ends_by_s : float
         When its time is over, on the executor's clock.
-    drafter : Drafter, optional
+    guesser : Guesser, optional
         Who guesses its next tokens.
     """
 
@@ -40,13 +40,13 @@ class Sequence:
         request: Request,
         receive: Callable[[Response], None] = lambda response: None,
         ends_by_s: float = math.inf,
-        drafter: Drafter | None = None,
+        guesser: Guesser | None = None,
     ):
         self.id = request_id
         self.request = request
         self.receive = receive
         self.ends_by_s = ends_by_s
-        self.drafter = drafter
+        self.guesser = guesser
         self.sampler = Sampler(request.sampling, request.end_id, request.bad_words)
         self.tokens = list(request.input_ids)  # prompt and answer so far
         self.answer: list[int] = []
@@ -177,13 +177,23 @@ class Sequences:
     # Drafts are no tokens of a request before they have been found right. What lies behind its computed tokens in a
     # block is computed over.
 
-    def add_draft(self, sequence: Sequence, chunk: Chunk, draft: int) -> None:
-        """Put a guess behind the tokens of a chunk, unless that takes a block and none is free."""
+    def add_draft(self, sequence: Sequence, chunk: Chunk, draft: int) -> bool:
+        """Put a guess behind the tokens of a chunk, unless that takes a block and none is free; say whether."""
         num_tokens = chunk.num_past + len(chunk.token_ids) + 1
-        if self.blocks.blocks_for(num_tokens) <= len(sequence.blocks) or self.blocks.num_free:
-            self.blocks.grow(sequence.blocks, num_tokens)
-            chunk.token_ids.append(draft)
-            chunk.num_logits += 1
+        if self.blocks.blocks_for(num_tokens) > len(sequence.blocks) and not self.blocks.num_free:
+            return False
+        self.blocks.grow(sequence.blocks, num_tokens)
+        chunk.token_ids.append(draft)
+        chunk.num_logits += 1
+        return True
+
+    def pad(self, sequence: Sequence, chunk: Chunk) -> bool:
+        """Put a token behind those of a chunk that is computed for nothing, if there is room."""
+        num_tokens = chunk.num_past + len(chunk.token_ids)
+        if num_tokens == self.limits.max_seq_len or not self.add_draft(sequence, chunk, chunk.token_ids[-1]):
+            return False
+        chunk.num_padding += 1
+        return True
 
     def give_back_blocks(self, sequence: Sequence) -> None:
         """Take back the blocks of a request that hold wrong drafts only."""

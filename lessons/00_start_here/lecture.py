@@ -68,9 +68,9 @@ answer = client.ask("Name the capital of France.", max_tokens=32)
 print(f"{answer.text}\n\n({answer.latency_s:.2f} s, the first request after the start)")
 
 # %% [markdown]
-# (The first request also pays for warming up, so never time it.) This answer was computed on your machine, by a model
-# that is small enough for a laptop. It makes more mistakes than the models you know, but it is served in the same way
-# as a large one.
+# (The first request also pays for warming up, so leave it out of measurements of what comes after.) This answer was
+# computed on your machine, by a model that is small enough for a laptop. It makes more mistakes than the models you know,
+# but it is served in the same way as a large one.
 #
 # Four models are READY, because the work is divided. `preprocessing` turns your text into numbers, `tensorrt_llm`
 # is the language model, `postprocessing` turns numbers into text, and `ensemble` says in which order.
@@ -120,6 +120,8 @@ assert (path["what"] == "token").any()
 # %% tags=["nbval-ignore-output"]
 summary = lesson.request_map_summary(path, first_word)
 charts.show(lesson.request_map(path), summary)
+prompt = path[path["what"] == "prompt"].iloc[0]
+print(f"The prompt's bar is {prompt.end_ms - prompt.start_ms:.1f} ms long.")
 Markdown(summary)
 
 # %% tags=["nbval-ignore-output"]
@@ -142,40 +144,57 @@ print(
 # The text goes from model to model. [Preprocessing](#Preprocessing-and-postprocessing) turns it into
 # [tokens](#Token). `tensorrt_llm` computes all of these tokens, here in one iteration; this part is called
 # the [prefill](#Prefill). It gives the first new token. From then on each [iteration](#Iteration) gives one more token; this
-# part is called [decode](#Decode). Postprocessing turns a token into text while the engine computes the next.
+# part is called [decode](#Decode). Postprocessing turns a token into text while the engine computes the next. The
+# last token of the short answer is the one that ends it. It has no text, but it takes an iteration.
 #
 # If that is all, three numbers predict when the last word arrives: the time to the first word ([TTFT](#TTFT)), the length
 # of an iteration, and how many there are. Try it on answers of two lengths. *Tell a story about France* has as many tokens
-# as the question above, and a longer answer. Ask for it five times, too:
+# as the question above, and a longer answer. Ask for both, in turns, so that both meet the same machine:
 
 # %% tags=["nbval-ignore-output"]
 story = "Tell a story about France."
-told = [
-    request_path.measure(server, client, log_path, story, max_tokens=64)
-    for _ in progress.over(range(5), "Story")
+texts = {"short": (question, 32), "long": (story, 64)}
+turns = [
+    (length, *request_path.measure(server, client, log_path, text, max_tokens=most))
+    for _ in progress.over(range(5), "Round")
+    for length, (text, most) in texts.items()
 ]
 rows = []
-for length, requests in (("short", asked), ("long", told)):
-    for answered, steps in requests:
-        tokens = steps[steps["what"] == "token"]
-        ttft_ms = request_path.first_word(steps)["ms"].sum()
-        iteration_ms = (tokens["end_ms"] - tokens["start_ms"]).mean()
-        measured_ms = 1000 * answered.latency_s
-        rows.append((length, ttft_ms, len(tokens), iteration_ms, measured_ms))
-columns = ["answer", "TTFT (ms)", "iterations", "an iteration (ms)", "measured (ms)"]
-table = pd.DataFrame(rows, columns=columns).groupby("answer", sort=False).median()
+for length, answered, steps in turns:
+    tokens = steps[steps["what"] == "token"]
+    ttft_ms = request_path.first_word(steps)["ms"].sum()
+    iteration_ms = tokens["start_ms"].diff().mean()  # from one start to the next
+    rows.append((length, ttft_ms, len(tokens), iteration_ms, 1000 * answered.latency_s))
+
+# %% [markdown]
+# **In the lessons a few lines are yours,** under a comment `# your line:`. In your copy there is `...` in their place. Write
+# the line, then run the folded cell below it: it says whether your line gives what the course's gives, and shows the
+# course's when you click it. A blank that you leave is filled in, so that you can go on.
+
+
+# %%
+def last_word_ms(ttft_ms, iterations, iteration_ms):
+    """Milliseconds from sending a request to its last word, with so many iterations."""
+    # your line: return it
+    return ttft_ms + iterations * iteration_ms
+
 
 # %% [markdown]
 # Now predict the short answers with the TTFT and the iteration of the long ones, and the long with those of the short. No
 # request is in its own prediction:
 
 # %% tags=["nbval-ignore-output"]
-theirs = table.iloc[::-1].set_axis(table.index)
-ttft_ms, decode_ms = (
-    theirs["TTFT (ms)"],
-    table["iterations"] * theirs["an iteration (ms)"],
-)
-table["predicted (ms)"] = ttft_ms + decode_ms
+columns = ["answer", "TTFT (ms)", "iterations", "an iteration (ms)", "measured (ms)"]
+table = pd.DataFrame(rows, columns=columns).groupby("answer", sort=False).median()
+other = {"short": "long", "long": "short"}
+table["predicted (ms)"] = [
+    last_word_ms(
+        table["TTFT (ms)"][other[length]],
+        table["iterations"][length],
+        table["an iteration (ms)"][other[length]],
+    )
+    for length in table.index
+]
 table["the rest (ms)"] = table["measured (ms)"] - table["predicted (ms)"]
 ratios = table["measured (ms)"] / table["predicted (ms)"]
 table["measured/predicted"] = [f"{ratio:.2f}" for ratio in ratios]
@@ -183,15 +202,16 @@ charts.table(table.astype({"iterations": int}).reset_index())
 
 # %% [markdown]
 # All figures are medians of five requests; iterations are the tokens less one, because the prefill gives the first. The
-# rest is what the prediction leaves out: the pauses between iterations, the last word's trip back to the client, and how
-# much one request differs from the next. An iteration also grows a little with the text before it (lesson 01).
+# length of an iteration is counted from its start to the next one's, pauses included. What is left is the last word's trip
+# back, the first iteration after the prompt, which is often longer than the others, and how much one request differs from the
+# next: measured/predicted says how much that is here. An iteration also grows a little with the text before it (lesson 01).
 #
 # How could the picture mislead? Triton says how long preprocessing and postprocessing took, but not when they began. So
 # their lengths are measured (of postprocessing, the mean), and their places in the picture follow from what comes next
 # to them. `tensorrt_llm` answers from a thread of its own, and Triton counts only the time until the request is handed
 # over; its bars therefore come from the engine's log. The way back cannot be told from the hand-over to postprocessing;
 # the table counts both in *tensorrt_llm: the prompt*, which is why that is longer than its bar. And one user asks here,
-# who has the machine to herself. Lesson 03 shows what eight users change.
+# who has the machine to herself. Lesson 03 shows what eight users change. (`request_path??` shows the code that measures.)
 
 # %% [markdown]
 # ## Turn the knob
@@ -212,10 +232,10 @@ assert engine.read(engine_dir).build_config.max_input_len == 1024  # as the text
 # %% [markdown]
 # ## Elsewhere
 #
-# Until July 2026 TensorRT-LLM's repository had five models. The course keeps four of them with their names, tensors and
-# connections; of the fifth, `tensorrt_llm_bls`, lesson 02 says what it is for. NVIDIA removed the engine behind
-# `tensorrt_llm` from TensorRT-LLM's main branch in July 2026; the second row is for containers from before. Today
-# TensorRT-LLM and vLLM load a Hugging Face folder with PyTorch. In Triton, one Python model stands at the place
+# TensorRT-LLM's model repository for Triton, `inflight_batcher_llm`, had five models. The course keeps four of them with
+# their names, tensors and connections; of the fifth, `tensorrt_llm_bls`, lesson 02 says what it is for. NVIDIA removed the
+# engine behind `tensorrt_llm` from TensorRT-LLM's main branch in July 2026; the second row is for containers from before.
+# Today TensorRT-LLM and vLLM load a Hugging Face folder with PyTorch. In Triton, one Python model stands at the place
 # `tensorrt_llm` and calls TensorRT-LLM's LLM API: text in, text out, with nothing before or after it.
 #
 # | | start | ask by HTTP |
@@ -243,9 +263,6 @@ for wrong in (
         client.ask(**wrong)
     except CourseError as error:
         print(f"{wrong}\n  → {error}\n")
-
-# %% [markdown]
-# Read such a sentence to its end: it says what happened, where, and what to do next.
 
 # %% [markdown]
 # ## What you should know
@@ -306,10 +323,6 @@ for wrong in (
 # before 12. Beyond the Python, NumPy and pandas of the six questions, the labs of 06
 # need C and a compiler (`cc`), and 08 reads some PyTorch (`permute`, `scaled_dot_product_attention`).
 #
-# **In the lessons a few lines are yours,** under a comment `# your line:`. In your copy there is `...` in their place. Write
-# the line, then run the folded cell below it: it says whether your line gives what the course's gives, and shows the
-# course's when you click it. A blank that you leave is filled in, so that you can go on.
-#
 # How far are you? In your own copy, this table counts the exercises that you have done. Run the cell again to update it.
 
 # %% tags=["nbval-ignore-output"]
@@ -319,7 +332,8 @@ charts.table(record.exercises())
 # ## Your machine
 #
 # What the course needs, and what it found here. In a terminal, `inflight doctor` prints the same table. Only a *no* keeps
-# the course from running. A dash is a hint: everything works, and the last column says what would be better.
+# the course from running. A dash is a hint: everything works, and the last column says what would be better. What
+# the row *precision* means, lesson 01 says.
 
 # %% tags=["nbval-ignore-output"]
 checks = pd.DataFrame(
@@ -368,7 +382,7 @@ session.running()
 # <details><summary>1. The prompt gets ten times as long, the answer stays. Which part of the picture grows?</summary>
 #
 # The iteration of the prompt, and with it the time to the first word. The iterations after it grow much less: each
-# reads a longer cache.
+# looks back at a longer text (lesson 01).
 #
 # </details>
 # <details><summary>2. The answer becomes ten times as long, the prompt stays. What does the user notice?</summary>

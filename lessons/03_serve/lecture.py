@@ -58,8 +58,8 @@ session.others()
 guess = widgets.predict(
     "How many times as long as one user do the eight wait for their whole answers?",
     {
-        "as long": 1,
-        "two to four times as long": 2.8,
+        "about as long": 1,
+        "one and a half to four times as long": 2.4,
         "about eight times as long": 8,
         "far more than eight times as long": 24,
     },
@@ -72,7 +72,7 @@ guess
 # `assemble` makes the repository of lesson 02. With `decoupled_mode` the engine may send several responses to one
 # request; `iteration_log_path` names a file to which it adds a line per [iteration](00_start_here.ipynb#Iteration).
 # `OpenAIServer` puts OpenAI's protocol in front of the running Triton, as `inflight serve --openai-port 9000` does in a
-# terminal.
+# terminal. It tokenizes in a thread of this notebook and asks `tensorrt_llm` itself; the ensemble comes in the second half.
 
 # %%
 log_path = Path(folder.name) / "iterations.jsonl"
@@ -91,14 +91,15 @@ http = httpx.Client(base_url=in_front.url, timeout=60)
 print("READY:", *sorted(model.name for model in server.models()))
 
 # %% [markdown]
-# A request is a JSON object. With `"stream": true` the reply is not one object but a text that grows, of the type
-# `text/event-stream`. This is all of it, as it comes:
+# A request is a JSON object. With `"stream": true` the reply is not one object but a text that grows. This is all of it, as
+# it comes:
 
 
 # %% tags=["nbval-ignore-output"]
 def body_of(prompt, max_tokens, **options):
     messages = [{"role": "user", "content": prompt}]
-    return {"messages": messages, "max_tokens": max_tokens, "temperature": 0, **options}
+    body = {"model": "tensorrt_llm", "messages": messages, "max_tokens": max_tokens}
+    return {**body, "temperature": 0, **options}
 
 
 body = body_of("Name the capital of France.", 2, stream=True)
@@ -167,7 +168,7 @@ print("The same pieces:", [text for text in texts if text] == [t for t, _ in by_
 # | [TPOT](00_start_here.ipynb#TPOT) | $(t_n - t_1) / (n - 1)$: one number an answer | TPOT | Inter *Token* Latency |
 # | [E2E](00_start_here.ipynb#End-to-end-latency) | $t_n$ | E2EL | Request Latency |
 #
-# Mind the third row: what [AIPerf](https://github.com/ai-dynamo/aiperf/blob/main/docs/metrics_reference.md) calls inter
+# Mind the third row: what [AIPerf](https://docs.nvidia.com/aiperf/reference/ai-perf-metrics-reference) calls inter
 # token latency is vLLM's [TPOT](https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py). From the
 # definitions follows, without measuring: E2E = TTFT + (*n* − 1) × TPOT.
 
@@ -181,8 +182,7 @@ def tpot(times_s):
 
 # %% [markdown]
 # Here each piece is one token. A server may also send two tokens in one event, or none while half a character waits for
-# its rest: then *n* comes from `usage`, for which one asks with `"stream_options": {"include_usage": true}`. It comes
-# in an event without choices, which `text_of` would have to skip.
+# its rest: then *n* comes from `usage`, for which one asks with `"stream_options": {"include_usage": true}`.
 #
 # ## See: one user and eight
 #
@@ -197,10 +197,12 @@ def streamed(prompt, max_tokens):
 
 def whole(prompt, max_tokens):
     started = time.perf_counter()
-    http.post("/chat/completions", json=body_of(prompt, max_tokens, ignore_eos=True))
+    body = body_of(prompt, max_tokens, ignore_eos=True)
+    http.post("/chat/completions", json=body).raise_for_status()
     return [time.perf_counter() - started]
 
 
+# %%
 def measure(send, users, tokens=32):
     """The arrival times of each user's answer; the engine's iterations meanwhile."""
     started = time.time()
@@ -216,7 +218,7 @@ def measure(send, users, tokens=32):
 # Each case runs once to warm up, because an engine's first requests are slow. Then the four take turns, five times, so that
 # a moment in which the machine is busy does not hit one case alone.
 
-# %% tags=["nbval-ignore-output"]
+# %%
 cases = {
     "one user, whole": (whole, 1),
     "one user, streamed": (streamed, 1),
@@ -225,6 +227,8 @@ cases = {
 }
 for send, users in cases.values():
     measure(send, users)
+
+# %% tags=["nbval-ignore-output"]
 rounds = [
     {case: measure(*how) for case, how in cases.items()}
     for _ in progress.over(range(5), "Round", lambda _: "all four cases")
@@ -232,16 +236,13 @@ rounds = [
 last_s = pd.DataFrame(  # when the last token of the last user came
     [{case: max(a[-1] for a in run[0]) for case, run in one.items()} for one in rounds]
 )
-charts.table(
-    last_s.T.rename(columns=lambda number: f"round {number + 1}")
-    .round(2)
-    .reset_index(names="seconds")
-)
+last_ms = (1000 * last_s.T).round(0).astype(int)
+last_ms.columns = [f"round {number + 1}" for number in last_ms.columns]
+charts.table(last_ms.reset_index(names="milliseconds"))
 
 # %% [markdown]
-# Seconds until the last token of the last user. Compare the rounds with each other before you compare the cases. The
-# picture draws the median round of each case. Grey: nothing to read yet. A square: an answer that came whole. A tick: a
-# token of a streamed answer.
+# Milliseconds until the last token of the last user. The picture draws the median round of each case. Grey: nothing to read
+# yet. A square: an answer that came whole. A tick: a token of a streamed answer.
 
 # %% tags=["nbval-ignore-output"]
 median = {case: rounds[last_s[case].argsort().iloc[2]][case] for case in cases}
@@ -260,7 +261,7 @@ print(summary)
 
 # %% [markdown]
 # The two upper rows are the same work. Streaming hands out each token when it is made, so the grey shrinks to the TTFT. One
-# of the two teams streams, the other does not. Does streaming bring the *last* token later? And how did you predict?
+# of the two teams streams. Does streaming bring the *last* token later? And how did you predict?
 
 # %% tags=["nbval-ignore-output"]
 for users in ("one user", "eight users"):
@@ -274,7 +275,8 @@ print(guess.score(ratios.median(), "the median of 5 rounds"))
 print(f"Together they get {8 / ratios.median():.1f} times as many tokens a second.")
 
 # %% [markdown]
-# *Not told apart* is not *equal*: these rounds would hide whatever lies inside the interval.
+# *Not told apart* is not *equal*: these rounds would hide whatever lies inside the interval. *Earlier* or *later* would be
+# about the way back to you, where a stream is many small messages: the engine's work is the same.
 #
 # A mean would hide who waited. A percentile says for how many a figure holds: of all gaps, 99 % are no longer than P99. Over
 # the five rounds:
@@ -312,7 +314,7 @@ assert 1 < ratios.median() < 8
 # line through these two predicts the price with 2 and 4; three runs of each check it:
 
 
-# %% tags=["nbval-ignore-output"]
+# %%
 def iterations_of(span):
     log = telemetry.iterations(log_path)
     return log[log["timestamp"].between(*span)]
@@ -325,6 +327,7 @@ def price_ms(users, spans):
     return alike["iteration_ms"].mean()
 
 
+# %% tags=["nbval-ignore-output"]
 one_ms, eight_ms = (
     price_ms(users, [one[case][1] for one in rounds])
     for case, (send, users) in cases.items()
@@ -335,17 +338,15 @@ one_ms, eight_ms = (
 each_ms = (eight_ms - one_ms) / 7
 shared_ms = one_ms - each_ms
 print(f"The line: {shared_ms:.1f} ms that all share, {each_ms:.1f} ms for each user.")
-rows = []
+prices = {1: one_ms, 8: eight_ms}
 for users in progress.over((2, 4), "Users side by side"):
-    price = price_ms(users, [measure(streamed, users)[1] for _ in range(3)])
-    rows.append((users, shared_ms + users * each_ms, price, 1000 * users / price))
-rows = [
-    (1, one_ms, one_ms, 1000 / one_ms),
-    *rows,
-    (8, eight_ms, eight_ms, 8000 / eight_ms),
-]
-columns = ["users", "by the line (ms)", "an iteration (ms)", "tokens/s in all"]
-charts.table(pd.DataFrame(rows, columns=columns))
+    prices[users] = price_ms(users, [measure(streamed, users)[1] for _ in range(3)])
+table = pd.DataFrame(sorted(prices.items()), columns=["users", "an iteration (ms)"])
+table["by the line (ms)"] = shared_ms + table["users"] * each_ms
+off = table["by the line (ms)"] / table["an iteration (ms)"] - 1
+table["the line is off by (%)"] = (100 * off).round(0).astype(int)
+table["tokens/s in all"] = 1000 * table["users"] / table["an iteration (ms)"]
+charts.table(table)
 
 # %% [markdown]
 # That is lesson 01 again, as far as the line fits with 2 and 4, which a machine that changes its pace can spoil. An
@@ -370,20 +371,18 @@ for case, users in (("one user, streamed", 1), ("eight users, streamed", 8)):
     log = iterations_of(span)
     prompts = log[log["context_tokens"] > 0]["iteration_ms"]
     price = price_ms(users, [span])  # of this very round
-    computed = engine_ms(prompts.sum(), price, 32)
     measured = 1000 * max(times_s[-1] for times_s in answers)
-    decode = 31 * price
-    rest = measured - computed
-    rows.append((case, len(prompts), prompts.sum(), decode, rest, measured))
+    rest = measured - engine_ms(prompts.sum(), price, 32)
+    rows.append((case, len(prompts), prompts.sum(), 31 * price, rest, measured))
 columns = ["in ms", "iterations with prompts", "they take", "31 at its mean price"]
 columns += ["the rest", "measured E2E"]
 explained = pd.DataFrame(rows, columns=columns)
-by_parts = explained.iloc[1, 2:] / explained.iloc[0, 2:]
-print(f"Eight against one: prompts {by_parts.iloc[0]:.1f} times,", end=" ")
-print(
-    f"iterations {by_parts.iloc[1]:.1f}, all {by_parts.iloc[3]:.1f}, of one round each."
-)
 charts.table(explained)
+
+# %% tags=["nbval-ignore-output"]
+prefill, decode, _, in_all = explained.iloc[1, 2:] / explained.iloc[0, 2:]
+print(f"Eight against one, of one round each: prompts {prefill:.1f} times,", end=" ")
+print(f"iterations {decode:.1f}, all {in_all:.1f}.")
 
 # %% tags=["remove-cell"]
 assert eight_ms > one_ms and log["generation_tokens"].sum() == 8 * 31
@@ -399,8 +398,18 @@ assert eight_ms > one_ms and log["generation_tokens"].sum() == 8 * 31
 # makes the longest gaps.
 #
 # How could this mislead? The prompts are short and alike, nobody arrives later, and the users share their cores with the
-# server. A longer prompt moves TTFT, and hardly TPOT. Try it: **Run** as it is, then with a prompt of a hundred words, then
-# with `top_k` 200 and temperature 2. Which of the figures changes?
+# server.
+#
+# ## Turn the knob
+#
+# **Run** as it is, then with a prompt of a hundred words, then with `top_k` 200 and temperature 2.
+#
+# <details><summary>Which of the figures changes?</summary>
+#
+# The prompt moves TTFT, and hardly TPOT. `top_k` and the temperature change the words, and none of the four figures, unless
+# the answer ends earlier.
+#
+# </details>
 
 # %%
 playground = widgets.Playground(server)
@@ -438,23 +447,30 @@ except InferenceServerException as error:
 
 
 # %%
+def pieces_of(arrived):
+    """Yield each piece of text from a queue of responses, up to the final one."""
+    is_final = False
+    while not is_final:
+        result, error = arrived.get()
+        if error is not None:
+            raise error
+        parameters = result.get_response().parameters
+        is_final = parameters["triton_final_response"].bool_param
+        if (text := result.as_numpy("text_output")) is not None:
+            yield text[0].decode()
+
+
+# %%
 def over_grpc(prompt, max_tokens, *options, cancels=False):
     """Yield each piece of text of a streamed answer of the ensemble."""
     values = ("text_input", "BYTES", prompt), ("max_tokens", "INT32", max_tokens)
     inputs = [tensor(*one) for one in (*values, ("stream", "BOOL", True), *options)]
-    arrived, is_final = Queue(), False
+    arrived = Queue()
     with triton.InferenceServerClient(server.grpc_url) as grpc:
         grpc.start_stream(lambda result, error: arrived.put((result, error)))
         grpc.async_stream_infer("ensemble", inputs, enable_empty_final_response=True)
         try:
-            while not is_final:
-                result, error = arrived.get()
-                if error is not None:
-                    raise error
-                parameters = result.get_response().parameters
-                is_final = parameters["triton_final_response"].bool_param
-                if (text := result.as_numpy("text_output")) is not None:
-                    yield text[0].decode()
+            yield from pieces_of(arrived)
         finally:
             grpc.stop_stream(cancel_requests=cancels)
 
@@ -463,7 +479,7 @@ print(*over_grpc("Name the capital of France.", 64), sep="|")
 
 # %% [markdown]
 # Triton marks the last response as final. With `enable_empty_final_response` it also sends one when no text is left; without
-# that, this loop would wait for ever after the last token.
+# that, the loop would wait for ever after the last token.
 #
 # ## Stop early
 #
@@ -511,7 +527,7 @@ assert 20 <= grpc_cancelled < ASKED
 # %% [markdown]
 # - **HTTP:** leaving the loop closes the connection. A good server sees that, and ends the request. Ours and vLLM's do;
 #   a proxy between you and them may not pass it on.
-# - **gRPC, left:** nothing saved. The connection is closed in good order: `stop_stream()` waits for the rest, and the
+# - **gRPC, left:** nothing saved. `stop_stream()` waits for the rest, and the
 #   engine computes it for nobody.
 # - **gRPC, cancelled:** `stop_stream(cancel_requests=True)` cancels. Triton tells only those steps of an ensemble that begin
 #   afterwards; here `postprocessing` notices at the next token, and tells the engine.
@@ -536,18 +552,16 @@ def read_metrics():
     return {name: float(value) for name, value in samples}
 
 
+def counters():
+    success = "nv_inference_request_success"
+    return {k: v for k, v in read_metrics().items() if k.startswith(success)}
+
+
 # %% [markdown]
 # **Counters** only grow: read them before and after, and subtract. **Gauges** show the moment: read them while something
 # happens. Eight users stream 64 tokens each from the ensemble; in the middle of it the page is read:
 
 # %% tags=["nbval-ignore-output"]
-SUCCESS = "nv_inference_request_success"
-
-
-def counters():
-    return {k: v for k, v in read_metrics().items() if k.startswith(SUCCESS)}
-
-
 before = telemetry.settled(counters)
 with ThreadPoolExecutor(7) as pool:
     others = [pool.submit(list, over_grpc(STORY, 64, NO_END)) for _ in range(7)]
@@ -567,11 +581,12 @@ assert grown == [8, 8, 8, 8 * 64]
 assert any("max" in name for name in during if "request_metrics" in name)
 
 # %% [markdown]
-# Eight requests, and 512 calls of `postprocessing`: a stream of the ensemble calls it once per token. That is what
-# streaming costs in calls. The engine refreshes its gauges every 100 ms (`stats_check_period_ms`). Of how long users wait,
-# this page has only sums (`nv_inference_request_duration_us`), which give means. For percentiles, servers of LLMs keep
-# *histograms*, vLLM for one `vllm:time_to_first_token_seconds`. Triton has quantiles with
-# `--metrics-config summary_latencies=true`.
+# Eight requests, and 512 calls of `postprocessing`: a stream of the ensemble calls it once per token. The engine refreshes
+# its gauges every 100 ms (`stats_check_period_ms`). Of how long users wait, this page has only sums
+# (`nv_inference_request_duration_us`), which give means. For percentiles, servers of LLMs keep *histograms*, vLLM for one
+# `vllm:time_to_first_token_seconds`. A later Triton than this one keeps one for decoupled models: `--metrics-config
+# histogram_latencies=true` gives `nv_inference_first_response_histogram_ms`. `summary_latencies=true` gives quantiles,
+# which cannot be added up over servers (lesson 12).
 #
 # ## What breaks
 #
@@ -591,8 +606,19 @@ for mistake, given in mistakes.items():
 
 # %% [markdown]
 # The last row is the dangerous one. Some servers of this protocol, ours and vLLM's among them, ignore fields that they do
-# not know; `trtllm-serve` refuses them. The tensors have a trap of their own: as long as neither `top_k` nor `top_p` is set,
-# `temperature` changes nothing, as in TensorRT-LLM's engine backend.
+# not know; `trtllm-serve` refuses them.
+#
+# **A temperature that does nothing.** How the next token is chosen:
+#
+# | tensors | OpenAI's protocol | |
+# |---|---|---|
+# | neither `top_k` nor `top_p` | `temperature` 0 | *greedy*: always the likeliest |
+# | `temperature` | the same | divides the logits: below 1 sharper, above 1 flatter |
+# | `top_k` | the same (vLLM's name) | draws from only the *k* likeliest |
+# | `top_p` | the same | draws from only the likeliest that together reach *p* |
+# | `random_seed` | `seed` | the same draw again |
+#
+# So with the tensors a `temperature` alone changes nothing, as in TensorRT-LLM's engine backend:
 
 # %%
 cat = "Write a sentence about a cat."
@@ -637,16 +663,15 @@ assert reply.status_code == 200 and '"error"' in lines[-2] and len(lines) < ASKE
 # The tensors are those of TensorRT-LLM's engine backend, which was removed from its main branch in July 2026. Today's Triton
 # model of TensorRT-LLM, `llmapi`, has no ensemble, and other names, such as `sampling_param_max_tokens` for `max_tokens`;
 # `inflight serve --contract llmapi` serves those here. Triton's own OpenAI front end needs NVIDIA's build of the server.
-# [How to start them on a GPU](../assets/lab-gpu/README.md). The four figures for such servers, from one command each:
-# `vllm bench serve`, `aiperf profile`.
+# [How to start them on a GPU](../assets/lab-gpu/README.md).
 
 # %% [markdown]
 # ## Recap
 #
 # - A streamed answer is a text of server-sent events over HTTP, or a stream of tensors over gRPC.
 # - TTFT is $t_1$, E2E $t_n$, TPOT their distance over *n* − 1, an ITL one gap. Percentiles say for how many they hold.
-# - Eight users pay the fixed part of an iteration once, and each adds its own part and its prompt: so they wait a few times
-#   as long as one, not eight times.
+# - Eight users pay the fixed part of an iteration once, and each adds its own part and its prompt: so they wait longer than
+#   one, and far less than eight times as long.
 # - Leaving the loop is cancelling only where the server hears of it. Count the tokens to know.
 # - Counters say what a server has done, gauges what it is doing.
 #

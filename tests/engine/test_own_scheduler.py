@@ -112,6 +112,27 @@ own_scheduler.accepted({config(str(path))!r}, {LIMITS!r}, traceback_to=2)
     assert ran.returncode == 1 and f'File "{path}", line {line} in' in ran.stderr, ran.stderr
 
 
+def test_it_ends_also_while_calls_of_another_thread_return(write):
+    path = write("class Scheduler:\n    def schedule(self, now):\n        while True: pass\n")
+    script = f"""
+import threading
+import inflight.engine.own_part as own_part
+own_part.LONGEST_S = 1
+part = own_part.OwnPart({str(path)!r}, "Scheduler", "schedule", "self, now", traceback_to=2)
+
+def hang():
+    with part.telling():
+        part.made().schedule(None)
+
+threading.Thread(target=hang).start()
+while True:
+    with part.telling():
+        pass
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 1 and f'File "{path}", line 3 in' in ran.stderr, ran.stderr
+
+
 @pytest.fixture
 def serving(write):
     """An engine with a scheduler that fails when a prompt holds the token 7, and what it prints."""

@@ -226,7 +226,7 @@ ANSWERS = [
     Answer("3.2", "a callback with other names", client((CALLBACK, CALLBACK.replace("result", "answer"))), "wrong",
            "unexpected keyword argument 'result'", S),
     Answer("3.2", "a slip in the callback", client((CALLBACK, CALLBACK.replace("_now_s", "_time_s"))), "wrong",
-           "client.py, line 61: AttributeError: 'Stream' object has no attribute", S),
+           "client.py, line 60: AttributeError: 'Stream' object has no attribute", S),
     Answer("3.2", "cancel does nothing", client((CANCEL + CLOSE, "        _left.append(self)\n\n\n_left = []\n")), "partly",
            "for 3 pieces and a cancel: 120", S),
     Answer("3.2", "waits for ever", client(("            is_final = parameters", "            is_over = parameters")), "wrong",

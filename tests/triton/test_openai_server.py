@@ -18,7 +18,7 @@ from inflight.triton import repository, telemetry
 from inflight.triton.client import Connection, text
 from inflight.triton.openai_server import OpenAIServer, _listener
 from inflight.triton.server import Server
-from tests.engines import active_requests, ask_tokens, metric, wait_until
+from tests.engines import active_requests, ask_tokens, metric, model_process, wait_until
 
 pytestmark = pytest.mark.server
 
@@ -460,6 +460,16 @@ def test_a_request_that_takes_too_long_is_ended_and_told_so(own):
         assert response.status_code == 504 and "not finished within" in response.json()["error"]["message"]
         *pieces, last = events(http, TEXT, **UNENDING)
     assert pieces and "not finished within" in last["error"]["message"] and last["error"]["type"] == "server_error"
+
+
+def test_answers_that_ended_leave_nothing_for_which_an_unload_would_wait(own):
+    server, served = own
+    old = model_process(server, "tensorrt_llm")
+    with httpx.Client(base_url=served.url, timeout=60) as http:
+        for _ in range(20):
+            post(http, TEXT, prompt="Once", max_tokens=2)
+    server.load("tensorrt_llm", allotted_time_ms=60_000)
+    old.wait(timeout=60)
 
 
 def test_health_and_answers_say_when_tritons_models_are_not_ready_or_triton_is_gone(own):

@@ -17,13 +17,13 @@ def turning_point(prices: pd.DataFrame, brought: pd.DataFrame) -> Explorable:
     prices : DataFrame
         Milliseconds of an iteration: a row a number of users, a column a number of tokens for each of them.
     brought : DataFrame
-        A row a workload and a length of the draft: `workload`, `drafts`, and for an average iteration the tokens that
-        were `drafted` and that it `brought`.
+        A row a workload and a length of the draft: `workload`, `drafts`, and the tokens that an average iteration
+        `brought`.
     """
 
     def draw(_: pd.DataFrame, users: int) -> Frame:
         by_tokens = [np.interp(users, prices.index, prices[tokens]) for tokens in prices]
-        of = 1 + brought["drafted"]
+        of = 1 + brought["drafts"]  # padding is paid like a draft
         times = brought["brought"] * by_tokens[0] / np.interp(of, prices.columns.astype(float), by_tokens)
         rows = brought.assign(users=users, times=times)
         return Frame(gains(rows), gains_summary(rows))
