@@ -112,8 +112,8 @@ figure.update_traces(width=0.25, marker_line_width=0)
 figure.update_layout(meta={"device": ""}, legend_title="")
 gaps = np.diff([one.at_s for one in hundred])
 summary = (
-    "A hundred requests, drawn at one a second on average, each as a bar of its tokens. "
-    f"Half of the gaps are shorter than {np.median(gaps):.2f} s; "
+    "A hundred requests, drawn at one a second on average, each as a bar of its tokens."
+    f" Half of the gaps are shorter than {np.median(gaps):.2f} s; "
     f"the longest is {gaps.max():.1f} s."
 )
 charts.show(figure, summary)
