@@ -79,7 +79,7 @@ def serve(**parameters):
 
 # %%
 def unused(day: list[tuple[int, int, int]], tokens_per_block: int) -> float | None:
-    """Share of the promised blocks that no token came into; a row is prompt, max_tokens, answer."""
+    """Share of the promised blocks without a token; rows: prompt, max_tokens, answer."""
     # BEGIN SOLUTION
     # LAB: return None
     promised = used = 0
@@ -217,8 +217,8 @@ except CourseError as error:
 #
 # Budgets, over hidden requests of three kinds: at most 1.25 times the iterations of `max_utilization`, at most 0.65 of the
 # tokens that it computes twice, and a P99 of the latency no higher than under `guaranteed_no_evict` (in iterations; of
-# 120 requests it is nearly the longest). And which request you pause is
-# judged: together, the paused requests may have at most 1.15 times the fewest tokens that could have been given up.
+# 120 requests it is nearly the longest). Which requests you pause counts, too: all of them together may have at most 1.15
+# times the fewest tokens that could have been given up.
 
 # %% tags=["part:scheduler.py"]
 # %%writefile {workdir.name}/scheduler.py
@@ -336,7 +336,7 @@ waits.groupby("request")["for"].max().tail(len(captions))
 # <details><summary>Answer</summary>
 #
 # Not necessarily. The price of <code>max_utilization</code>, tokens computed twice, has become small. What it gains,
-# fuller iterations, is worth as much as before. Measure again.
+# fuller iterations, is worth as much as before. The wait for room remains. Measure again.
 # </details>
 #
 # **2.** *To a model with twice as many layers.* "The request needs 11 blocks."

@@ -7,8 +7,8 @@
 # - **count** what a small KV cache costs: requests that wait, requests that are paused, tokens computed twice;
 # - **protect** readers from a long prompt, and **share** the KV cache of what all prompts begin with.
 #
-# **What you will use elsewhere:** the arithmetic of blocks, and the questions that decide between waiting and pausing, are
-# the same in TensorRT-LLM and vLLM. *Elsewhere* has their names, and what they do differently today.
+# **What you will use elsewhere:** the arithmetic of blocks, and the questions that decide between waiting and pausing, hold
+# for TensorRT-LLM and vLLM too. *Elsewhere* has their names, and two sums that differ.
 #
 # You need lesson 04: slots, iterations, in-flight batching. Engines, repository and server are made here.
 #
@@ -75,21 +75,18 @@ print(f"{slots} slots, and a KV cache of {num_blocks} blocks of {block} tokens")
 
 # %%
 def requests_of(texts, max_tokens):
-    """A request for each text; they come a few milliseconds apart."""
-    return [
-        workload.TimedRequest(
-            text, max_tokens, 0.02 * place, workload.input_len(text, tokenizer)
-        )
-        for place, text in enumerate(texts)
-    ]
+    """A request for each text; they come 20 ms apart."""
+    sent = []
+    for place, text in enumerate(texts):
+        length = workload.input_len(text, tokenizer)
+        sent.append(workload.TimedRequest(text, max_tokens, 0.02 * place, length))
+    return sent
 
 
 countries = ["France", "Italy", "Japan", "Egypt", "Peru", "Norway", "Kenya", "Spain"]
 asked = [f"Describe {country} in one short sentence." for country in countries]
-traffic = {
-    "captions": requests_of(workload.prompts_of(range(88, 96), tokenizer), 44),
-    "questions": requests_of(asked, 216),
-}
+captions = workload.prompts_of(range(88, 96), tokenizer)
+traffic = {"captions": requests_of(captions, 44), "questions": requests_of(asked, 216)}
 for kind, requests in traffic.items():
     prompts = [request.input_len for request in requests]
     print(f"{kind}: prompts of {min(prompts)} to {max(prompts)} tokens,", end=" ")
@@ -154,20 +151,16 @@ def max_utilization(running, blocks):
 
 # %% [markdown]
 # The policies differ in one word. The rest is the same for both: pause while there are too few blocks, start requests
-# that fit, give each running request one token.
+# that fit, give each running request one token. A paused request's tokens are computed twice, all but its newest.
 
 
 # %%
 def play(requests, fits, blocks):
-    """Iterations, pauses, and tokens that are computed twice."""
-    waiting, running = list(requests), []
-    iterations = pauses = twice = 0
+    waiting, running, paused, iterations = list(requests), [], [], 0
     while waiting or running:
         while not max_utilization(running, blocks):
-            last = running.pop()
-            waiting.insert(0, last)  # it comes back first
-            pauses += 1
-            twice += last.prompt + last.answered - 1  # all but its newest token
+            waiting.insert(0, running.pop())  # the youngest; it comes back first
+            paused.append(waiting[0].prompt + waiting[0].answered - 1)
         while waiting and len(running) < slots and fits([*running, waiting[0]], blocks):
             running.append(waiting.pop(0))
         if not running:
@@ -176,7 +169,7 @@ def play(requests, fits, blocks):
             request.answered += 1
         running = [request for request in running if request.answered < request.ends_at]
         iterations += 1
-    return iterations, pauses, twice
+    return iterations, len(paused), sum(paused)
 
 
 # %% [markdown]
@@ -198,7 +191,7 @@ pd.DataFrame(paper.values(), pd.MultiIndex.from_tuples(paper), columns)
 #
 # ## Run
 #
-# The server starts with `guaranteed_no_evict`. A request goes ahead as a warm-up: an engine's first is its slowest.
+# The server starts with `guaranteed_no_evict`. A request goes ahead: an engine's first is its slowest.
 
 # %%
 workdir = tempfile.TemporaryDirectory()
@@ -216,10 +209,11 @@ with progress.wait("The server starts"):
 client = Client(server.grpc_url, timeout_s=600)
 
 
+# %%
 def run(kind):
     """Send the requests; questions end where the model ends them."""
     ends = tokenizer if kind == "questions" else None
-    return trace_run.run(client, traffic[kind], log_path, tokenizer=ends)
+    return trace_run.run(client, traffic[kind], log_path, stream=True, tokenizer=ends)
 
 
 warm_up = requests_of(["Name the capital of France."], 8)
@@ -250,7 +244,7 @@ assert beside.any() and not log["paused"].any()
 # %% [markdown]
 # ### Take a plate back
 #
-# Given to `server.load`, the policy holds until the next load; the file stays as it is.
+# Given to `server.load`, the policy holds until the next load; `config.pbtxt` stays as it is.
 
 # %% tags=["nbval-ignore-output"]
 server.load("tensorrt_llm", batch_scheduler_policy="max_utilization")
@@ -261,7 +255,7 @@ log = utilization.log
 print(f"In {(log['paused'] > 0).sum()} of {len(log)} iterations a request was paused,")
 print(f"at most {log['paused'].max()} at once.")
 ratio = len(utilization.log) / len(no_evict.log)
-print(guess.score(ratio, "the iterations of one run over those of the other"))
+print(guess.score(round(ratio, 2), "max_utilization over the other, a run of each"))
 
 # %% tags=["remove-cell"]
 assert log["paused"].any() and 0.87 < ratio < 1.15
@@ -284,13 +278,13 @@ assert "waiting and 0 paused; max_utilization" in summary
 
 # %% [markdown]
 # Above, four requests run, and the other four wait until they have finished. Below, all eight start, and their prompts
-# fill the cache. Whenever running requests need a block and none is free, the youngest is paused. An orange edge is a
-# paused request that comes back.
+# fill the cache. Whenever running requests need a block and none is free, the youngest is paused. An orange edge is one
+# that comes back.
 #
 # ## The price of a pause
 #
-# A paused request comes back with its prompt and all that it had answered, as one long prompt. Everybody who runs waits
-# for the end of that iteration. So the log counts more context tokens than the prompts have:
+# A paused request comes back with its prompt and all that it had answered, as one long prompt. So the log counts more
+# context tokens than the prompts have:
 
 
 # %%
@@ -313,8 +307,8 @@ for policy, log in logs.items():
     assert (computed_twice(log, traffic["captions"]) > 0) == (on_paper > 0)
 
 # %% [markdown]
-# A few iterations of difference are the order of arrival: the engine starts the first request before the others are
-# there.
+# A few iterations of difference are the order of arrival: the engine starts the first request before the others are there.
+# (The log counts the newest token of each paused request as well.)
 #
 # ## Which policy when
 #
@@ -331,9 +325,9 @@ for _ in progress.over(range(3), "Round"):
 
 # %% [markdown]
 # What does a pause cost in milliseconds? Whoever runs waits for an iteration that computes somebody's tokens again: compare
-# it with one of as many answers and no prompt. And the paused request's reader waits for the next token. The longest time
-# between two tokens of any request is the longest **stall**. Without pauses there are stalls, too: readers wait while the
-# prompts of others are computed.
+# it with one of as many answers and no prompt. The paused request's own reader waits longer: first until a running request
+# ends and gives blocks back, then for that iteration. The longest time between two tokens of any request is the longest
+# **stall**. Without pauses there are stalls, too, while the prompts of others are computed.
 
 
 # %%
@@ -354,52 +348,59 @@ def price(log):
 
 
 # %% tags=["nbval-ignore-output"]
+names = ["iterations", "tokens twice", "computing again (ms)", "longest stall (ms)"]
+names += ["longest wait for the first token (ms)", "median done (ms)"]
 figures = {}
-for key, rounds in runs.items():
+for (policy, kind), rounds in runs.items():
     rows = []
     for one in rounds:
-        twice = computed_twice(one.log, traffic[key[1]])
-        done = one.requests["last_s"] - one.requests["due_s"]
-        rows.append((len(one.log), twice, *price(one.log), 1000 * done.median()))
-    figures[key] = pd.DataFrame(rows)
-names = ["policy", "traffic", "iterations", "twice"]
-names += ["again (ms)", "longest stall (ms)", "median done (ms)"]
+        twice, sent = computed_twice(one.log, traffic[kind]), one.requests
+        first_ms = 1000 * (sent["first_s"] - sent["due_s"]).max()
+        done_ms = 1000 * (sent["last_s"] - sent["due_s"]).median()
+        rows.append((len(one.log), twice, *price(one.log), first_ms, done_ms))
+    figures[policy, kind] = pd.DataFrame(rows, columns=names)
 medians = [(*key, *found.median()) for key, found in figures.items()]
-charts.table(pd.DataFrame(medians, columns=names), decimals=0)
+table = pd.DataFrame(medians, columns=["policy", "traffic", *names])
+charts.table(table, decimals=0)
 
 # %% [markdown]
-# All figures are medians of the three rounds. *Twice* are tokens computed twice, *again* the milliseconds that this added to
-# iterations, and *done* is from a request's moment to its last token.
+# Medians of the three rounds. *Done* is from the moment at which a request was due to its last token.
 
 # %% tags=["nbval-ignore-output"]
+words = {"longest stall (ms)": ("longer", "shorter")}
+words |= {"longest wait for the first token (ms)": ("longer", "shorter")}
+words |= {"median done (ms)": ("later", "earlier")}
 for kind in traffic:
     ours, theirs = (figures[policy, kind] for policy in reversed(logs))
     print(f"{kind}, max_utilization beside the other:")
-    print("   median done", told_apart(ours[4], theirs[4], "later", "earlier"))
-    print("   longest stall", told_apart(ours[3], theirs[3], "longer", "shorter"))
+    for name, more_less in words.items():
+        print(f"   {name}", told_apart(ours[name], theirs[name], *more_less))
 
 # %% tags=["remove-cell"]
-counts = {key: found[0].median() for key, found in figures.items()}
+counts = {key: found["iterations"].median() for key, found in figures.items()}
 assert abs(counts["max_utilization", "captions"] - 87) < 12
 assert counts["max_utilization", "questions"] < 45
 assert all(
-    found[1].max() == 0 for key, found in figures.items() if key[0] != "max_utilization"
+    found["tokens twice"].max() == 0
+    for (policy, _), found in figures.items()
+    if policy != "max_utilization"
 )
 
 # %% [markdown]
-# The iterations follow from the blocks. The captions take about as many under both policies, and `max_utilization` pauses.
-# For each question, `guaranteed_no_evict` promises eight blocks: three run, and five slots stay empty. Prompt and answer
-# of 30 tokens need only three. Whether fewer iterations are less time, the verdicts say: an iteration takes longer when
-# more requests are in it (lesson 04).
+# The iterations follow from the blocks. For each question, `guaranteed_no_evict` promises eight blocks: three run, and five
+# slots stay empty. Prompt and answer of 30 tokens need only three. Whether fewer iterations are less time, the verdicts
+# say: an iteration takes longer when more requests are in it (lesson 04). A stall counts only from the first token. At the
+# door the same reader waits before the first token: look at both columns before you choose.
 #
 # Ask three questions about a service. *Do its answers come near `max_tokens`?* If not, ask for fewer tokens, or take
-# `max_utilization`. *How often would a request be paused?* A pause costs the more, the more tokens the request has.
-# *Does somebody read along?* A stall stops a stream in the middle of a sentence.
+# `max_utilization`. *How often would a request be paused?* Seldom: take `max_utilization`. Often: make the cache larger,
+# keep a reserve (the lab's 5.3), or take `guaranteed_no_evict`. *Does somebody read along?* Then prefer a longer wait for
+# the first token to a stop in mid-sentence: `guaranteed_no_evict`. For a batch job only the total time counts.
 #
 # ## Turn the knob
 #
-# First on paper: how large must the cache be, so that the policies do the same? And what does a third more blocks, 1,024
-# tokens, change? Then let the captions end at half of their `max_tokens`, and run the cell again.
+# First on paper: how large must the cache be, so that the policies do the same? And what do a third more blocks, 1,024
+# tokens, change? Then let the captions end at half of their `max_tokens`, and run the next two cells again.
 
 # %%
 share = 1.0  # of max_tokens, where an answer ends: then try 0.5 and 0.25
@@ -413,33 +414,29 @@ for tokens in range(longest, 1793, 128):
         rows.append((tokens, fits.__name__, *play(sent, fits, tokens // block)))
 columns = ["tokens of cache", "policy", "iterations", "pauses", "twice"]
 sizes = pd.DataFrame(rows, columns=columns)
-small, large = sizes.iloc[:2], sizes.iloc[-2:]
+sizes = sizes.pivot(index=columns[0], columns="policy", values="iterations")
+alike = sizes.nunique(axis=1).eq(1)
 
 # %% tags=["remove-cell"]
-assert large["iterations"].nunique() == 1
+assert alike.iloc[-1] and sizes.loc[1024].tolist() == [88, 54]
 
 # %%
-figure = px.line(
-    sizes,
-    x="tokens of cache",
-    y="iterations",
-    color="policy",
-    line_dash="policy",
-    hover_data=["pauses", "twice"],
-    markers=True,
+figure = px.line(sizes, line_dash="policy", markers=True)
+figure.update_layout(meta={"device": ""}, yaxis_title="iterations")
+figure.update_yaxes(rangemode="tozero")
+summary = "Iterations on paper by size of the cache: " + "; ".join(
+    f"{tokens} tokens, {with_promises} with guaranteed_no_evict and {without} without"
+    for tokens, (with_promises, without) in sizes.loc[[768, 1024]].iterrows()
 )
-figure.update_layout(meta={"device": ""}).update_yaxes(rangemode="tozero")
-summary = (
-    f"Iterations on paper by size of the cache: with {small.iloc[0, 0]} tokens "
-    f"{small.iloc[0, 2]} and {small.iloc[1, 2]}, with {large.iloc[0, 0]} tokens "
-    f"{large.iloc[0, 2]} with both policies."
-)
+summary += f"; with {alike.idxmax()} both need the same."
 charts.show(figure, summary)
 print(summary)
 
 # %% [markdown]
-# Then on the server: find the smallest cache at which no request is ever paused. The dashboard loads the model again, sends
-# the captions, and draws while they are written.
+# With 1,024 tokens, `guaranteed_no_evict` runs six captions and then two: two rounds, as with four and four.
+#
+# Then on the server: find the smallest cache at which no request is ever paused. The dashboard loads the model, sends the
+# captions, and draws.
 
 # %%
 lesson.board(server, traffic["captions"], log_path)
@@ -448,11 +445,11 @@ lesson.board(server, traffic["captions"], log_path)
 # ## A long prompt arrives
 #
 # Seven people read their streams, and an eighth sends a prompt of 500 tokens. The engine computes all of it in one
-# iteration, and every reader waits for the end of that.
+# iteration, and every reader waits for its end.
 #
 # **Chunked context** (vLLM: chunked prefill) cuts the prompt. An iteration computes at most `max_num_tokens`: first one
 # token for each running answer, then as much of the prompt as there is room for. That limit is set when the engine is
-# built, so we need a second one, for 128 tokens. How many iterations does the prompt take in it? The readers come first.
+# built, so we need a second one, for 128 tokens. How many iterations does the prompt take in it?
 
 # %% tags=["nbval-ignore-output"]
 with progress.wait("A second engine, built the first time"):
@@ -507,45 +504,32 @@ print(f"Iterations that computed the prompt: {counted['whole']} whole,", end=" "
 print(f"{counted['in parts']} in parts.")
 
 # %% tags=["nbval-ignore-output"]
-rows = [
-    (way, token, ms)
-    for way, of_readers in itl_ms.items()
-    for token, ms in enumerate(of_readers[0], 2)
-]
+rows = [(way, n, ms) for way in ways for n, ms in enumerate(itl_ms[way][0], 2)]
 one_reader = pd.DataFrame(rows, columns=["prompt", "token", "ITL (ms)"])
+figure = px.scatter(one_reader, x="token", y="ITL (ms)", facet_row="prompt")
+figure.for_each_annotation(lambda note: note.update(text=note.text[7:]))
+figure.update_layout(height=420)
+summary = "How long one reader waits for each token"
+for way in ways:
+    summary += f"; {way}: of all readers at most {np.max(itl_ms[way]):.0f} ms,"
+    summary += f" and the sender's first token after {ttft_s[way]:.1f} s"
+charts.show(figure, f"{summary}.")
+print(f"{summary}.")
 
 # %% tags=["remove-cell"]
 assert one_reader["token"].max() == 44
 
-# %% tags=["nbval-ignore-output"]
-figure = px.scatter(one_reader, x="token", y="ITL (ms)", facet_row="prompt")
-figure.for_each_annotation(lambda note: note.update(text=note.text[7:]))
-figure.update_layout(height=420)
-longest_ms = {way: np.max(of_readers) for way, of_readers in itl_ms.items()}
-summary = (
-    "How long one reader waits for each token. Of all readers, nobody waits longer "
-    "than "
-    + "; ".join(
-        f"{longest_ms[way]:.0f} ms with the prompt {way}, whose sender gets the first "
-        f"token after {ttft_s[way]:.1f} s"
-        for way in ways
-    )
-    + "."
-)
-charts.show(figure, summary)
-print(summary)
-
 # %% [markdown]
 # One reader stands for all: they get their tokens in the same iterations. Raised points from token 16 on are iterations that
 # compute the prompt or a part of it; those at the very beginning compute the readers' own prompts. No work is saved, but
-# the readers get a token after each part. What that does to the sender's first token, one run of each cannot tell. On a
-# GPU, parts that are too small leave it idle.
+# the readers get a token after each part. The sender pays: the first token comes after the last of several shared
+# iterations in place of one. How much later, one run of each cannot tell. On a GPU, parts that are too small leave it idle.
 #
 # ## One system prompt, many users
 #
 # Many services put the same long instructions before every question. With `enable_kv_cache_reuse` (vLLM: prefix caching),
 # full blocks stay in the cache after their request has finished, and a prompt that begins with the same tokens starts
-# from them. Four users ask, one after the other, each with 400 tokens of instructions in front:
+# from them. Four users ask, one after the other, with 400 tokens of instructions in front:
 
 # %% tags=["nbval-ignore-output"]
 [instructions] = workload.prompts_of([400], tokenizer)
@@ -576,8 +560,8 @@ charts.show(figure, summary)
 print(summary)
 
 # %% [markdown]
-# The first user still pays for the instructions. How many blocks did the later ones find? Only full blocks count, as far
-# as the prompts begin alike. The engine counts them in the iteration log.
+# The first user still pays for the instructions. How many blocks did the later ones find? Here only full blocks count, as far
+# as the prompts begin alike.
 
 # %%
 ids = [tokenizer.encode(tokenizer.chat(text)) for text in users]
@@ -590,6 +574,8 @@ print(f"{shared} shared tokens are {shared // block} full blocks; {found} are fo
 print(f"Counted by the engine: {reused}.")
 
 # %% [markdown]
+# The 400 tokens count the chat template, whose end comes after the question; ` Describe` is shared as well.
+#
 # A kept block is given away as soon as a request needs it, so reuse takes no memory from anybody. What it asks of you is
 # order: put what is the same for all users first, and what differs (a date, a name) last.
 #
@@ -604,44 +590,54 @@ print(f"Counted by the engine: {reused}.")
 # | Reuse | <code>enable_kv_<wbr>cache_reuse</code>: off by default up to 0.18 | <code>enable_block_<wbr>reuse</code>: on by default | on by default |
 # | Tokens in a block | <code>tokens_per_block</code>: here 32; by default 64 in 0.18 | by default 32 | `--block-size` |
 #
+# **Two sums that differ in TensorRT-LLM.**
+#
+# - It reuses a part of a block, too, by
+#   [copying it](https://nvidia.github.io/TensorRT-LLM/1.4.0rc1/features/kvcache.html) (`enable_partial_reuse`, on by default).
+# - A part of a prompt, except the last, is a
+#   [multiple of `tokens_per_block`](https://github.com/NVIDIA/TensorRT-LLM/pull/9499): 96 of the 121 tokens above, so six
+#   parts.
+#
 # **Pauses in TensorRT-LLM today.** Which manager of the cache you get depends on the model
 # ([`use_kv_cache_manager_v2: auto`](https://github.com/NVIDIA/TensorRT-LLM/blob/0076e9390e1ed11515f149eec356f5a03f4a00d8/docs/source/features/kvcache.md)).
-# The new one, V2, has no `guaranteed_no_evict`: its scheduler
-# [takes `MAX_UTILIZATION` whatever you ask for](https://github.com/NVIDIA/TensorRT-LLM/pull/17974). It *suspends* a request,
-# and keeps [room in the memory of the host](https://github.com/NVIDIA/TensorRT-LLM/pull/13693) to resume it
-# from. How much a policy can matter: with version 1.2.1 and too small a cache, a 70B model on an H200 made
-# [40.6 % fewer tokens a second](https://github.com/NVIDIA/TensorRT-LLM/issues/16827) under `MAX_UTILIZATION` than under
-# `GUARANTEED_NO_EVICT`, and its P99 of TPOT was 9.1 times as long.
+# The scheduler of the new one, V2,
+# [takes `MAX_UTILIZATION` whatever you ask for](https://github.com/NVIDIA/TensorRT-LLM/blob/9ba713c39a62d7d27c0ee82246aa5cc3022bf60e/tensorrt_llm/_torch/pyexecutor/scheduler/scheduler_v2.py).
+# It *suspends* a request, and keeps [room in the memory of the host](https://github.com/NVIDIA/TensorRT-LLM/pull/13693) to
+# resume it from; later it may also compute it again (`enable_recompute_pause`). How much a policy can matter depends
+# on the version, too: one user's 70B model on an H200, with too small a cache, made
+# [40.6 % fewer tokens a second](https://github.com/NVIDIA/TensorRT-LLM/issues/16827) under `MAX_UTILIZATION` with 1.2.1, and
+# 0.9 % fewer with 1.3.0rc22 (same thread). Measure with your own version.
 #
-# **Pauses in vLLM today.** vLLM does not promise blocks for the answer. It admits a request when its
-# [whole prompt](https://github.com/vllm-project/vllm/pull/37307) fits, not only the first part
-# (`scheduler_reserve_full_isl`). A `watermark` keeps a share of the blocks free when requests are admitted; it is off by
-# default. In [its author's measurement](https://github.com/vllm-project/vllm/pull/44594), on a nearly full cache, 5 % free
-# blocks brought 1,065 pauses down to 187 and raised the tokens a second by 5 %. The lab's 5.3 has you find such a reserve.
+# **Pauses in vLLM today.** vLLM admits a request when its
+# [whole prompt](https://github.com/vllm-project/vllm/pull/37307) fits (`scheduler_reserve_full_isl`). A `watermark` keeps a
+# share of the blocks free when requests are admitted; it is off by default. In
+# [its author's measurement](https://github.com/vllm-project/vllm/pull/44594), on a nearly full cache, 5 % free blocks
+# brought 1,065 pauses down to 187, raised the tokens a second by 5 % and more than halved the P99 of ITL (41 to 18 ms); the
+# median TTFT rose from 6.6 to 11.2 s. The lab's 5.3 has you find such a reserve.
 #
-# **Order of eviction.** Of the blocks kept for reuse, TensorRT-LLM gives away those of the lowest priority first, and among
-# these the
-# [least recently used](https://nvidia.github.io/TensorRT-LLM/1.4.0rc1/features/kvcache.html); a request may set the
-# priority of its prompt's tokens. vLLM takes the least recently used, of one request
-# [the last blocks first](https://docs.vllm.ai/en/latest/design/prefix_caching/): a beginning is useful to more prompts than
-# an end.
+# **Order of eviction.** Of the blocks kept for reuse, TensorRT-LLM gives away those of the lowest priority first (a request
+# may set it), and among these the
+# [least recently used](https://nvidia.github.io/TensorRT-LLM/1.4.0rc1/features/kvcache.html). vLLM takes the least recently
+# used, of one request [the last blocks first](https://docs.vllm.ai/en/latest/design/prefix_caching/).
 #
 # **Offload to the host.** TensorRT-LLM can copy evicted blocks to
 # [the host's memory](https://nvidia.github.io/TensorRT-LLM/1.4.0rc1/features/kvcache.html) (`host_cache_size`), from where
 # they can still be reused; vLLM has [`OffloadingConnector`](https://docs.vllm.ai/en/latest/api/vllm/v1/kv_offload/). It pays
 # when copying a block is quicker than computing it.
 #
-# **FP8 cache.** A number of the cache takes one byte in place of two, so twice as many tokens fit:
+# **FP8 cache.** One byte a number in place of two, so twice as many tokens fit:
 # `dtype: fp8` of `kv_cache_config`, in vLLM
-# [`--kv-cache-dtype fp8`](https://docs.vllm.ai/en/latest/features/quantization/quantized_kvcache/). Measure the quality with
-# your own texts, as lesson 01 compares builds: the scales are 1 unless somebody calibrated them.
+# [`--kv-cache-dtype fp8`](https://docs.vllm.ai/en/latest/features/quantization/quantized_kvcache/). Its scales are 1 unless
+# somebody calibrated them: measure the quality.
 #
-# [The page for a lab GPU](../assets/lab-gpu/README.md) has the commands. What to know there:
+# On a lab GPU ([commands](../assets/lab-gpu/README.md)):
 #
-# - A large GPU is never short of blocks for a small model. To see this lesson there, cap the cache with
+# - A large GPU is seldom short of blocks for a small model with few slots. To see this lesson there, cap the cache with
 #   `max_tokens_in_paged_kv_cache`, at no less than the engine's `max_seq_len`.
-# - In `/metrics`, `paused_requests` counts the requests paused *in this iteration*. Later they count as `waiting`.
 # - With engines, chunked context and reuse need `--use_paged_context_fmha enable` when building.
+#   With `decoupled` and without `enable_chunked_context`, tensorrtllm_backend 24.02
+#   [only warns](https://github.com/triton-inference-server/tensorrtllm_backend/issues/396) that it runs
+#   `guaranteed_no_evict` where you ask for `max_utilization`.
 #
 # ## What breaks
 #
@@ -673,7 +669,7 @@ except CourseError as error:
 # - `guaranteed_no_evict` promises blocks for the longest answer: no request is ever paused, but promised blocks lie idle
 #   while other requests wait.
 # - `max_utilization` starts a request as soon as its prompt fits, and pays with pauses and tokens computed twice.
-# - Which of them is faster depends on the traffic: do answers use what was promised, or end long before?
+# - Which is faster depends on the traffic: do answers use what was promised, or end long before?
 # - Chunked context turns one long wait of the readers into several short ones. Reuse computes a common beginning once.
 #
 # Three questions to answer without running anything:
@@ -685,12 +681,11 @@ except CourseError as error:
 # <code>max_utilization</code>, if there are ten slots. As they grow, most of them will be paused.
 # </details>
 #
-# <details><summary>2. For hours, 12 requests wait, 5 of 8 slots are in use, and 30 % of the blocks are free. Which policy
-# is it, and is something wrong?</summary>
+# <details><summary>2. For hours, 12 requests with short prompts wait, 5 of 8 slots are in use, and 30 % of the blocks are
+# free. Which policy is it, and is something wrong?</summary>
 #
-# <code>guaranteed_no_evict</code>: the free blocks are promised, or too few for the next request. (With all 8 slots in
-# use it could be either policy.) Nothing is wrong. But if most answers end long before <code>max_tokens</code>, ask for
-# fewer tokens or change the policy.
+# <code>guaranteed_no_evict</code>: the free blocks are promised, or too few for the next request. Nothing is wrong. But if
+# most answers end long before <code>max_tokens</code>, ask for fewer tokens or change the policy.
 # </details>
 #
 # <details><summary>3. You put the time of day at the top of the system prompt. What happens to reuse?</summary>
@@ -699,8 +694,6 @@ except CourseError as error:
 # time at the end.
 # </details>
 #
-# Now [do the lab]({lab}) and write the scheduler yourself, or go on with {next}: who forms the batches of a model that
-# has no engine?
+# Now [do the lab]({lab}) and write the scheduler yourself, or go on with {next}.
 #
-# The server ends with this notebook's kernel (*Kernel → Shut Down Kernel*). Until then the dashboard above goes on
-# working.
+# The server ends with this notebook's kernel (*Kernel → Shut Down Kernel*).

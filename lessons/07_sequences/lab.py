@@ -100,7 +100,7 @@ server = Server(repo).start()
 
 # %%
 def marks(who: int, value: int | None, talking: set[int]) -> dict | None:
-    """`sequence_id`, `sequence_start` and `sequence_end` of the request for this event."""
+    """`sequence_id`, `sequence_start` and `sequence_end` of this event's request."""
     # BEGIN SOLUTION
     # LAB: return ...
     start, end = who not in talking, value is None

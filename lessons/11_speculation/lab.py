@@ -333,7 +333,7 @@ for time in ("first", "second"):
 #
 # ## Elsewhere
 #
-# **1.** A service of 200 users at a time has speculation switched on, four drafts each. Its acceptance rate is 70 %,
+# **1.** A service of 200 users at a time has speculation switched on, four drafts each. Of these 70 % are accepted,
 # and a colleague wants to raise it to 90 % with a better drafter. What do you ask first?
 #
 # <details><summary>Answer</summary>

@@ -244,6 +244,15 @@ def test_where_a_draft_costs_two_fifths_of_an_iteration_only_those_that_prove_ri
     assert 0 < 4 * made[True] < made[False]
 
 
+def test_padding_keeps_the_length_of_iterations_and_is_no_draft():
+    with Executor(Repeating(BUILD, 2000), ExecutorConfig(speculative_config=DRAFTS), prices=FREE) as executor:
+        answer = executor.generate(Request(list(range(20)), 60)).token_ids
+        rows = [row for row in executor.iteration_stats if not row.context_tokens]
+        assert answer == [place % 20 for place in range(20, 80)] and {row.rows for row in rows} == {6}
+        assert all(row.generation_tokens == 1 + row.drafted for row in rows)
+        assert sum(row.drafted for row in rows) < 5 * len(rows) and executor.blocks.num_used == 0
+
+
 OWN = """
 class Drafter:
     def __init__(self):

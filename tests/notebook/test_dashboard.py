@@ -273,7 +273,7 @@ def test_the_board_of_lesson_05_edits_loads_runs_and_keeps_the_run_before(served
         frame = board.run()
     config = repository.read_config(server.repo / "tensorrt_llm" / repository.CONFIG)
     assert repository.get_parameter(config, "batch_scheduler_policy") == "guaranteed_no_evict"
-    assert "before: max_utilization, 1,280 tokens:" in frame.alt and "; guaranteed_no_evict, 1,280 tokens:" in frame.alt
+    assert "before: max_utilization, 768 tokens:" in frame.alt and "; guaranteed_no_evict, 768 tokens:" in frame.alt
     assert len(board.picture.value) < 60_000
 
 

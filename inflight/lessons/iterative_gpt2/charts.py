@@ -10,10 +10,11 @@ from inflight.notebook.charts.panels import axes_of, panels
 from inflight.notebook.palette import DASHES, INK, REQUEST
 
 COLOURS = [*REQUEST[:4], INK]
+NEAR = 0.01  # of the axis: lines that end so near each other have one label
 
 
 def race(runs: dict[str, pd.DataFrame], offsets_s: Sequence[float] | Mapping[str, Sequence[float]]) -> go.Figure:
-    """Tokens over time, a line for each stream and a panel for each run, on one scale.
+    """Tokens over time, a line for each stream and a panel for each run, on one scale; at its end the stream's number.
 
     Parameters
     ----------
@@ -23,6 +24,8 @@ def race(runs: dict[str, pd.DataFrame], offsets_s: Sequence[float] | Mapping[str
         When the request of each stream was sent: a tick, from where its line begins. One for all runs, or by title.
     """
     fig = panels(list(runs), 160)
+    end = max((tokens["time_s"].max() for tokens in runs.values() if len(tokens)), default=1)
+    most = max((tokens["token"].max() for tokens in runs.values() if len(tokens)), default=1)
     for number, (title, tokens) in enumerate(runs.items(), 1):
         axes = axes_of(number)
         if tokens.empty:
@@ -49,13 +52,30 @@ def race(runs: dict[str, pd.DataFrame], offsets_s: Sequence[float] | Mapping[str
                 **saying([f"{name} · request sent at {sent_s:.2f} s"]),
                 **axes,
             )
-    end = max((tokens["time_s"].max() for tokens in runs.values() if len(tokens)), default=1)
-    most = max((tokens["token"].max() for tokens in runs.values() if len(tokens)), default=1)
+        ends = _ends(tokens, NEAR * end)
+        fig.add_scatter(
+            x=ends["time_s"].round(4),
+            y=ends["token"],
+            text=ends["streams"],
+            mode="text",
+            textposition="top center",
+            cliponaxis=False,
+            hoverinfo="skip",
+            **axes,
+        )
     fig.update_xaxes(range=[0, end * 1.03])
     fig.update_xaxes(title="seconds since the first request was sent", row=len(runs), col=1)
     fig.update_yaxes(range=[0, most * 1.2], title="tokens")
     once_in_legend(fig)
     return fig
+
+
+def _ends(tokens: pd.DataFrame, near_s: float) -> pd.DataFrame:
+    """Where lines end: `time_s`, `token`, and the `streams` whose lines end there together, as "2, 3, 4"."""
+    last = tokens.groupby("stream", as_index=False).last().sort_values(["token", "time_s"])
+    is_apart = (last["token"].diff() != 0) | (last["time_s"].diff() > near_s)
+    places = last.sort_values("stream").astype({"stream": str}).groupby(is_apart.cumsum())
+    return places.agg(time_s=("time_s", "max"), token=("token", "max"), streams=("stream", ", ".join))
 
 
 def race_summary(runs: dict[str, pd.DataFrame]) -> str:

@@ -54,7 +54,7 @@ def board(server: Server, requests: list[TimedRequest], log_path: str | Path) ->
     controls = {
         "policy": ipywidgets.Dropdown(options=POLICIES, value="max_utilization", description="batch_scheduler_policy"),
         "cache_tokens": ipywidgets.IntSlider(
-            1280, 768, 2048, 128, description="max_tokens_in_paged_kv_cache", continuous_update=False
+            768, 768, 2048, 128, description="max_tokens_in_paged_kv_cache", continuous_update=False
         ),
     }
     return Dashboard(controls, work, server, "Policies: who holds which blocks")

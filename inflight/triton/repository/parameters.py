@@ -219,7 +219,7 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
         "when_full": Parameter(
             "choice",
             "wait",
-            "What a request does when every slot is taken.",
+            "What a request does when every row is taken.",
             ("wait", "refuse"),
             variable="gpt2_when_full",
         ),
