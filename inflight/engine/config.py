@@ -337,7 +337,7 @@ class SamplingConfig:
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
 
 
-GUIDES = ("json", "json_schema", "regex", "ebnf_grammar", "choice", "text_or_json")
+GUIDES = ("json", "json_schema", "regex", "ebnf_grammar", "choice")
 
 
 @dataclass(frozen=True)
@@ -348,8 +348,7 @@ class Guide:
     ----------
     kind : str
         As TensorRT-LLM calls them: json (any object or array), json_schema, regex, ebnf_grammar (in the form of Lark or
-        of llama.cpp's GBNF); vLLM's choice, one of the texts of a JSON list; and text_or_json, JSON of a schema or a
-        text that does not begin with a brace, for an answer that may call a tool.
+        of llama.cpp's GBNF); and vLLM's choice, one of the texts of a JSON list.
     text : str
         The schema, the expression, ...; blank for json.
     """

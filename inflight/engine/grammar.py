@@ -2,7 +2,7 @@
 
     guides = Guides(info)                                # one an engine
     matcher = guides.matcher(Guide("regex", "[0-9]+"))   # one a request
-    matcher.mask(logits); token = ...; matcher.take(token)
+    matcher.mask(answer, logits); token = ...; matcher.take(token)
 
 A matcher knows how far an answer has come, and forbids every token after which it could not be completed any more.
 llguidance (https://github.com/guidance-ai/llguidance) compiles guides and makes masks. A guide that cannot be compiled
@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -28,10 +28,9 @@ if TYPE_CHECKING:
 
 LONGEST_GUIDE = 64 * 1024  # characters
 # What a matcher may use. A state of its lexer takes one to two kB; a step's fuel is about 14 ms.
-LEXER_STATES, STEP_FUEL = 20_000, 200_000
+LIMITS: Any = {"max_lexer_states": 20_000, "step_lexer_fuel": 200_000}
 # JSON is written in one line: with any white space allowed, a small model may go on with blanks until its last token.
-JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": False}
-ANY_JSON = {"type": ["object", "array"]}
+JSON_FORM: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": False}
 AFTERWARDS = "Put the form into the prompt in words, or ask for less."
 
 
@@ -113,15 +112,16 @@ class _LibraryMatcher:
         import llguidance
 
         self.end_id = end_id
-        limits = llguidance.LLParserLimits(max_lexer_states=LEXER_STATES, step_lexer_fuel=STEP_FUEL)
         try:
-            grammar = _grammar(guide, llguidance)
+            grammar = _grammar(guide)
+            limits = llguidance.LLParserLimits(**LIMITS)
+            self._matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
+            self._matcher.compute_bitmask()  # finds a guide that nothing can follow
+            if error := self._matcher.get_error() or next(iter(self._matcher.get_grammar_warnings()), ""):
+                raise ValueError(error)
         except (ValueError, RecursionError) as error:
-            raise _refusal(guide, str(error)) from None
-        self._matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
-        self._matcher.compute_bitmask()  # finds a guide that nothing can follow
-        if warnings := self._matcher.get_error() or self._matcher.get_grammar_warnings():
-            raise _refusal(guide, warnings if isinstance(warnings, str) else warnings[0])
+            why = f"The guide ({guide.kind}) cannot be followed: {_sentence(str(error))}. {AFTERWARDS}"
+            raise CourseError(why) from None
 
     def mask(self, answer, logits):
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
@@ -150,44 +150,33 @@ class _OwnMatcher:
     def mask(self, answer, logits):
         with self._part.telling():
             changed = self._processor(list(answer), logits.copy())
-        if not isinstance(changed, np.ndarray) or changed.shape != logits.shape or changed.dtype.kind != "f":
-            given = (
-                f"an array {changed.dtype}{list(changed.shape)}" if isinstance(changed, np.ndarray) else repr(changed)
-            )
-            raise PartError(
-                f"{self._part.place}: it returned {given:.80}; return the logits, float{list(logits.shape)}."
-            )
+        is_array = isinstance(changed, np.ndarray)
+        if not is_array or changed.shape != logits.shape or changed.dtype.kind != "f":
+            given = f"an array {changed.dtype}{list(changed.shape)}" if is_array else f"{changed!r:.80}"
+            raise PartError(f"{self._part.place}: it returned {given}; return the logits, float{list(logits.shape)}.")
         logits[:] = changed
 
     def take(self, token):
         return token == self.end_id
 
 
-def _grammar(guide: Guide, llguidance) -> str:
+def _grammar(guide: Guide) -> str:
     """The guide in the library's form. Raises ValueError or RecursionError."""
-    make = llguidance.LLMatcher
-    if guide.kind in ("json", "json_schema", "text_or_json"):
-        schema = ANY_JSON if guide.kind == "json" else json.loads(guide.text)
-        if schema is True:
-            schema = {}
-        if not isinstance(schema, dict):
-            raise ValueError("a schema is a JSON object")
-        if guide.kind == "text_or_json":
-            schema = json.dumps({**schema, "x-guidance": JSON_FORM})
-            return make.grammar_from_lark(f"start: TEXT | json\nTEXT: /([^{{](.|\\n)*)?/\njson: %json {schema}")
-        return make.grammar_from_json_schema(schema, overrides=JSON_FORM)
-    if guide.kind == "regex":
+    import llguidance
+
+    make, kind = llguidance.LLMatcher, guide.kind
+    if kind == "regex":
         return make.grammar_from_regex(guide.text)
-    if guide.kind == "ebnf_grammar":
+    if kind == "ebnf_grammar":
         return llguidance.grammar_from("ebnf", guide.text)
-    texts = json.loads(guide.text)
-    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text for text in texts):
-        raise ValueError("a choice is a JSON list of texts")
-    return make.grammar_from_lark("start: " + " | ".join(json.dumps(text) for text in texts))
-
-
-def _refusal(guide: Guide, error: str) -> CourseError:
-    return CourseError(f"The guide ({guide.kind}) cannot be followed: {_sentence(error)}. {AFTERWARDS}")
+    given = {"type": ["object", "array"]} if kind == "json" else json.loads(guide.text)
+    if kind == "choice":
+        if not isinstance(given, list) or not given or not all(isinstance(text, str) and text for text in given):
+            raise ValueError("a choice is a JSON list of texts")
+        return make.grammar_from_lark("start: " + " | ".join(map(json.dumps, given)))
+    if not isinstance(schema := {} if given is True else given, dict):
+        raise ValueError("a schema is a JSON object")
+    return make.grammar_from_json_schema(schema, overrides=JSON_FORM)
 
 
 def _sentence(error: str) -> str:

@@ -164,7 +164,11 @@ class Completion:
         except ValidationError as error:
             raise _invalid(error) from None
         check_model(self.body.model)
-        self._tools, self._guide_is = self._wanted_tools(), ""
+        self._guide_is = ""
+        try:
+            self._tools = Tools(getattr(self.body, "tools", []), getattr(self.body, "tool_choice", None))
+        except ValueError as error:
+            raise OpenAIError(f"tool_choice: {error}.", "tool_choice") from None
         try:
             self._ids = self._tokens()
             self._check_length(len(self._ids), engine.limits.max_input_len, "tokens")
@@ -198,22 +202,14 @@ class Completion:
             raise OpenAIError(f"A token is an id from 0 to {tokenizer.vocab_size - 1}.", "prompt")
         return prompt
 
-    def _wanted_tools(self) -> Tools:
-        body = self.body if isinstance(self.body, ChatBody) else None
-        try:
-            return Tools(body.tools, body.tool_choice) if body else Tools([], None)
-        except ValueError as error:
-            raise OpenAIError(f"tool_choice: {error}.", "tool_choice") from None
-
     def _guide(self) -> Guide | None:
         """What the answer must follow."""
-        wanted = {name: getattr(self.body, name) for name in ("response_format", "structured_outputs")}
-        guides = {name: asked.guide() for name, asked in wanted.items() if asked is not None}
-        guides |= {"tools": self._tools.guide()} if self._tools else {}
-        found = {name: guide for name, guide in guides.items() if guide is not None}
-        if len(found) > 1:
-            raise OpenAIError(f"{' and '.join(found)} each say what the answer must be: leave out one.", [*found][1])
-        self._guide_is, guide = next(iter(found.items()), ("", None))
+        asked: dict[str, Any] = {name: getattr(self.body, name) for name in ("response_format", "structured_outputs")}
+        asked["tools"] = self._tools
+        guides = {name: guide for name, each in asked.items() if each and (guide := each.guide())}
+        if len(guides) > 1:
+            raise OpenAIError(f"{' and '.join(guides)} each say what the answer must be: leave out one.", [*guides][1])
+        self._guide_is, guide = next(iter(guides.items()), ("", None))
         return guide
 
     def _check_length(self, length: int, most: int, of_what: str) -> None:
@@ -260,9 +256,7 @@ class Completion:
                     reason = "length" if is_full else "stop"
                     metrics.answered.labels(ENGINE, reason).inc()
                 yield piece, reason, len(text.ids)
-                if (
-                    reason and not is_final
-                ):  # after its last response a request ends by itself: see `Connection.finish_stream`
+                if reason and not is_final:  # which ends by itself, and must not be cancelled: see `finish_stream`
                     return
         except (InferenceServerException, grpc.RpcError) as error:
             meant, status, code = course_error(error, self._engine.url), 503, None
@@ -297,7 +291,6 @@ class Completion:
         """The answer as server-sent events. What goes wrong before the first is raised, and later is an event."""
         wants_usage, number, has_begun = self.body.stream_options.get("include_usage"), 0, False
         rest = {"usage": None} if wants_usage else {}
-
         call = Call() if self._tools else None
 
         def chunk(delta: dict[str, Any], reason: str | None = None) -> str:
@@ -310,7 +303,7 @@ class Completion:
                 if self._is_chat and not has_begun:
                     yield chunk({"role": "assistant", "content": ""})
                 has_begun, number = True, so_far
-                if call and call.is_one is not False:
+                if call:
                     was_named, arguments = call.name, call.add(piece)
                     if call.name and (arguments or not was_named):
                         yield chunk({"tool_calls": [_tool_call(call, arguments, is_first=not was_named)]})

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from inflight.engine.config import Guide
+from inflight.engine.grammar import JSON_FORM
 
 MOST_TOOLS = 64
 TOLD = """
@@ -23,6 +24,7 @@ You can call these functions. To call one, answer with nothing but a JSON object
 {"name": "...", "arguments": {...}}.
 """
 CALL = re.compile(r'\{"name": "([\w-]+)", "arguments": ')
+ANY_OBJECT = Guide("json_schema", '{"type": "object"}')
 
 
 class JsonSchema(BaseModel):
@@ -42,31 +44,27 @@ class ResponseFormat(BaseModel):
     def guide(self) -> Guide | None:
         if self.json_schema:
             return Guide("json_schema", json.dumps(self.json_schema.schema_))
-        return Guide("json_schema", '{"type": "object"}') if self.type == "json_object" else None
+        return ANY_OBJECT if self.type == "json_object" else None
 
 
 class StructuredOutputs(BaseModel):
     model_config = ConfigDict(extra="forbid")  # one that is not known would be followed loosely
-    json_: dict[str, Any] | str | None = Field(None, alias="json")
+    json_schema: dict[str, Any] | str | None = Field(None, alias="json")
     json_object: bool | None = None
     regex: str | None = None
     choice: Annotated[list[str], Field(min_length=1)] | None = None
-    grammar: str | None = None
+    ebnf_grammar: str | None = Field(None, alias="grammar")
 
     @model_validator(mode="after")
     def _is_one(self):
-        if len(self._given()) != 1:
+        if len(self.model_dump(exclude_none=True)) != 1:
             raise ValueError("give one of json, json_object, regex, choice, grammar")
         return self
 
-    def _given(self) -> dict[str, Any]:
-        return self.model_dump(exclude_none=True, by_alias=True)
-
     def guide(self) -> Guide | None:
-        [(name, value)] = self._given().items()
-        if name == "json_object":
-            return Guide("json_schema", '{"type": "object"}') if value else None
-        kind = {"json": "json_schema", "grammar": "ebnf_grammar"}.get(name, name)
+        [(kind, value)] = self.model_dump(exclude_none=True).items()
+        if kind == "json_object":
+            return ANY_OBJECT if value else None
         return Guide(kind, value if isinstance(value, str) else json.dumps(value))
 
 
@@ -119,63 +117,39 @@ class Tools:
     def tell(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The messages with the functions in the system's turn."""
         told = TOLD + "\n".join(json.dumps(each.model_dump(exclude_none=True)) for each in self._functions)
-        first, rest = messages[0], messages[1:]
-        if first["role"] != "system":
-            first, rest = {"role": "system", "content": "You are a helpful assistant."}, messages
-        return [{**first, "content": first["content"] + told}, *rest]
+        if messages[0]["role"] != "system":
+            messages = [{"role": "system", "content": "You are a helpful assistant."}, *messages]
+        return [{**messages[0], "content": messages[0]["content"] + told}, *messages[1:]]
 
     def guide(self) -> Guide:
         """An answer that is a call or, where none is required, any text that does not begin as one."""
-        names = {"additionalProperties": False, "required": ["name", "arguments"], "type": "object"}
-        calls = [
-            {**names, "properties": {"name": {"const": each.name}, "arguments": {"$ref": f"#/$defs/{each.name}"}}}
-            for each in self._functions
-        ]
-        own = {each.name: _moved(each.parameters, f"#/$defs/{each.name}") for each in self._functions}
-        schema = json.dumps({"anyOf": calls, "$defs": own})
-        if self._must_call:
-            return Guide("json_schema", schema)
-        return Guide("text_or_json", schema)
-
-
-def _moved(schema: Any, place: str) -> Any:
-    """A schema whose references to itself hold when it stands at `place` in another one."""
-    if isinstance(schema, list):
-        return [_moved(each, place) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    moved = {name: _moved(value, place) for name, value in schema.items()}
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#"):
-        moved["$ref"] = place + reference[1:]
-    return moved
+        calls = range(len(self._functions))
+        rules = ["start: " + " | ".join(["TEXT"] * (not self._must_call) + [f"call{n}" for n in calls])]
+        rules += [r"TEXT: /([^{](.|\n)*)?/"] * (not self._must_call)
+        for n, function in enumerate(self._functions):
+            begun = json.dumps('{"name": "' + function.name + '", "arguments": ')
+            schema = json.dumps({**function.parameters, "x-guidance": JSON_FORM})
+            rules += [f'call{n}: {begun} arguments{n} "}}"', f"arguments{n}: %json {schema}"]
+        return Guide("ebnf_grammar", "\n".join(rules))
 
 
 class Call:
-    """A call of a function, as its text comes.
-
-    Attributes
-    ----------
-    is_one : bool or None
-        Whether the answer is a call; None as long as nothing has come.
-    name : str or None
-        As soon as it is there.
-    """
+    """A call of a function, as its text comes: its `name` as soon as it is there, and whether it `is_one`."""
 
     def __init__(self):
-        self.id = f"call_{uuid.uuid4().hex[:24]}"
-        self.is_one: bool | None = None
-        self.name: str | None = None
+        self.id, self.name = f"call_{uuid.uuid4().hex[:24]}", ""
         self._text, self._num_given = "", 0
+
+    @property
+    def is_one(self) -> bool:
+        return self._text.startswith("{")
 
     def add(self, piece: str) -> str:
         """What `piece` adds to the arguments, without the brace that closes the call."""
         self._text += piece
-        if self.is_one is None and self._text:
-            self.is_one = self._text.startswith("{")
-        if self.name is None and (begun := CALL.match(self._text)):
+        if not self.name and (begun := CALL.match(self._text)):
             self.name, self._num_given = begun[1], begun.end()
-        if self.name is None:
+        if not self.name:
             return ""
         begin, self._num_given = self._num_given, max(self._num_given, len(self._text) - 1)
         return self._text[begin : self._num_given]

@@ -133,7 +133,7 @@ class Process:
         named = {name: values.get(f"--{name}-port", port) for name, port in ports.items()}
         records.sweep()
         for _ in range(PORT_ATTEMPTS):
-            process = cls(arguments, _free_ports(named), has_key)
+            process = cls(arguments, free_ports(named), has_key)
             try:
                 if process.answers():
                     return process
@@ -248,7 +248,7 @@ def _is_noise(line: str) -> bool:
 # Ports ----------------------------------------------------------------------------------------------------------------
 
 
-def _free_ports(named: Mapping[str, int | str | None]) -> dict[str, int]:
+def free_ports(named: Mapping[str, int | str | None]) -> dict[str, int]:
     """A free port for each name: the one that is named, or any; all different, as each is held until all are found."""
     with contextlib.ExitStack() as held:
         probes = {name: held.enter_context(socket.socket()) for name in named}

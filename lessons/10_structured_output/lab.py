@@ -284,7 +284,7 @@ def with_masks(guided: int, iteration_ms: float, mask_us: float) -> float | None
 check("10.4", with_masks)
 
 # %% [markdown]
-# Your own figures, from the lecture on your machine; and a GPU whose iteration with 256 answers takes 12 ms:
+# Put in your own figures from the lecture; these are examples, the second of a GPU with 256 answers:
 
 # %%
 for guided, iteration_ms, mask_us in [(8, 25, 150), (256, 12, 50)]:
@@ -380,11 +380,11 @@ print(told(call.model_dump(), {"twice": lambda n: 2 * n}))
 #
 # <details><summary>Answer</summary>
 #
-# No. How rare a failure is changes how late it is found, not what it does. Keep the guide: it costs microseconds.
+# No. How rare a failure is changes how late it is found, not what it does. Keep the guide: it costs a few per cent.
 # </details>
 #
 # **2.** *To a server that compiles guides in the thread that runs the model.* "A schema costs its users nothing but
-# microseconds."
+# a few per cent."
 #
 # <details><summary>Answer</summary>
 #

@@ -654,6 +654,7 @@ ROUTED = pd.DataFrame(
         "server": [0.0, 1.0, 0.0],
         "computed": [100.0, 100.0, 25.0],
         "sent_s": [10.0, 10.5, 10.5],
+        "first_s": [10.8, 12.0, 11.0],
         "last_s": [11.0, 12.5, 12.5],
     }
 )
@@ -667,30 +668,17 @@ def test_lanes():
     found, computed = named(fig)["system prompt 1"]
     assert [length for _, _, length in bars(found)] == [0, 0]
     assert bars(computed) == [("server 0.1", 0.0, 1.0), ("server 1.1", 0.5, 2.0)]
-    assert {trace.marker.color for trace in fig.data} == {GREEN, PINK}
+    assert {trace.marker.color for trace in fig.data} == {GREEN, PINK, INK}
+    first = points(one(fig, "first token"))
+    assert first == [(pytest.approx(0.8), "server 0.1"), (2.0, "server 1.1"), (1.0, "server 0.2")]
     assert "2 + 1 requests, 225 prompt tokens computed, 3 system prompts" in replicas.lanes_summary({"": ROUTED})
 
 
-def samples(*rows):
-    return pd.DataFrame(rows, columns=["at_s", "source", "name", *replicas.watching.LABELS, "value"])
-
-
 def test_watched():
-    attempts, health = replicas.watching.ATTEMPTS, "vllm_router_worker_health"
-    read = samples(
-        (100, "router", attempts, "", "a", "success", 10),
-        (100, "router", health, "", "a", "", 1),
-        (102, "router", attempts, "", "a", "success", 19),
-        (102, "router", attempts, "", "b", "failure", 1),
-        (102, "router", health, "", "a", "", 0),
-        (102, "http://a", "vllm:num_requests_running", "", "", "", 4),
-    )
-    fig = replicas.watched(read, {"killed": 101.0}, 10)
-    burning, under_way, healthy = (
-        one(fig, title, axis) for title, axis in zip(replicas.watching.QUERIES, ("y", "y2", "y3"))
-    )
-    assert points(burning)[0] == (0, 0) and points(burning)[1] == (2, pytest.approx(10))
-    assert points(under_way) == [(0, 0), (2, 4)] and points(healthy) == [(0, 1), (2, 0)]
+    lines = {"burn rate": pd.Series([0.0, 10.0], [100.0, 102.0]), "healthy": pd.Series([1.0, 0.0], [100.0, 102.0])}
+    fig = replicas.watched(lines, {"killed": 101.0}, 14.4)
+    assert points(one(fig, "burn rate", "y")) == [(0, 0), (2, 10)]
+    assert points(one(fig, "healthy", "y2")) == [(0, 1), (2, 0)]
     assert points(one(fig, "the alert")) == [(0, 14.4), (2, 14.4)]
-    assert one(fig, "killed", "y3").x == (1, 1)
-    assert "killed at 1.0 s" in replicas.watched_summary(read, {"killed": 101.0}, 10)
+    assert one(fig, "killed", "y2").x == (1, 1)
+    assert "killed at 1.0 s" in replicas.watched_summary(lines, {"killed": 101.0})

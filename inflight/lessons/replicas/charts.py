@@ -3,25 +3,18 @@
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.lessons.replicas.watching import BURNS, QUERIES
 from inflight.notebook.charts.marks import line_saying, once_in_legend, saying, words
 from inflight.notebook.charts.panels import axes_of, panels
 from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE, WASTE_TEXT
 
-FOUND = {
-    "shape": "/",
-    "fillmode": "overlay",
-    "fgcolor": "white",
-    "fgopacity": 1,
-    "size": 7,
-    "solidity": 0.5,
-}  # in the cache
+FOUND = {"shape": "/", "fillmode": "overlay", "fgcolor": "white", "fgopacity": 1, "size": 7, "solidity": 0.5}
+FIRST = {"symbol": "line-ns-open", "size": 16, "color": INK, "line": {"width": 2}}
 
 
 def lanes(runs: dict[str, pd.DataFrame], prompt_tokens: float) -> go.Figure:
     """Servers × seconds, one panel a run on one scale: a bar for each request in the colour of its system prompt.
 
-    The hatched part of a bar is the share of its prompt that was found in the KV cache.
+    The hatched part of a bar is the share of its prompt that was found in the KV cache; a mark is its first token.
 
     Parameters
     ----------
@@ -35,6 +28,9 @@ def lanes(runs: dict[str, pd.DataFrame], prompt_tokens: float) -> go.Figure:
         rows = _in_lanes(rows.assign(found=(1 - rows["computed"] / prompt_tokens).clip(0, 1)))
         for prefix, own in rows.groupby("prefix"):
             _draw(fig, prefix, own, axes_of(number))
+        x, y = (rows["start"] + rows["first_s"] - rows["sent_s"]).tolist(), rows["lane"].tolist()
+        look = {"mode": "markers", "marker": FIRST, "hoverinfo": "skip"}
+        fig.add_scatter(x=x, y=y, name="first token", legendgroup="first", **look, **axes_of(number))
         order = sorted(rows["lane"].unique(), reverse=True)
         fig.update_yaxes(categoryorder="array", categoryarray=order, title="streams", row=number, col=1)
     fig.update_xaxes(showgrid=False, rangemode="tozero")
@@ -84,53 +80,50 @@ def _draw(fig: go.Figure, prefix: int, own: pd.DataFrame, axes: dict) -> None:
         )
 
 
-def watched(samples: pd.DataFrame, marks: dict[str, float], window_s: float) -> go.Figure:
-    """The dashboard's panels over seconds, from pages that were read, with moments marked.
+def watched(lines: dict[str, pd.Series], marks: dict[str, float], limit: float) -> go.Figure:
+    """Figures over seconds, a panel each, with moments marked; the first one has the limit of the alert.
 
     Parameters
     ----------
-    samples : DataFrame
-        Of `Watch`.
+    lines : dict of str to Series
+        By the panel's title: values at each look, as `watching` gives them.
     marks : dict of str to float
         By what happened, when: seconds since 1970.
-    window_s : float
-        Of the burn rate.
+    limit : float
     """
-    zero = samples["at_s"].min()
-    fig = panels(list(QUERIES), 110, [query for query, _ in QUERIES.values()])
-    for number, (title, (_, compute)) in enumerate(QUERIES.items(), 1):
-        line, axes = compute(samples, window_s), axes_of(number)
-        x, top = (line.index - zero).tolist(), max(line.max(), BURNS if number == 1 else 1) * 1.2
+    fig = panels(list(lines), 110)
+    for number, (title, line) in enumerate(lines.items(), 1):
+        zero, axes = line.index[0], axes_of(number)
+        x, top = (line.index - zero).tolist(), max(line.max(), limit if number == 1 else 1) * 1.2
         look = {"color": DECODE, "width": 2, "shape": "hv"}
         fig.add_scatter(x=x, y=line.tolist(), mode="lines", line=look, name=title, **axes)
-        for name, at in marks.items():
+        for place, (name, at) in enumerate(marks.items()):
             look = {"color": INK, "width": 1, "dash": "dot"}
             ends = {"x": [at - zero] * 2, "y": [0, top]}
             fig.add_scatter(**ends, mode="lines", line=look, name=name, **line_saying(name), **axes)
+            if number == len(lines):  # where there is room
+                where = {"x": at - zero, "y": 0.3 - 0.2 * place, "xanchor": "left", "yanchor": "bottom"}
+                fig.add_annotation(**where, xref=f"x{number}", yref=f"y{number} domain", text=name, showarrow=False)
         fig.update_yaxes(range=[0, top], row=number, col=1)
-    for place, (name, at) in enumerate(marks.items()):
-        fig.add_annotation(
-            x=at - zero, y=1 - 0.3 * place, yref="y domain", xref="x", text=name, showarrow=False, xanchor="left"
-        )
     fig.add_scatter(
         x=[0, x[-1]],
-        y=[BURNS] * 2,
+        y=[limit] * 2,
         mode="lines+text",
         line={"color": WASTE, "dash": "dash"},
-        text=[f"the alert: {BURNS}"],
+        text=[f"the alert: {limit}"],
         textposition="top right",
         textfont={"color": WASTE_TEXT},
         name="the alert",
         hoverinfo="skip",
         **axes_of(1),
     )
-    fig.update_xaxes(title="seconds", row=len(QUERIES), col=1)
+    fig.update_xaxes(title="seconds", row=len(lines), col=1)
     return fig.update_layout(showlegend=False)
 
 
-def watched_summary(samples: pd.DataFrame, marks: dict[str, float], window_s: float) -> str:
+def watched_summary(lines: dict[str, pd.Series], marks: dict[str, float]) -> str:
     """The picture of `watched` in a paragraph."""
-    moments = ", ".join(f"{name} at {at - samples['at_s'].min():.1f} s" for name, at in marks.items())
-    lines = {title: compute(samples, window_s) for title, (_, compute) in QUERIES.items()}
+    zero = min(line.index[0] for line in lines.values())
+    moments = ", ".join(f"{name} at {at - zero:.1f} s" for name, at in marks.items())
     parts = [f"{title}: {line.min():.0f} to {line.max():.0f}" for title, line in lines.items()]
     return f"What the pages said over time, with {moments}. {'; '.join(parts)}."

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from itertools import accumulate
 
 from inflight.errors import CourseError
-from inflight.lessons.replicas.trial import Asked, Counts, LeastOutstanding, Server, WithinReach, days, play
+from inflight.lessons.replicas.trial import Asked, Counts, InTurn, Server, WithinReach, days, play
 from inflight.notebook.answers import load
 from inflight.notebook.checks import grades
 from inflight.notebook.findings import NOT_YET, Case, Compared, Finding, Measured, asked, told
 
 TRIAL_S = 30
-MOST_COMPUTED = 0.75  # of what the least outstanding computes: homes come to 0.5, homes within reach to 0.65
+MOST_COMPUTED = 0.75  # of what is computed in turn: homes come to 0.5, homes within reach to 0.65
 MOST_LEAD = 2.0  # requests: least outstanding comes to 0.6, homes alone to 8 and more
 BOUNDS = [0.1, 0.25, 0.5, 1.0, 2.5, math.inf]
 # Of a ring: what a third server takes is a third, and a server's share of the keys a half, or a third.
@@ -31,8 +31,8 @@ def _policy(path: str, choose: random.Random) -> Finding:
     if policy().choose(Asked("Desk 1"), [Server("a"), Server("b")]) is None:
         return NOT_YET
     hidden = days(choose)
-    own, course, least = (_counted(each, hidden) for each in (policy, WithinReach, LeastOutstanding))
-    beside = Compared(own, course, least)
+    own, course, in_turn = (_counted(each, hidden) for each in (policy, WithinReach, InTurn))
+    beside = Compared(own, course, in_turn)
     return [
         beside.measured(
             "sent to a server that was known to be dead",
@@ -43,7 +43,7 @@ def _policy(path: str, choose: random.Random) -> Finding:
         beside.measured(
             "blocks of system prompts computed",
             "computed",
-            at_most=int(MOST_COMPUTED * least.computed),
+            at_most=int(MOST_COMPUTED * in_turn.computed),
             advice="Most of them were in some server's cache: send a prefix where it went before.",
         ),
         beside.measured(

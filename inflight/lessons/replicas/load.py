@@ -6,8 +6,9 @@ rows = traced(rows, replicas)                       # with the server that answe
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import pandas as pd
 
 from inflight import files
 from inflight.lessons.replicas.service import Replicas
+from inflight.triton import telemetry
 
 TIMEOUT_S = 300
 
@@ -38,17 +40,10 @@ def stream(url: str, request: Request, began: Callable[[], Any] = lambda: None) 
     Returns
     -------
     dict
-        `prefix`; `sent_s`, `first_s`, `last_s` (seconds since 1970; no first one is NaN); `pieces` of text; `id`, as
-        the server calls it; `error`, the exception's name, blank where the stream came to its end.
+        `prefix`; `sent_s`, `first_s`, `last_s` (seconds since 1970; no first text is NaN); `id`, the server's;
+        `error`, the exception's name, blank where the stream came to its end.
     """
-    row: dict[str, Any] = {
-        "prefix": request.prefix,
-        "sent_s": time.time(),
-        "first_s": float("nan"),
-        "pieces": 0,
-        "id": "",
-        "error": "",
-    }
+    row: dict[str, Any] = {"prefix": request.prefix, "sent_s": time.time(), "first_s": math.nan, "id": "", "error": ""}
     with openai.OpenAI(base_url=url, api_key="none", timeout=TIMEOUT_S) as client:
         try:
             for chunk in client.completions.create(
@@ -60,11 +55,9 @@ def stream(url: str, request: Request, began: Callable[[], Any] = lambda: None) 
                 extra_body={"ignore_eos": True},
             ):
                 row["id"] = chunk.id
-                if chunk.choices and chunk.choices[0].text:
-                    row["pieces"] += 1
-                    if row["pieces"] == 1:
-                        row["first_s"] = time.time()
-                        began()
+                if math.isnan(row["first_s"]) and chunk.choices and chunk.choices[0].text:
+                    row["first_s"] = time.time()
+                    began()
         except openai.OpenAIError as error:
             row["error"] = type(error).__name__
     return row | {"last_s": time.time()}
@@ -83,25 +76,15 @@ def send(
             return stream(url, request)
 
     with ThreadPoolExecutor(users) as pool:
-        return table(pool.map(one, requests))
+        return pd.DataFrame(pool.map(one, requests))
 
 
-def table(rows: Iterable[dict]) -> pd.DataFrame:
-    """Rows of `stream` as a table, numbered in their order."""
-    return pd.DataFrame(list(rows)).rename_axis("request").reset_index()
+def so_far(replicas: Replicas) -> list[int]:
+    """How long the iteration log of each server is, in bytes."""
+    return [files.size(replicas.log(number)) for number in range(len(replicas.servers))]
 
 
-def so_far(replicas: Replicas) -> list[tuple[int, int]]:
-    """Of each server, how long its iteration log is, and how many blocks it has found again."""
-    found = []
-    for number in range(len(replicas.servers)):
-        size = files.size(replicas.log(number))
-        log = replicas.iterations(number) if size else pd.DataFrame()
-        found.append((size, 0 if log.empty else int(log["kv_blocks_reused"].iloc[-1])))
-    return found
-
-
-def traced(rows: pd.DataFrame, replicas: Replicas, before: list[tuple[int, int]]) -> pd.DataFrame:
+def traced(rows: pd.DataFrame, replicas: Replicas, before: list[int]) -> pd.DataFrame:
     """Rows of `send` with what the servers' iteration logs say since `so_far` gave `before`.
 
     Returns
@@ -111,8 +94,8 @@ def traced(rows: pd.DataFrame, replicas: Replicas, before: list[tuple[int, int]]
     """
     found = [
         (name, number, share[1])
-        for number, (size, _) in enumerate(before)
-        for row in replicas.iterations(number, size).itertuples()
+        for number, size in enumerate(before)
+        for row in telemetry.iterations(replicas.log(number), size).itertuples()
         for name, share in zip(row.client_ids, row.requests)
     ]
     logged = pd.DataFrame(found, columns=["id", "server", "computed"])

@@ -1,6 +1,6 @@
 """Several servers on this machine behind the router of vLLM, as one context manager.
 
-    with Replicas(engine_dir, policy="cache_aware", enable_kv_cache_reuse="true") as replicas:
+    with Replicas(engine_dir, enable_kv_cache_reuse="true") as replicas:
         OpenAI(base_url=replicas.url, api_key="none")
 
 It runs `inflight serve` for each server, and `vllm-router`, as one would on three machines. All of them end with this
@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-import pandas as pd
 import psutil
 
 from inflight.errors import CourseError
 from inflight.triton import keeper, telemetry
 from inflight.triton.client import http_client, is_ok
+from inflight.triton.process import HOST, free_ports
 
 START_S, DRAIN_S, STOP_S = 120, 120, 30
 # Becomes the command that follows; not a `preexec_fn`, which may hang in a program with threads.
@@ -50,8 +49,6 @@ class Replicas:
     Parameters
     ----------
     engine_dir : path
-    policy : str
-        The router's `--policy`.
     number : int
         Of servers; each takes about 0.5 GB of memory.
     **settings
@@ -70,11 +67,13 @@ class Replicas:
         One of them ends while it starts, with its last lines, or does not answer in time.
     """
 
-    def __init__(self, engine_dir: str | Path, policy: str = "round_robin", number: int = 2, **settings):
-        self._engine_dir, self._settings, self._policy = engine_dir, settings, policy
-        self.url, self.metrics_url, *self.servers = (f"http://127.0.0.1:{port}" for port in _free_ports(number + 2))
-        self.url, self.metrics_url = f"{self.url}/v1", f"{self.metrics_url}/metrics"
-        self._ending, self._running = ExitStack(), dict[str, subprocess.Popen]()
+    def __init__(self, engine_dir: str | Path, number: int = 2, **settings):
+        self._engine_dir, self._settings = engine_dir, settings
+        names = [f"server{each}" for each in range(number)]
+        self._ports = free_ports(dict.fromkeys(["router", "metrics", *names]))
+        self.servers = [self._address(name) for name in names]
+        self.url, self.metrics_url = f"{self._address('router')}/v1", f"{self._address('metrics')}/metrics"
+        self._ending, self._running, self._below = ExitStack(), dict[str, subprocess.Popen](), list[psutil.Process]()
 
     def __enter__(self) -> Replicas:
         with ExitStack() as ending:
@@ -82,9 +81,9 @@ class Replicas:
             ending.callback(lambda: self._stop(*self._running))
             for number in range(len(self.servers)):
                 self._serve(number)
-            for number, server in enumerate(self.servers):
-                self._wait(f"server{number}", server)
-            self.route(self._policy)
+            for number in range(len(self.servers)):
+                self._wait(f"server{number}")
+            self.route("round_robin")
             self._ending = ending.pop_all()
         return self
 
@@ -94,30 +93,30 @@ class Replicas:
     def route(self, policy: str, **options) -> None:
         """Start the router anew on its port, with another policy and other options; what it knew is forgotten."""
         self._stop(*{"router"} & self._running.keys())
-        ports = {"port": _port(self.url), "prometheus-port": _port(self.metrics_url)}
+        ports = {"port": self._ports["router"], "prometheus-port": self._ports["metrics"]}
         options = {name.replace("_", "-"): value for name, value in options.items()}
         given = ROUTER | ports | {"policy": policy} | options
         arguments = [f"--{name}={value}" for name, value in given.items()]
         self._start("router", "vllm-router", *arguments, "--worker-urls", *self.servers)
-        self._wait("router", self.url.removesuffix("/v1"))
+        self._wait("router")
 
     def kill(self, number: int) -> None:
-        """End a server as a power cut would: no client is told, and nothing is finished."""
+        """End a server at once (SIGKILL), nothing is finished; the kernel closes its connections, so clients know."""
         self._stop(f"server{number}", at_once=True)
 
     def drain(self, number: int) -> None:
         """Take a server from the router, wait until it has nothing to do, and end it."""
-        with http_client(self.url.removesuffix("/v1")) as router:
+        with http_client(self._address("router")) as router:
             router.post("/remove_worker", params={"url": self.servers[number]}).raise_for_status()
         still = f"Server {number} still has requests after {DRAIN_S} s."
-        telemetry.wait_for(lambda: self._under_way(number), lambda found: found == 0, still, DRAIN_S)
+        telemetry.wait_for(lambda: self.under_way(number), lambda found: found == 0, still, DRAIN_S)
         self._stop(f"server{number}")
 
     def start(self, number: int) -> None:
         """Start a server that has ended on the port that it had; returns when it answers and the router knows it."""
         self._serve(number)
-        self._wait(f"server{number}", self.servers[number])
-        with http_client(self.url.removesuffix("/v1")) as router:
+        self._wait(f"server{number}")
+        with http_client(self._address("router")) as router:
             if self.servers[number] not in router.get("/list_workers").json()["urls"]:
                 router.post("/add_worker", params={"url": self.servers[number]}, timeout=START_S).raise_for_status()
 
@@ -125,20 +124,19 @@ class Replicas:
         """File of a server's iteration log."""
         return self.folder / f"iterations{number}.jsonl"
 
-    def iterations(self, number: int, start: int = 0) -> pd.DataFrame:
-        """The iteration log of a server: see `telemetry.iterations`."""
-        return telemetry.iterations(self.log(number), start)
-
-    def _under_way(self, number: int) -> float:
+    def under_way(self, number: int) -> float:
+        """Requests that a server has and has not answered, as its page says."""
         told = telemetry.metrics(telemetry.page(f"{self.servers[number]}/metrics"))
         return told.loc[told["name"] == "vllm:num_requests_running", "value"].item()
+
+    def _address(self, name: str) -> str:
+        return f"http://{HOST}:{self._ports[name]}"
 
     def _serve(self, number: int) -> None:
         self.log(number).unlink(missing_ok=True)  # it counts from the server's start
         settings = {**self._settings, "iteration_log_path": self.log(number)}
         given = [f"--set={name}={value}" for name, value in settings.items()]
-        port = _port(self.servers[number])
-        where = ("--engine-dir", self._engine_dir, "--openai-port", port)
+        where = ("--engine-dir", self._engine_dir, "--openai-port", self._ports[f"server{number}"])
         self._start(f"server{number}", "inflight", "serve", *where, *given)
 
     def _start(self, name: str, program: str, *arguments: object) -> None:
@@ -152,8 +150,8 @@ class Replicas:
                 env=os.environ | {"TMPDIR": str(self.folder)},
             )
 
-    def _wait(self, name: str, url: str) -> None:
-        process = self._running[name]
+    def _wait(self, name: str) -> None:
+        process, url = self._running[name], self._address(name)
         found = telemetry.wait_for(
             lambda: (process.poll() is not None, is_ok(url, "/health")), any, f"{name} does not answer.", START_S
         )
@@ -162,23 +160,15 @@ class Replicas:
             raise CourseError(f"{name} ended while starting. Its last lines:\n{said}")
 
     def _stop(self, *names: str, at_once: bool = False) -> None:
-        """End processes and what they have started; a server's keeper, which clears up, does so within seconds."""
+        """End processes and what they have started. A server's keeper clears up for seconds; at once: meanwhile."""
         tops = [psutil.Process(process.pid) for name in names if (process := self._running[name]).poll() is None]
-        trees = [one for top in tops for one in top.children(recursive=True)]
-        rest = [one for one in trees if keeper.__file__ not in one.cmdline()] if at_once else []
+        below = [one for top in tops for one in top.children(recursive=True)]
+        rest = [one for one in below if keeper.__file__ not in one.cmdline()] if at_once else []
         for one in [*tops, *rest]:
             with suppress(psutil.NoSuchProcess):  # the keeper was quicker
                 one.kill()
-        psutil.wait_procs(trees, STOP_S)
         for name in names:
             self._running.pop(name).wait()
-
-
-def _port(url: str) -> str:
-    return url.split(":")[2].partition("/")[0]
-
-
-def _free_ports(number: int) -> list[int]:
-    with ExitStack() as held:
-        probes = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
-        return [probe.getsockname()[1] for probe in probes]
+        self._below += below
+        if not at_once:
+            _, self._below = psutil.wait_procs(self._below, STOP_S)

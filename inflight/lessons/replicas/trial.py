@@ -8,6 +8,7 @@ it does not have, and REST_TICKS; a slow one takes three times as long. It is a 
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -138,11 +139,15 @@ def days(choose: random.Random) -> list[Day]:
 # Policies to compare with ---------------------------------------------------------------------------------------------
 
 
-class LeastOutstanding:
-    """Sends to the healthy server with the fewest requests under way."""
+class InTurn:
+    """Sends to each healthy server in turn, and looks at nothing else."""
+
+    def __init__(self):
+        self._turn = itertools.count()
 
     def choose(self, request: Asked, servers: list[Server]) -> Server:
-        return min((one for one in servers if one.is_healthy), key=lambda one: one.under_way)
+        alive = [one for one in servers if one.is_healthy]
+        return alive[next(self._turn) % len(alive)]
 
 
 class WithinReach:

@@ -1,17 +1,14 @@
 """Pages of figures, read again and again, and what Prometheus would make of them.
 
-    with Watch(replicas) as watch:
-        ...
-    burning = burn_rate(watch.samples, window_s=10)
-
-`QUERIES` are those of assets/replicas/dashboard.json: PromQL, and the same arithmetic on the samples.
+with Watch(replicas) as watch:
+    ...
+failed = increase(watch.samples, ATTEMPTS, window_s=10, outcome="failure")
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -22,7 +19,6 @@ from inflight.lessons.replicas.service import Replicas
 from inflight.triton.client import http_client
 
 EVERY_S = 0.25  # Prometheus reads every 15 s or so; a lesson has no time for that
-SLO, BURNS = 0.99, 14.4  # of attempts; a burn rate that is worth waking somebody
 LABELS = ("le", "worker", "outcome")
 TTFT = "vllm:time_to_first_token_seconds_bucket"
 ATTEMPTS = "vllm_router_cb_outcomes_total"
@@ -60,8 +56,9 @@ class Watch:
         with ThreadPoolExecutor(len(self._pages)) as pool:
             is_last = False
             while not is_last:
-                is_last, at_s = self._ended.wait(EVERY_S), time.time()
-                for source, text in zip(self._pages, pool.map(_page, self._pages.values())):
+                is_last = self._ended.wait(EVERY_S)
+                texts, at_s = [*pool.map(_page, self._pages.values())], time.time()  # what they say was so by then
+                for source, text in zip(self._pages, texts):
                     for one in [one for family in text_string_to_metric_families(text) for one in family.samples]:
                         labels = [one.labels.get(label, "") for label in LABELS]
                         self._rows.append((at_s, source, one.name, *labels, one.value))
@@ -77,27 +74,23 @@ def _page(url: str) -> str:
 
 def total(samples: pd.DataFrame, name: str, **labels: str) -> pd.Series:
     """Sum of a metric over all series with these labels, at each look: `sum(name{label="…"})`."""
+    return _series(samples, name, labels).sum(axis=1)
+
+
+def increase(samples: pd.DataFrame, name: str, window_s: float, **labels: str) -> pd.Series:
+    """By how much counters grew in the window before each look, or since the first one: each by itself, then the sum.
+
+    A counter that appears later began at zero, and so did one that falls: what it belongs to has started again.
+    """
+    looks = _series(samples, name, labels).ffill().fillna(0.0)
+    steps = looks.diff().fillna(0.0)
+    grown = steps.where(steps >= 0, looks).sum(axis=1).cumsum()
+    then = grown.index.searchsorted(grown.index - window_s, side="right") - 1
+    return grown - grown.to_numpy()[then.clip(0)]
+
+
+def _series(samples: pd.DataFrame, name: str, labels: dict[str, str]) -> pd.DataFrame:
+    """Looks × series: values, NaN where a page did not have it."""
     kept = samples[(samples[["name", *labels]] == [name, *labels.values()]).all(axis=1)]
-    return kept.groupby("at_s")["value"].sum().reindex(samples["at_s"].unique(), fill_value=0.0)
-
-
-def increase(counter: pd.Series, window_s: float) -> pd.Series:
-    """By how much a counter grew in the window before each look, or since the first one."""
-    then = counter.index.searchsorted(counter.index - window_s, side="right") - 1
-    return counter - counter.to_numpy()[then.clip(0)]
-
-
-def burn_rate(samples: pd.DataFrame, window_s: float) -> pd.Series:
-    """How many times as fast as the objective allows attempts failed in the window before each look."""
-    failed, tried = (increase(total(samples, ATTEMPTS, **one), window_s) for one in ({"outcome": "failure"}, {}))
-    return (failed / tried.where(tried > 0)).fillna(0.0) / (1 - SLO)
-
-
-QUERIES: dict[str, tuple[str, Callable[[pd.DataFrame, float], pd.Series]]] = {
-    "burn rate of the error budget": ("router:error_budget:burn_rate5m", burn_rate),
-    "requests under way": ("sum(vllm:num_requests_running)", lambda read, _: total(read, "vllm:num_requests_running")),
-    "servers that the router takes for healthy": (
-        "sum(vllm_router_worker_health)",
-        lambda read, _: total(read, "vllm_router_worker_health"),
-    ),
-}
+    found = kept.pivot_table(index="at_s", columns=["source", *LABELS], values="value", aggfunc="sum")
+    return found.reindex(samples["at_s"].unique())

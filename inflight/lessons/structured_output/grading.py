@@ -24,15 +24,10 @@ NUM_ANSWERS, LONGEST_ANSWER = 60, 300
 
 @functools.cache
 def _tokens():
-    """The model's tokenizer, and the text of each token."""
+    """The model's tokenizer, the text of each token, and whether it closes a string, a list or an object."""
     tokenizer = load_tokenizer(engine.cached(fetch()))
-    return tokenizer, [tokenizer.decode([token]) for token in range(tokenizer.vocab_size)]
-
-
-@functools.cache
-def _closing() -> np.ndarray:
-    """Whether a token begins as what closes a string, a list or an object: else random answers would hardly end."""
-    return np.array([text[:1] in tuple('"}],') for text in _tokens()[1]])
+    texts = [tokenizer.decode([token]) for token in range(tokenizer.vocab_size)]
+    return tokenizer, texts, np.array([text[:1] in tuple('"}],') for text in texts])
 
 
 @grades(
@@ -42,11 +37,11 @@ def _closing() -> np.ndarray:
     within_s=60,
 )
 def _mask(path: str, choose: random.Random) -> Finding:
-    made = load(path, "LogitsProcessor").LogitsProcessor
+    made, (tokenizer, texts, _) = load(path, "LogitsProcessor").LogitsProcessor, _tokens()
     for space in ("", " ", ""):
         words = [space + word for word in choose.sample(WORDS, 3)]
         choices = [*words, words[0] + choose.choice(["er", "ish"])]  # of which one begins another
-        processor, texts = made(json.dumps(choices), _tokens()[0]), _tokens()[1]
+        processor = made(json.dumps(choices), tokenizer)
         near = {t: text for t, text in enumerate(texts) if text and any(text in choice for choice in choices)}
         for so_far in ("", *(choice[: choose.randrange(1, len(choice))] for choice in choices), *choices):
             if problem := _of_mask(processor, choices, near, so_far, choose):
@@ -56,7 +51,7 @@ def _mask(path: str, choose: random.Random) -> Finding:
 
 def _of_mask(processor, choices: list[str], near: dict[int, str], so_far: str, choose: random.Random) -> str | None:
     """What is wrong with a mask after `so_far`, cut into tokens at random; `near`: those that stand in choices."""
-    tokenizer, texts = _tokens()
+    tokenizer, texts, _ = _tokens()
     begun, left = [], so_far
     while left:
         begun.append(choose.choice([token for token, text in near.items() if left.startswith(text)]))
@@ -122,19 +117,16 @@ def _price(items: list, to_go: bool) -> int:
 
 def answer_at_random(matcher, choose: random.Random) -> str | None:
     """An answer that a matcher allows, of any of its tokens; None where it does not come to an end."""
-    tokenizer, texts = _tokens()
+    tokenizer, texts, closes = _tokens()
     answer: list[int] = []
-    for _ in range(LONGEST_ANSWER):
+    while len(answer) < LONGEST_ANSWER:
         logits = np.zeros(len(texts))
         matcher.mask(answer, logits)
         allowed = np.flatnonzero(logits == 0)
-        closing = allowed[_closing()[allowed]] if len(allowed) > 4 else allowed
-        some = closing if len(closing) and choose.random() < 0.6 else allowed
-        token = int(some[choose.randrange(len(some))])
-        is_complete = matcher.take(token)
-        if token == tokenizer.end_id or is_complete:
-            return tokenizer.decode(answer if token == tokenizer.end_id else [*answer, token])
-        answer.append(token)
+        closing = allowed[closes[allowed]] if len(allowed) > 4 else allowed  # else it would hardly end
+        answer.append(choose.choice(closing if len(closing) and choose.random() < 0.6 else allowed).item())
+        if matcher.take(answer[-1]) or answer[-1] == tokenizer.end_id:
+            return tokenizer.decode([token for token in answer if token != tokenizer.end_id])
     return None
 
 
