@@ -73,8 +73,8 @@ def _plans_in_words(plans: dict[str, Schedule], counted: dict[str, int]) -> str:
     static, joining = (len(plans[kind].iterations) for kind in PANELS)
     shares = " and ".join(f"{100 * plans[kind].occupancy:.0f}" for kind in PANELS)
     words = (
-        f"On paper {static:,} iterations static and {joining:,} in flight: static needs {static / joining:.1f} times as "
-        f"many. {shares} % of the slots' time is used."
+        f"On paper {static:,} iterations static and {joining:,} in flight: static needs {static / joining:.1f} times "
+        f"as many. {shares} % of the slots' time is used."
     )
     if counted:
         words += f" Counted: {' and '.join(f'{counted[kind]:,}' for kind in PANELS if kind in counted)}."
