@@ -319,10 +319,8 @@ print(template)
 path = "/engines/model"
 for name in ("tokenizer_dir", "tokeniser_dir"):
     command = ["sed", f"s|${{{name}}}|{path}|"]
-    sed = subprocess.run(command, input=template, capture_output=True, text=True)
-    print(
-        name, "by sed:     ", "filled" if path in sed.stdout else "no change, no error"
-    )
+    out = subprocess.run(command, input=template, capture_output=True, text=True).stdout
+    print(name, "by sed:     ", "filled" if path in out else "no change, no error")
     message = ModelConfig()
     for key, value in (("tokenizer_dir", "${tokenizer_dir}"), (name, path)):
         message.parameters[key].string_value = value
