@@ -305,7 +305,7 @@ figure = px.scatter(
     color_discrete_map={"empty": palette.WASTE},
 )  # fmt: skip
 figure.update_traces(marker={"size": 60, "symbol": "square-open", "line": {"width": 3}})
-figure.update_traces(textfont_size=12)
+figure.update_traces(textfont_size=11)
 figure.update_yaxes(dtick=1, range=[2.6, -0.6])
 figure.update_xaxes(dtick=1)
 figure.for_each_annotation(lambda note: note.update(text=note.text.partition("=")[2]))

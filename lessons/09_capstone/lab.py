@@ -63,8 +63,8 @@ for kind in contract.traffic.kinds:
 #
 # - `goodput`: requests in time, per second of the run.
 # - `cost`: euros for a million tokens of answers in time, where the machine costs `per_hour`.
-# - `machines`: how many it takes for `rate` requests a second. `runs` has a run for each rate that one machine was tried with; 95 %
-#   of all requests of a run must be in time.
+# - `machines`: how many it takes for `rate` requests a second, without the lecture's spare. `runs` has a run for each rate that
+#   one machine was tried with; 95 % of all requests of a run must be in time.
 # - `bias`: of a clock. `log` has a row for each iteration: what it took (`ms`), answers in it (`generation_tokens`), tokens of
 #   prompts in it (`context_tokens`). The other three are the prices.
 
@@ -79,6 +79,7 @@ def goodput(run: pd.DataFrame, ttft_limit_ms: float, tpot_limit_ms: float):
     # END SOLUTION
 
 
+# %%
 def cost(run: pd.DataFrame, ttft_limit_ms: float, tpot_limit_ms: float, per_hour):
     """Euros for a million tokens in time."""
     # BEGIN SOLUTION
@@ -89,6 +90,7 @@ def cost(run: pd.DataFrame, ttft_limit_ms: float, tpot_limit_ms: float, per_hour
     # END SOLUTION
 
 
+# %%
 def machines(runs: dict, ttft_limit_ms: float, tpot_limit_ms: float, rate: float):
     """How many, so that none gets more than it bears."""
     # BEGIN SOLUTION
@@ -102,6 +104,7 @@ def machines(runs: dict, ttft_limit_ms: float, tpot_limit_ms: float, rate: float
     # END SOLUTION
 
 
+# %%
 def bias(log: pd.DataFrame, iteration_ms, answer_ms, prompt_token_ms):
     """So many times as long as the prices say."""
     # BEGIN SOLUTION
@@ -112,6 +115,7 @@ def bias(log: pd.DataFrame, iteration_ms, answer_ms, prompt_token_ms):
     # END SOLUTION
 
 
+# %%
 # BEGIN SOLUTION
 # LAB: # Lines that two of them need can stand here.
 def in_time(run, ttft_limit_ms, tpot_limit_ms):
@@ -152,10 +156,10 @@ check("9.1", (goodput, cost, machines, bias))
 #
 # *Core · importance 5/5 · difficulty 4/5 · 20 minutes*
 #
-# Fill in `settings` so that 95 % of the requests of twenty hidden rehearsals are in time, the bias included. No setting of the
-# lecture does that for any name. Knobs: `max_batch_size`, `max_num_tokens`, `kv_cache_quant_algo` (`"INT8"`),
-# `enable_kv_cache_reuse`, `enable_chunked_context`, `batch_scheduler_policy`, `scheduler_path` (try `scheduler`),
-# `max_queue_size`, `allotted_time_ms`. There is more than one way.
+# Fill in `settings` so that 95 % of the requests of twenty hidden rehearsals are in time, the bias included. The lecture's
+# settings were found for another contract: ask again what is short. Knobs: `max_batch_size`, `max_num_tokens`,
+# `kv_cache_quant_algo` (`"INT8"`), `enable_kv_cache_reuse`, `enable_chunked_context`, `batch_scheduler_policy`, `scheduler_path`
+# (try `scheduler`), `max_queue_size`, `allotted_time_ms`. There is more than one way.
 
 # %%
 # BEGIN SOLUTION
@@ -212,6 +216,8 @@ with progress.wait("Your weights become an engine"):
     weights = quantized(fetch(), quantize, f"{workdir.name}/own.gguf")
     build = service.Deployment.of(settings).build
     own_engine = engine.build(weights, build, f"{workdir.name}/engine")
+
+# %% tags=["nbval-ignore-output"]
 log_path = Path(workdir.name) / "iterations.jsonl"
 stack = repository.refit(
     used["repository"],
@@ -250,18 +256,24 @@ print(f"The {len(log)} iterations took {own_bias:.2f} times what the prices say.
 carried = service.rehearse(settings, here, [7], bias=own_bias)
 print("rehearsed, with it:", service.tally(carried, here))
 
+# %% [markdown]
+# And at other loads, with and without that bias:
+
 # %% tags=["nbval-ignore-output"]
-rows = [
-    (f"rehearsed, bias {factor:.2f}", load * here.rate, share)
+runs = {
+    (load * here.rate, factor): service.rehearse(
+        settings, here, (7, 8, 9), load, factor
+    )
     for factor in (1.0, own_bias)
     for load in (0.5, 0.75, 1, 1.25, 1.5, 2)
-    for share in [
-        service.in_time(
-            service.rehearse(settings, here, (7, 8, 9), load, factor), here
-        ).mean()
-    ]
+}
+rows = [
+    (f"rehearsed, bias {factor:.2f}", rate, service.in_time(run, here).mean())
+    for (rate, factor), run in runs.items()
 ]
 rows.append(("measured", here.rate, service.in_time(measured, here).mean()))
+
+# %% tags=["nbval-ignore-output"]
 points = pd.DataFrame(rows, columns=["setting", "rate", "share"])
 figure = lesson.service_against_load(points, here).update_layout(title=whose)
 summary = f"{whose}. Measured: {rows[-1][2]:.0%} in time at {here.rate:.2f} a second."
@@ -423,16 +435,18 @@ check("9.5", report)
 # </details>
 
 # %% [markdown]
-# With your own figures:
+# With your own figures, the machines for ten times your contract's rate:
 
 # %% tags=["nbval-ignore-output"]
 limits = here.ttft_ms, here.tpot_ms
+carried = {rate: run for (rate, factor), run in runs.items() if factor == own_bias}
+is_kept = any(service.in_time(run, here).mean() >= 0.95 for run in carried.values())
 figures = {
     "rate": here.rate,
     "share": float(service.in_time(measured, here).mean()),
     "cost": cost(measured, *limits, here.per_hour),
-    "machines": machines({here.rate: measured}, *limits, 10 * here.rate)
-    if service.in_time(measured, here).mean() >= service.SHARE
+    "machines": machines(carried, *limits, 10 * here.rate)
+    if is_kept
     else "an unknown number of",
     "bias": own_bias,
     "own_parts": [part for part, one in used.items() if one.is_own],

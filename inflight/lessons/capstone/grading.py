@@ -206,7 +206,15 @@ def _kept(answer: tuple, choose: random.Random) -> Finding:
     advice = _fell_short(yours)
     if service.tally(service.rehearse(settings, contract, seeds), contract)["in time"] >= SHARE * yours["requests"]:
         advice += f" Without its bias of {BIAS} this rehearsal keeps the contract, and the machine does not."
-    return _beside(yours, course, nothing, SHARE * yours["requests"], advice)
+    tokens_per_s = contract.rate * contract.traffic.means[2]
+    costs = [
+        contract.per_million(tokens_per_s * each["in time"] / each["requests"]) for each in (yours, course, nothing)
+    ]
+    what = "euros for a million tokens in time, at the contract's rate"
+    return [
+        *_beside(yours, course, nothing, SHARE * yours["requests"], advice),
+        Measured(what, costs[0], course=costs[1], nothing=costs[2]),
+    ]
 
 
 @grades("9.3", "Above the limit some requests must fail. One that is refused at once can go elsewhere.")
