@@ -376,6 +376,7 @@ def test_slots_on_paper():
     assert "On paper 80 iterations static and 72 in flight" in picture.frame.alt
     assert "Counted: 90 and 66." in picture.frame.alt
     picture.controls["longest"].value = 8
+    assert [bar[2] for bar in bars(one(picture.figure, "long answer", "y"))] == [8], "whose answer it is stays drawn"
     picture.controls["requests"].value = 1
     assert "8 iterations static and 8 in flight" in picture.frame.alt and len(named(picture.figure)) == 2
 
