@@ -281,9 +281,8 @@ assert gain.median() > 1.3  # weights are read once for all
 # %% [markdown]
 # So the machine was not full. An iteration reads and unpacks the weights, and starts its operations, once for everybody in
 # it: eight users share that, and each gets more than an eighth. Each further user adds less to the total: products grow
-# with every token, and each user's KV cache is read for that user alone. So the eighth user does not need an eighth
-# machine. Whether eight users need a second machine depends on the tokens a second that you promised each user: compare it
-# with the table's last column.
+# with every token, and each user's KV cache is read for that user alone. Whether eight users need a second machine depends
+# on the tokens a second that you promised each user: compare it with the table's last column.
 #
 # ## See
 #
@@ -495,13 +494,12 @@ assert 0.9 < told_apart(judged["16 bits"], judged["4 bits"]).ratio < 1.1
 
 # %% [markdown]
 # The control is told apart, so the method sees what three bits lose. Sixteen bits cannot bring back what the file never
-# had. If 16 and 4 bits are told apart in perplexity, look at how little: writing a weight in 16 bits rounds it slightly.
-# The interval says how small a loss the comparison could see. Where one user's rate falls by less than the bytes alone
-# would say, reading is only part of an iteration. Compare the table's last column with the bandwidth above. If the 16-bit
-# build, which unpacks no 4-bit blocks, is far below it, too, unpacking is not the main reason. And the engine with 3 bits
-# reads as many bytes as that with 4: its q still lie in 4 bits each. If that build is told apart in speed, distrust it: of
-# nine comparisons at 95 %, one errs now and then. What does the default engine's rounding cost, and what does it buy with
-# eight users?
+# had. (Writing a weight in 16 bits rounds it slightly.) The interval says how small a loss the comparison could see. Where
+# one user's rate falls by less than the bytes alone would say, reading is only part of an iteration. Compare the table's
+# last column with the bandwidth above. If the 16-bit build, which unpacks no 4-bit blocks, is far below it, too, unpacking
+# is not the main reason. And the engine with 3 bits reads as many bytes as that with 4: its q still lie in 4 bits each. If
+# that build is told apart in speed, distrust it: of nine comparisons at 95 %, one errs now and then. What does the default
+# engine's rounding cost, and what does it buy with eight users?
 #
 # ## What breaks
 #
@@ -547,9 +545,8 @@ print(f"Twelve users → at most {most} at once")
 # - **[NVFP4](https://developer.nvidia.com/blog/introducing-nvfp4-for-efficient-and-accurate-low-precision-inference/)**
 #   (Blackwell) has floating-point numbers of 4 bits in blocks of 16, each with a scale in FP8: 4.5 bits
 #   a weight, and multiplied directly, too.
-# - **Tensor parallelism** cuts each matrix into parts, one for each GPU. A GPU reads and multiplies its part only, and in
-#   each layer the GPUs add up their results twice. It makes one user's tokens come
-#   faster, as long as adding up costs less than it saves.
+# - **Tensor parallelism** cuts each matrix into parts, one for each GPU, which add up their results twice in each layer. One
+#   user's tokens come faster, as long as adding up costs less than it saves.
 
 # %% [markdown]
 # ## Recap

@@ -160,7 +160,7 @@ def ask(server, model, **tensors):
 print(ask(hand_made, "to_ids", TEXT=np.array([[b"Hi!"]], object)))
 
 # %% [markdown]
-# NVIDIA's own client gets the three bytes of the text, as numbers. All that it needs to know are the tensors' names, types
+# NVIDIA's own client gets the three bytes of the text, as numbers. All that it needs are the tensors' names, types
 # and shapes.
 #
 # ## A second model, and an ensemble
@@ -602,7 +602,7 @@ print(settings.replace(str(engine_dir), "/engines/model"))
 # ## Recap
 #
 # - When clients get errors, ask for the readiness of the model that they call, then for the list of models, then for the log's
-#   last line with `E`: it names the model or the file to open. The server's own "ready" may leave a model out.
+#   last line with `E`: it names the model or the file to open.
 # - A model repository has one folder for each model; `config.pbtxt` names what flows in and out, `1/` holds the model.
 # - An ensemble is maps, not code: two steps are connected when they use the same name for a tensor.
 # - The control mode says what is loaded and when. A running server keeps what it has; a restart reads everything anew.

@@ -117,7 +117,7 @@ picture
 # %% [markdown]
 # ## Predict
 #
-# Now the same requests go to a real engine, once with each rule. You know the iterations. Commit yourself to the speed:
+# Now the same requests go to a real engine, once with each rule. Commit yourself to the speed:
 
 # %% tags=["nbval-ignore-output"]
 less = fewer**0.5
@@ -441,7 +441,7 @@ pd.DataFrame(rows, columns=columns).set_index("trace").round(2)
 # The lengths of the articles' summaries differ by a factor of seven, and yet their ratio is far smaller than the trace's:
 # few are very long. More slots lower it, because the tail grows with them. Sorting by length helps static batching, too.
 # But an answer may end long before its `max_tokens`, and nobody knows where. That, and requests that come at any time, is
-# why LLM engines today batch in flight. To see the second, run `skewed` on the dashboard below with both rules.
+# why LLM engines today batch in flight.
 #
 # ## Where we came from
 #
