@@ -2,7 +2,7 @@ import numpy as np
 
 
 def quantize(blocks):
-    """Float32 [blocks, 32] as uint8 [blocks, 20]: d, m, and 16 bytes with two q each."""
+    """Float32 [blocks, 32] as uint8 [blocks, 20]: d, m, 16 bytes of two q."""
     least, most = blocks.min(axis=1), blocks.max(axis=1)
     d, m = ((most - least) / 15).astype(np.float16), least.astype(np.float16)
     width = np.where(d > 0, d, 1).astype(np.float32)  # where all weights are alike, any

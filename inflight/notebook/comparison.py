@@ -40,7 +40,9 @@ class Comparison:
     rounds: int
 
     def __str__(self) -> str:
-        ratio, low, high = (f"{number:#.3g}".rstrip(".") for number in (self.ratio, self.low, self.high))
+        reach = self.high / self.low - 1
+        digits = max(3, 2 - math.floor(math.log10(reach))) if reach else 3  # a narrow interval shows that it is one
+        ratio, low, high = (f"{number:#.{digits}g}".rstrip(".") for number in (self.ratio, self.low, self.high))
         return f"{self.word}: {ratio} times ({low} to {high} with 95 % confidence, {self.rounds} rounds)"
 
 

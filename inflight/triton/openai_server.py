@@ -242,11 +242,13 @@ class Completion:
         stops = [self.body.stop] if isinstance(self.body.stop, str) else self.body.stop
         metrics, began = self._engine.metrics, time.monotonic()
         text = Detokenizer(self._engine.tokenizer, stops, self.body.min_tokens or 0)
-        responses = self._engine.ask(self._id, self._arrays)
+        responses, failed = self._engine.ask(self._id, self._arrays), None
         try:
+            # After a last response or an error it ends by itself, and must not be cancelled: see `finish_stream`.
             async for result, error in responses:
-                if error is not None:
-                    raise error
+                failed = error
+                if failed is not None:
+                    continue
                 is_final = bool(result.as_numpy("is_final").item())
                 if not text.ids:
                     metrics.ttft.observe(time.monotonic() - began)
@@ -256,8 +258,10 @@ class Completion:
                     reason = "length" if is_full else "stop"
                     metrics.answered.labels(ENGINE, reason).inc()
                 yield piece, reason, len(text.ids)
-                if reason and not is_final:  # which ends by itself, and must not be cancelled: see `finish_stream`
+                if reason and not is_final:
                     return
+            if failed is not None:
+                raise failed
         except (InferenceServerException, grpc.RpcError) as error:
             meant, status, code = course_error(error, self._engine.url), 503, None
             if isinstance(meant, Refused):

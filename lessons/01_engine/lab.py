@@ -28,7 +28,7 @@ workdir = tempfile.TemporaryDirectory()
 checkpoint = fetch()
 
 # %% [markdown]
-# ## Exercise 1.1: the KV cache of any model
+# ## Exercise 1.1: the KV cache of a model from its config
 #
 # *Core · importance 5/5 · difficulty 3/5 · 10 minutes*
 #
@@ -40,7 +40,8 @@ checkpoint = fetch()
 # | no `num_key_value_heads` | the same, for each of `num_attention_heads` |
 # | `kv_lora_rank` (DeepSeek), whatever else | *one* vector of `kv_lora_rank` + `qk_rope_head_dim` numbers, from which all keys and values are made |
 #
-# A number takes 2 bytes. Write both functions. For `users_that_fit`, the cache is handed out in whole blocks of 32 tokens,
+# Layers that see only a window, or keep a state instead of a cache, need less; they are left out here. A number takes 2
+# bytes. Write both functions. For `users_that_fit`, the cache is handed out in whole blocks of 32 tokens,
 # and no block belongs to two users.
 
 
@@ -211,7 +212,7 @@ check("1.3", decode)
 #
 #
 # def quantize(blocks):
-#     """Float32 [blocks, 32] as uint8 [blocks, 20]: d, m, and 16 bytes with two q each."""
+#     """Float32 [blocks, 32] as uint8 [blocks, 20]: d, m, 16 bytes of two q."""
 #     # BEGIN SOLUTION
 #     # LAB: return None
 #     least, most = blocks.min(axis=1), blocks.max(axis=1)

@@ -23,7 +23,6 @@
 
 # %%
 import collections
-import os
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +33,7 @@ import numpy as np
 import pandas as pd
 import psutil
 
-from inflight import CourseError, engine
+from inflight import CourseError, engine, machine
 from inflight.bench import quality
 from inflight.checkpoint import GgufFile, fetch, load_tokenizer
 from inflight.engine import BuildConfig, Chunk, Executor, Request, Sizing
@@ -141,20 +140,22 @@ print(f"{per_token:,} bytes per token by the formula,", end=" ")
 print(f"{executor.model.block_bytes // 32:,} in the engine")
 
 # %% [markdown]
-# The query heads are *not* in the formula: because they share KV heads, the cache is a third of what it would otherwise be.
+# The query heads are *not* in the formula: because they share KV heads (*grouped-query attention*, GQA), the cache is a third
+# of what it would otherwise be.
 #
 # ## What this machine can do
 #
 # Two numbers say how fast a machine can be. The first is its [memory bandwidth](00_start_here.ipynb#Memory-bandwidth), here
-# measured with NumPy: all cores add up 256 MB, more than the caches of most processors hold. The second is how many products
-# of a weight and an activation it computes in a second. Its best case is many tokens at once, and nothing but the
-# engine's own matrix products in its own precision: 256 tokens.
+# measured with NumPy: all cores together sum an array of 256 MB, more than the caches of most processors hold. The second is
+# how many products of a weight and an activation it computes in a second. Its best case is many tokens at once, here 256,
+# and nothing but the engine's own matrix products. `lesson.OnlyProducts` takes every `MatMul` out of the graph, gives it
+# random input, and compiles those alone, with the engine's settings.
 
 # %%
-cores = os.cpu_count()
+cores = machine.cores()
 pool = ThreadPoolExecutor(cores)
 numbers = np.array_split(np.ones(32_000_000, np.int64), 8 * cores)
-multiply = lesson.OnlyProducts(default)  # the graph's matrix products alone
+multiply = lesson.OnlyProducts(default)
 
 
 def bytes_per_s():
@@ -164,24 +165,27 @@ def bytes_per_s():
     return 256e6 / (time.perf_counter() - started)
 
 
+# %%
 def products(tokens, users):
     """Of weights: each token meets the layers', each user's last the vocabulary's."""
     return tokens * multiply.of_layers + users * multiply.of_vocabulary
 
 
 # %% tags=["nbval-ignore-output"]
+print(cores, "cores")
 read, computed = [], []
 for _ in range(5):
     read.append(bytes_per_s())
     computed.append(products(256, 1) / multiply.seconds(256))
 for name, found in (("bytes", read), ("products", computed)):
     low, middle, high = np.percentile(found, [25, 50, 75]) / 1e9
-    print(f"{middle:5.1f} billion {name} a second, half of 5: {low:.1f} to {high:.1f}")
+    print(f"{middle:5.1f} billion {name} a second,", end=" ")
+    print(f"the middle half of 5 rounds: {low:.1f} to {high:.1f}")
 
 # %% [markdown]
-# The first figure is the median of five rounds; half of the rounds lie between the other two. On a machine with other work
-# they lie far apart. Close together, they show only that nothing disturbed these five rounds, so the measurements below
-# take turns with these two.
+# These are the numbers of the cores that this notebook may use, not of the whole processor; the first figure is the median.
+# If the other two are close together, that shows only that nothing disturbed these rounds, so the measurements below take
+# turns with these two.
 #
 # ## One user, by arithmetic
 #
@@ -245,20 +249,20 @@ for name, (users, tokens, before) in work.items():
     made = users * tokens
     to_read = info.weight_bytes + users * max(before, tokens) * per_token
     read_s, compute_s = to_read / bandwidth, products(made, users) / arithmetic
-    bound = "memory" if read_s > compute_s else "arithmetic"
+    nearer = "memory" if read_s > compute_s else "arithmetic"
     limit, rate = made / max(read_s, compute_s), made / typical[name]
     ratio = f"{rate / limit:.2f}"
-    rows.append((name, to_read / 1e6, bound, limit, rate, ratio, rate / users))
-columns = ["", "MB read", "bound by", "at most", "measured", "ratio", "per user"]
+    rows.append((name, to_read / 1e6, nearer, limit, rate, ratio, rate / users))
+columns = ["", "MB read", "nearer roof", "at most", "measured", "ratio", "per user"]
 table = pd.DataFrame(rows, columns=columns)
 charts.table(table)
 
 # %% [markdown]
 # *At most* and *measured* are tokens a second over all users, from medians of five rounds; the ratio is the second over the
-# first. At most comes from the longer of two times: reading the bytes, or computing the products as quickly as those of
-# 256 tokens were computed alone. Both are measured anew, in the same rounds as the four, so the bound differs from yours
-# above. A ratio over 1 is noise, or a processor whose cache is larger than the weights: then they are not read from memory
-# each time.
+# first (in the field MBU, *model bandwidth utilization*, where memory is nearer, and MFU, for FLOPs, where arithmetic is).
+# At most comes from the longer of two times: reading the bytes, or computing the products as quickly as those of 256 tokens
+# were computed alone. Both are measured anew, so the bound differs from yours above. A ratio over 1 is noise, or a
+# processor whose cache is larger than the weights: then they are not read from memory each time.
 
 # %% tags=["nbval-ignore-output"]
 gain = 8 * rounds["decode, 1 user"] / rounds["decode, 8 users"]
@@ -277,9 +281,8 @@ assert gain.median() > 1.3  # weights are read once for all
 # %% [markdown]
 # So the machine was not full. An iteration reads and unpacks the weights, and starts its operations, once for everybody in
 # it: eight users share that, and each gets more than an eighth. Each further user adds less to the total: products grow
-# with every token, and each user's KV cache is read for that user alone. So the eighth user does not need an eighth
-# machine. Whether they need a second one depends on the tokens a second that you promised each user: compare it with the
-# table's last column.
+# with every token, and each user's KV cache is read for that user alone. Whether eight users need a second machine depends
+# on the tokens a second that you promised each user: compare it with the table's last column.
 #
 # ## See
 #
@@ -301,7 +304,9 @@ print(summary)
 
 # %% [markdown]
 # One user's decode is far to the left: about one product for each byte. A prompt's tokens share the reading as users do, so
-# prefill is far to the right, where faster memory would not help.
+# prefill is far to the right, where faster memory would not help. Being left of the ridge says which roof is nearer, not
+# that the point touches it. Far below it, most of the time goes to unpacking, small products and starting operations: the
+# field says *overhead-bound*. The larger the model, the smaller that part.
 #
 # ## Explain
 #
@@ -319,18 +324,18 @@ columns = ["", "the roof's time", "products alone", "the rest", "an iteration"]
 charts.table(pd.DataFrame(rows, columns=columns))
 
 # %% [markdown]
-# All columns are in milliseconds. Prefill's products alone are the roof. Where those of few users take longer than the roof
-# allows, two causes are likely: four bits have to be unpacked before they are multiplied, which costs time for each weight,
-# not for each byte; and a product with few tokens is too small to keep all cores busy from its beginning to its end. The
-# rest is what stands between the products: attention (which reads the cache), norms, rotations, and the start of hundreds
-# of small operations one after the other. A rest below zero is noise: the two were timed one after the other.
+# All columns are in milliseconds. Prefill's products alone are the roof by definition: it was made of them. Where those of
+# few users take longer than the roof allows, two causes are likely: four bits have to be unpacked before they are
+# multiplied, which costs time for each weight, not for each byte; and a product with few tokens is too small to keep all
+# cores busy from its beginning to its end. The rest is what stands between the products: attention (which reads the cache),
+# normalisations, the rotation that tells a key its position, and the start of hundreds of small operations one after the
+# other. A rest below zero is noise.
 #
 # Data sheets count operations (FLOPs): two for each product.
 #
 # How could this mislead? Both roofs are what we reached with NumPy and OpenVINO, not what the maker promises. The products
 # of attention are not counted. And the conversations are short: with 2,000 tokens each, the caches of 32 users are 30 times
-# as many bytes as the weights. Such a batch is back on the left of the ridge: more users share the weights, but never the
-# caches.
+# as many bytes as the weights. Such a batch is back on the left of the ridge.
 #
 # ## Who fits
 #
@@ -383,12 +388,12 @@ lesson.memory(sizing, info.build_config, free)
 # %% [markdown]
 # ## Compare builds
 #
-# Fewer bits are fewer bytes. Are they quicker? And does the measurement see a loss? Three engines differ in their weights
-# alone (W4A16: all multiply as floating-point numbers): one with the 4 bits of the file; one whose weights are written out
-# in 16 bits; and, as a **positive control**, one that must be worse. In its file the lowest bit of each q is set to zero,
-# which leaves 3 bits, and m goes up by half of d, so that the mean of the weights stays. If the measurement cannot see
-# *that*, it would see nothing. (All three come from the 4-bit file, so this cannot tell what 4 bits lost against the
-# published weights: for that, build from those.)
+# Are fewer bits quicker? And does the measurement see a loss? Three of four engines differ in their weights alone (W4A16:
+# all multiply as floating-point numbers): one with the 4 bits of the file; one whose weights are written out in 16 bits;
+# and, as a **positive control**, one that must be worse. In its file the lowest bit of each q is set to zero, which leaves
+# 3 bits, and m goes up by half of d, so that the mean of the weights stays. The fourth is the default engine of this
+# machine: the same 4 bits, and where the processor has 8-bit products, activations rounded to 8 bits, too (W4A8). (All come
+# from the 4-bit file, so this cannot tell what 4 bits lost against the published weights.)
 
 # %%
 file = np.fromfile(checkpoint.path, np.uint8)
@@ -413,6 +418,7 @@ executors = {}
 for name in progress.over(builds, "Build"):
     built = engine.build(*builds[name], Path(folder.name) / name, "cpu")
     executors[name] = Executor.load(built)
+executors["default"] = executor
 
 # %% [markdown]
 # **Quality:** each engine reads the beginning of lesson 00, in 8 windows of 128 tokens. After every token, which
@@ -428,10 +434,6 @@ def perplexity(log_p):
 
 
 # %%
-tokenizer = load_tokenizer(default)
-windows = np.array(tokenizer.encode(quality.prose())[: 8 * 128]).reshape(8, 128)
-
-
 def of_windows(model):
     """Perplexity of each window, read in one iteration with logits for every token."""
     found = []
@@ -443,11 +445,16 @@ def of_windows(model):
     return found
 
 
+# %%
+tokenizer = load_tokenizer(default)
+windows = np.array(tokenizer.encode(quality.prose())[: 8 * 128]).reshape(8, 128)
 with progress.wait("Each engine reads the text"):
     judged = {name: of_windows(one.model) for name, one in executors.items()}
 
 # %% [markdown]
-# **Speed:** decode for one user and for eight, in five rounds; which build begins changes from round to round.
+# **Speed:** decode for one user and for eight, in five rounds; which build begins changes from round to round. `told_apart`
+# gives the mean of the ratios of two builds in each round (for quality: in each window), with an interval. If it contains
+# 1, the two are *not told apart*, which does not mean that they are equal.
 
 # %% tags=["nbval-ignore-output"]
 took = collections.defaultdict(list)
@@ -459,16 +466,20 @@ for _ in range(6):
             iteration_s(executors[name].model, users)
             took[name, users].append(iteration_s(executors[name].model, users))
 speed = {key: [key[1] / s for s in found[1:]] for key, found in took.items()}
+
+# %% tags=["nbval-ignore-output"]
 rows = []
 for name, one in executors.items():
     size = one.model.info.weight_bytes / 1e6
     rates = [np.median(speed[name, users]) for users in (1, 8)]
-    rows.append((name, size, np.exp(np.mean(np.log(judged[name]))), *rates))
+    quality_of = np.exp(np.mean(np.log(judged[name])))
+    rows.append((name, size, quality_of, *rates, size * rates[0] / 1000))
 columns = ["build", "MB of weights", "perplexity", "tokens/s, 1 user", "of 8 users"]
+columns.append("GB/s, 1 user")
 charts.table(pd.DataFrame(rows, columns=columns))
 
 # %% tags=["nbval-ignore-output"]
-for name in ("16 bits", "3 bits"):
+for name in ("16 bits", "3 bits", "default"):
     worse = told_apart(judged[name], judged["4 bits"], more="worse", less="better")
     print(f"{name} against 4, perplexity of {len(windows)} windows: {worse}")
     for users in (1, 8):
@@ -483,11 +494,12 @@ assert 0.9 < told_apart(judged["16 bits"], judged["4 bits"]).ratio < 1.1
 
 # %% [markdown]
 # The control is told apart, so the method sees what three bits lose. Sixteen bits cannot bring back what the file never
-# had. If 16 and 4 bits are told apart in perplexity, look at how little: writing a weight in 16 bits rounds it slightly. The
-# interval says how small a loss the comparison could see. Where one user's rate falls by less than the bytes alone would
-# say, reading is only part of an iteration. And the engine with 3 bits reads as many bytes as that with 4: its q still lie
-# in 4 bits each. Fewer levels alone make nothing faster. If that build is told apart in speed, distrust it: of six
-# comparisons at 95 %, one errs now and then.
+# had. (Writing a weight in 16 bits rounds it slightly.) The interval says how small a loss the comparison could see. Where
+# one user's rate falls by less than the bytes alone would say, reading is only part of an iteration. Compare the table's
+# last column with the bandwidth above. If the 16-bit build, which unpacks no 4-bit blocks, is far below it, too, unpacking
+# is not the main reason. And the engine with 3 bits reads as many bytes as that with 4: its q still lie in 4 bits each. If
+# that build is told apart in speed, distrust it: of nine comparisons at 95 %, one errs now and then. What does the default
+# engine's rounding cost, and what does it buy with eight users?
 #
 # ## What breaks
 #
@@ -507,8 +519,6 @@ print(f"Answer too long → {len(cut.token_ids)} tokens of 500")
 print(f"Twelve users → at most {most} at once")
 
 # %% [markdown]
-# The first is refused, the second is cut, and four of the twelve wait.
-#
 # ## Elsewhere
 #
 # | | Here, and TensorRT-LLM with engines | TensorRT-LLM today | vLLM |
@@ -517,31 +527,33 @@ print(f"Twelve users → at most {most} at once")
 # | slots | `max_batch_size` | `max_batch_size` | `--max-num-seqs` |
 # | tokens of a request | `max_seq_len` | `max_seq_len` | `--max-model-len` |
 # | tokens of an iteration | `max_num_tokens` | `max_num_tokens` | `--max-num-batched-tokens` |
-# | precision of weights | `quant_algo` | the checkpoint's | `--quantization` |
+# | precision of weights | `quant_algo` | the checkpoint's | the checkpoint's, or `--quantization` |
 # | smaller cache | `kv_cache_quant_algo` | `kv_cache_config`: `dtype` | `--kv-cache-dtype` |
 #
 # TensorRT-LLM removed its engines, with `convert_checkpoint.py` and `trtllm-build`, from its main branch in July 2026;
 # 1.3.0rc20 is the last release candidate with them. [The page for a lab GPU](../assets/lab-gpu/README.md) has today's
 # commands.
 #
-# An H100 (SXM, by its data sheet 989 dense TFLOPS in BF16 and 3.35 TB/s) has its ridge at about 148 products a byte:
-# with 16-bit weights, some 300 tokens in an iteration. Llama 3 8B in 16 bits there: 16 GB over 3.35 TB/s is 4.8 ms a token,
-# so at most about 210 tokens a second for one user. Three things change the picture on GPUs:
+# An H100 (SXM, by its [data sheet](https://www.nvidia.com/en-us/data-center/h100/) 989 dense TFLOPS in BF16 and 3.35 TB/s)
+# has its ridge at about 148 products a byte: with 16-bit weights, some 300 tokens in an iteration. Llama 3 8B in 16 bits
+# there: 16 GB over 3.35 TB/s is 4.8 ms a token, so at most about 210 tokens a second for one user. Three things change the
+# picture on GPUs:
 #
-# - **FP8** (Hopper, Ada and later) has floating-point numbers of 8 bits: half the bytes of 16 bits, which moves a point
-#   to the right, and GPUs multiply two of them directly, which raises the arithmetic roof.
-# - **NVFP4** (Blackwell) has floating-point numbers of 4 bits in blocks of 16, each with a scale in FP8: 4.5 bits
+# - **[FP8](https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/examples/fp8_primer.html)** (Hopper, Ada and
+#   later) has floating-point numbers of 8 bits: half the bytes of 16 bits, which moves a point
+#   to the right, and GPUs multiply FP8 numbers directly, which raises the arithmetic roof.
+# - **[NVFP4](https://developer.nvidia.com/blog/introducing-nvfp4-for-efficient-and-accurate-low-precision-inference/)**
+#   (Blackwell) has floating-point numbers of 4 bits in blocks of 16, each with a scale in FP8: 4.5 bits
 #   a weight, and multiplied directly, too.
-# - **Tensor parallelism** cuts each matrix into parts, one for each GPU. A GPU reads and multiplies its part only, and in
-#   each layer the GPUs add up their results twice. It makes one user's tokens come
-#   faster, as long as adding up costs less than it saves.
+# - **Tensor parallelism** cuts each matrix into parts, one for each GPU, which add up their results twice in each layer. One
+#   user's tokens come faster, as long as adding up costs less than it saves.
 
 # %% [markdown]
 # ## Recap
 #
 # - An iteration reads all weights once, for all tokens in it: bytes over bandwidth bounds one user's rate.
-# - Few products a byte: memory sets the ceiling (decode of one user). Many: bound by arithmetic (prefill; many users with
-#   short conversations).
+# - Few products a byte: memory sets the ceiling (decode of one user), though a small model may stay far below it. Many:
+#   bound by arithmetic (prefill; many users with short conversations).
 # - Eight users share one reading; the total grows, while each gets less. Each user's cache is read for that user alone.
 # - KV cache per token = 2 × layers × KV heads × head size × bytes of a number.
 # - Judge a build by ratios with intervals, beside a control that must be worse.
@@ -551,7 +563,8 @@ print(f"Twelve users → at most {most} at once")
 # <details><summary>1. The same model, weights in 16 bits. What happens to the rate of one user, and what to the ridge in
 # tokens per iteration?</summary>
 #
-# If memory were all, the rate would fall to about a third: 16 bits instead of 5 to 6. With fewer products for each byte the
+# If memory were all, the rate would fall to about a third: 16 bits instead of 5 to 6. Above, it was measured:
+# by less than that, because part of an iteration does not depend on the bytes. With fewer products for each byte the
 # points move to the left, so it takes more users until arithmetic is the limit.
 #
 # </details>

@@ -8,7 +8,8 @@
 # - **find** what keeps a repository from being served, and say what can find it before a restart does.
 #
 # **What you will use elsewhere:** every model in Triton, whatever it is for, has such a folder, such a config and such a
-# readiness. That a path, a piece of code and a crossed wire are found at three different times is true of any deployment.
+# readiness. That a misspelt name, a wrong path and a crossed wire are found at three different times (when the files are
+# read, when they are loaded, when somebody reads an answer) is true of any deployment.
 #
 # You need a little Python, and the engine of lesson 01; it is built here if it is not there yet.
 #
@@ -98,10 +99,10 @@ for model in ("to_ids", "to_text", "round_trip"):
 # output [ { name: "IDS"  data_type: TYPE_INT32  dims: [ -1 ] } ]
 
 # %% [markdown]
-# That is the whole config. The [backend](00_start_here.ipynb#Backend) `python` is the program that runs `model.py`, of
-# which Triton calls `execute` with a list of requests. `dims` is the shape of one request's
-# [tensor](00_start_here.ipynb#Tensor): one text in, any number of ids out (`-1`). With `max_batch_size` at 1 or more,
-# Triton puts a batch dimension in front of every shape: the text arrives as `[1, 1]`, and the ids leave as `[1, n]`.
+# That is the whole config. The [backend](00_start_here.ipynb#Backend) `python` is the library that runs `model.py`. `dims`
+# is the shape of one request's [tensor](00_start_here.ipynb#Tensor): one text in, any number of ids out (`-1`). With
+# `max_batch_size` at 1 or more, Triton puts a batch dimension in front of every shape: the text arrives as `[1, 1]`, and the
+# ids leave as `[1, n]`.
 #
 # ## What Triton loads, and when it is ready
 #
@@ -126,7 +127,8 @@ hand_made = tritonserver(
 
 # %% [markdown]
 # The course's `tritonserver` starts the program of that name and prints the whole command: your four arguments, and those
-# it adds. They are free ports on this machine only and a **key**, so that only you can tell this server to load models.
+# it adds. Those that matter: free ports on this machine only, and a **key**, so that only you can tell this server to load
+# models.
 #
 # Is the server alive? Is it ready? Is this model ready? Load balancers and Kubernetes' probes ask that over HTTP, and get
 # 200 for yes and 400 for no.
@@ -158,7 +160,7 @@ def ask(server, model, **tensors):
 print(ask(hand_made, "to_ids", TEXT=np.array([[b"Hi!"]], object)))
 
 # %% [markdown]
-# NVIDIA's own client gets the three bytes of the text, as numbers. All that it needs to know are the tensors' names, types
+# NVIDIA's own client gets the three bytes of the text, as numbers. All that it needs are the tensors' names, types
 # and shapes.
 #
 # ## A second model, and an ensemble
@@ -250,14 +252,21 @@ charts.table(pd.DataFrame(hand_made.models()))
 
 
 # %%
+def last_error(server):
+    """What the last line of Triton's log that begins with E says."""
+    errors = [line for line in server.log_tail(100).splitlines() if line[:1] == "E"]
+    said = errors[-1].partition("] ")[2].partition("\\n")[0].strip('"')
+    return said.replace(f"{folder.name}/", "")
+
+
+# %%
 config = repo / "to_text" / "config.pbtxt"
 intact = config.read_text()
 config.write_text(intact.replace("TYPE_INT32", "TYPE_INT64"))
 print("to_text:", load(hand_made, "to_text"))
 states = pd.DataFrame(hand_made.models())
 display(states)
-errors = [line for line in hand_made.log_tail(100).splitlines() if line[:1] == "E"]
-print("log:", errors[-1].partition("] ")[2])
+print("log:", last_error(hand_made))
 [gone] = states.loc[states["state"] != "READY", "name"]
 print(guess.score(gone))
 
@@ -267,9 +276,12 @@ print(guess.score(gone))
 # model that was changed is READY, and the one that clients call is gone. Only the log says why, in a line that
 # begins with `E`.
 #
-# At the next restart the same files are read by a server that has nothing loaded yet. Try both of its ways:
+# At the next restart the same files are read by a server that has nothing loaded yet. Ask the course's check first,
+# then try both ways to start:
 
 # %%
+[problem] = repository.check(repo)
+print("the check:", str(problem).replace(f"{repo}/", ""))
 for extra in ((), ("--exit-on-error=false",)):
     given = [f"--model-repository={repo}", "--disable-auto-complete-config", *extra]
     print("control mode none", *extra)
@@ -291,7 +303,9 @@ print("   ", health(hand_made, "round_trip"))
 #
 # An LLM's repository looks like yours, with three models in the place of two. TensorRT-LLM ships it as
 # [templates](00_start_here.ipynb#Template): most of a template is fixed; what depends on your machine or your service is a
-# `${variable}`. `parameters` are values for `model.py`, which Triton passes on without a look.
+# `${variable}`. `parameters` are values for `model.py`, which Triton passes on without a look. The one below is the course's
+# form: `PRECEDING_IDS`, `IS_FINAL` and `STOP_ID` are added, so that pieces of a stream make whole characters.
+# TensorRT-LLM's has the first two inputs only, and `dynamic_batching { }`.
 
 # %%
 template = (repository.TEMPLATES / "postprocessing" / "config.pbtxt").read_text()
@@ -305,8 +319,8 @@ print(template)
 path = "/engines/model"
 for name in ("tokenizer_dir", "tokeniser_dir"):
     command = ["sed", f"s|${{{name}}}|{path}|"]
-    by_sed = subprocess.run(command, input=template, stdout=-1, text=True).stdout
-    print(name, "by sed:     ", "filled" if path in by_sed else "no change, no error")
+    out = subprocess.run(command, input=template, capture_output=True, text=True).stdout
+    print(name, "by sed:     ", "filled" if path in out else "no change, no error")
     message = ModelConfig()
     for key, value in (("tokenizer_dir", "${tokenizer_dir}"), (name, path)):
         message.parameters[key].string_value = value
@@ -333,7 +347,7 @@ for wrong in ("max_batchsize: 8", "max_batch_size: ${triton_max_batch_size}"):
 # Only a program that knows the model knows its keys. TensorRT-LLM's `fill_template.py` was like `sed` up to release
 # 0.18; since 0.19 it refuses a name that the file does not have.
 #
-# `assemble` makes all four models in one call. `check` reads the result as Triton will, before anything starts. `Server`
+# `assemble` makes all four models in one call. `check` reads the files, before anything starts. `Server`
 # checks, starts `tritonserver` as you did, and waits until every model is READY.
 
 # %% tags=["nbval-ignore-output"]
@@ -344,9 +358,7 @@ server = Server(llm).start()
 client = Client(server.grpc_url)
 question = "Name the capital of France."
 answer = client.ask(question, max_tokens=16)
-print(
-    f"{answer.text!r} after {answer.latency_s * 1000:.0f} ms, the first request: an engine warms up"
-)
+print(f"{answer.text!r} after {answer.latency_s * 1000:.0f} ms, the first request")
 
 # %% [markdown]
 # What must a client send? The ensemble's config says so: an input's `optional` is True or False.
@@ -363,11 +375,11 @@ print(
 )
 edges = pd.DataFrame(repository.ensemble_edges(llm))
 drawn = edges.loc[edges["source"] == "client", "tensor"].nunique()
-print(f"{drawn} are drawn below.")
+print(f"{drawn} are drawn below, {len(ensemble.input) - drawn} are not.")
 
 # %% [markdown]
-# The others belong to features that this engine does not have, such as LoRA. They are declared all the same, because Triton
-# refuses a request with an input that the config does not name, and TensorRT-LLM's clients may send them.
+# Those that are not drawn belong to features that this engine does not have, such as LoRA. They are declared all the same,
+# because Triton refuses a request with an input that the config does not name, and TensorRT-LLM's clients may send them.
 #
 # ## See
 #
@@ -430,14 +442,15 @@ charts.table(pd.DataFrame(rows, columns=["shared name", "dtype", "shape"]))
 
 # %% [markdown]
 # The question becomes more ids than it has words, because the chat template adds its own around it. `_TOKENS_BATCH` has the
-# shape `[1, beams, tokens]`. Two more things differ in Triton, even without streaming: a step starts as soon as its
-# inputs are there, so steps that do not need each other run at the same time; and the tensors stay in the server, while
-# ours went to the client and back.
+# shape `[1, beams, tokens]`. `text_output` has one dimension where the config promises two: TensorRT-LLM's postprocessing
+# returns it so, and Triton lets it pass.
+#
+# Two things differ when Triton runs the ensemble: a step starts as soon as its inputs are there, so steps that do not need
+# each other run at the same time; and the tensors stay in the server, while ours went to the client and back.
 #
 # What maps cannot say is "if" or "again". For that, a Python model calls other models from its own code, which Triton calls
 # [business logic scripting](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/python_backend/README.html#business-logic-scripting)
-# (BLS). TensorRT-LLM's fifth model, `tensorrt_llm_bls`, does the ensemble's work in that way. It can also collect all
-# tokens of a stream before it makes text of them, and let a small draft model write ahead for the large one.
+# (BLS). TensorRT-LLM's fifth model, `tensorrt_llm_bls`, does the ensemble's work in that way.
 #
 # ## Turn the knob
 #
@@ -461,7 +474,8 @@ for value in ("many", "64"):
 #
 # ## What breaks
 #
-# Five faults, one after the other. Who finds each of them?
+# Five faults, one after the other. Each time a client asks with the stop word `" of"`, so the right answer is "The capital
+# of". Who finds each fault?
 
 # %% tags=["nbval-ignore-output"]
 WHO = [
@@ -492,31 +506,30 @@ changes = (  # for each fault a file, and what stands there instead of what
 
 # %%
 def tried(file, change):
-    """What the check, Triton and a client say after a change, which is then undone."""
+    """What check, Triton, its log and a client say after a change, then undone."""
     path = llm / file
     intact, pattern = path.read_text(), "|".join(map(re.escape, change))
     broken = re.sub(pattern, lambda found: change[found[0]], intact, count=len(change))
     path.write_text(broken)
     model = path.relative_to(llm).parts[0]
     problems, said = repository.check(llm), load(server, model)
+    checked = str(problems[0]).replace(f"{llm}/", "") if problems else "nothing"
+    logged = "nothing" if said == "loaded" else last_error(server)
     reply = client.ask(question, max_tokens=16, stop_words=[" of"]).text
     path.write_text(intact)
     load(server, model)
-    return (
-        str(problems[0]).replace(f"{llm}/", "") if problems else "nothing",
-        said,
-        reply,
-    )
+    return checked, said, logged, reply
 
 
 # %% tags=["nbval-ignore-output"]
 found = [tried(*change) for change in changes]
-for fault, (checked, said, reply) in zip(FAULTS, found):
-    print(f"{fault}\n  check:  {checked}\n  Triton: {said}\n  client: {reply!r}")
+for fault, (checked, said, logged, reply) in zip(FAULTS, found):
+    print(f"{fault}\n  check:  {checked}\n  Triton: {said}\n  its log: {logged}")
+    print(f"  client: {reply!r}")
 
 # %%
 right = client.ask(question, max_tokens=16, stop_words=[" of"]).text
-for fault, (checked, said, reply) in zip(FAULTS, found):
+for fault, (checked, said, _, reply) in zip(FAULTS, found):
     who = "the check" if checked != "nothing" else "only Triton"
     if checked == "nothing" and said == "loaded":
         who = "neither"
@@ -524,7 +537,7 @@ for fault, (checked, said, reply) in zip(FAULTS, found):
     print("   ", guesses[fault].score(who))
 
 # %% tags=["remove-cell"]
-assert right.endswith(" of") and " of" not in found[4][2]
+assert right.endswith(" of") and " of" not in found[4][3]
 assert all(row.state == "READY" for row in server.models())
 assert (
     repository.check(llm) == []
@@ -532,13 +545,12 @@ assert (
 )
 
 # %% [markdown]
-# - Wrong syntax and unconnected names the check finds in the files, and it names the file and the line or field. Triton's
-#   answer names neither. For the typo in a map, the check even has a suggestion.
-# - This check looks at neither paths nor code. A path can be tested on the machine that serves, and a linter finds many
-#   typos; whether an engine and its code work shows only in `initialize`, which Triton calls once for each instance.
+# - The check finds wrong syntax, unconnected names, and types or shapes that do not fit. Triton's answer does not say where;
+#   its log does, once it has been asked to load. The check says so before, and suggests a name.
+# - This check looks at neither paths nor code. Whether an engine and its code work shows only in `initialize`, which Triton
+#   calls once for each instance.
 # - Both word lists have the same type and shape, so swapped ones load. The word at which the answer should stop is now one
-#   that it may not use. Only a request whose answer you know finds this. The repository of TensorRT-LLM 0.5 had a related
-#   fault: its maps left the stop words unconnected.
+#   that it may not use. Only a request whose answer you know finds this.
 #
 # Where a load *fails*, Triton keeps the model that it has, and the client notices nothing; the fault waits for the next
 # restart. Where a load *succeeds*, an ensemble above it may be gone, as in *Broken on purpose*. So deploy by starting a
@@ -577,6 +589,7 @@ print(settings.replace(str(engine_dir), "/engines/model"))
 # | memory for the KV cache | `kv_cache_free_gpu_mem_fraction` | `kv_cache_config`: `free_gpu_memory_fraction` | `gpu_memory_utilization` |
 # | ready? | `/v2/models/ensemble/ready` | `/v2/models/tensorrt_llm/ready` | `/v2/models/NAME/ready` |
 #
+# Triton's own `max_batch_size`, in `config.pbtxt` or `triton_config`, is another: the most requests in one call of a model.
 # The fractions differ in detail: TensorRT-LLM's is of the memory that is free once the weights are loaded, vLLM's of all the
 # GPU's memory, weights included. `vllm serve`, without Triton, answers `/health` with 200. With engines, take the templates
 # from the release that you serve: [the tensors' names and shapes](../assets/contracts/history.csv) changed again and again.
@@ -588,10 +601,11 @@ print(settings.replace(str(engine_dir), "/engines/model"))
 # %% [markdown]
 # ## Recap
 #
+# - When clients get errors, ask for the readiness of the model that they call, then for the list of models, then for the log's
+#   last line with `E`: it names the model or the file to open.
 # - A model repository has one folder for each model; `config.pbtxt` names what flows in and out, `1/` holds the model.
 # - An ensemble is maps, not code: two steps are connected when they use the same name for a tensor.
 # - The control mode says what is loaded and when. A running server keeps what it has; a restart reads everything anew.
-# - Ask whether the model that clients call is ready. The server's own "ready" may leave it out.
 # - Files, then loading, then answers: a check, a start and a request with a known answer each find what the others cannot.
 #
 # Three questions, without running anything:

@@ -261,7 +261,7 @@ print(summary)
 
 # %% [markdown]
 # The two upper rows are the same work. Streaming hands out each token when it is made, so the grey shrinks to the TTFT. One
-# of the two teams streams. Does streaming bring the *last* token later? And how did you predict?
+# of the two teams streams. Does streaming bring the *last* token later?
 
 # %% tags=["nbval-ignore-output"]
 for users in ("one user", "eight users"):

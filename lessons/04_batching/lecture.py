@@ -11,8 +11,7 @@
 # **What you will use elsewhere:** vLLM, SGLang and TensorRT-LLM all batch in flight. That a gain depends on the lengths,
 # and how to work it out from lengths and prices, is the same for each of them.
 #
-# You need lessons 00 and 03: what an iteration, a prompt's prefill and ITL are. Engine, repository and server are made
-# here.
+# You need lessons 00 and 03: what an iteration, a prompt's prefill and ITL are.
 #
 # {navigation}
 
@@ -29,8 +28,8 @@
 # - **In-flight batching** (`inflight_fused_batching`): when a slot becomes free, the next iteration fills it. vLLM and
 #   others call this *continuous batching*.
 #
-# The names in brackets are the values of `gpt_model_type` in TensorRT-LLM
-# ([its batch
+# The names in brackets are the values of `gpt_model_type` in TensorRT-LLM (*fused*: prompts and decodes in one pass; the
+# older `inflight_batching` does without that fusion; [its batch
 # manager](https://github.com/NVIDIA/TensorRT-LLM/blob/2a115dae84f13daaa54727534daa837c534eceb4/docs/source/advanced/batch-manager.md)).
 # In-flight batching is [Orca's](https://www.usenix.org/conference/osdi22/presentation/yu) *iteration-level scheduling*. It
 # works because the weights see only tokens, whoever's they are; only attention is computed for each request by itself, on
@@ -46,7 +45,7 @@ import numpy as np
 import pandas as pd
 import plotly.express as px
 
-from inflight import CourseError, engine
+from inflight import CourseError, engine, machine
 from inflight.bench import trace_run, workload
 from inflight.checkpoint import fetch, load_tokenizer
 from inflight.lessons import batching as lesson
@@ -118,7 +117,7 @@ picture
 # %% [markdown]
 # ## Predict
 #
-# Now the same requests go to a real engine, once with each rule. You know the iterations. Commit yourself to the speed:
+# Now the same requests go to a real engine, once with each rule. Commit yourself to the speed:
 
 # %% tags=["nbval-ignore-output"]
 less = fewer**0.5
@@ -136,14 +135,15 @@ guess
 # %% [markdown]
 # ## The engine's loop
 #
-# This is the real engine's iteration. `_plan` asks the scheduler, of which there is one for each rule; `forward` runs the
-# model once for all chunks; `_give_tokens` hands each request its token. (`drafting`, speculative decoding, is off here.)
+# This is the real engine's iteration. `_plan` asks the scheduler, of which there is one for each rule; `carry_out` turns
+# its plan into chunks; `forward` runs the model once for all of them; `_give_tokens` hands each request its token.
+# (`drafting`, speculative decoding, is off here.)
 
 # %%
 print(inspect.getsource(engine.Executor.step))
 
 # %% [markdown]
-# Your `simulate` is this loop without the model. In the lab you write the scheduler that the running engine asks.
+# Your `simulate` is this loop without the model.
 #
 # ## Static: run it
 #
@@ -202,7 +202,10 @@ def side_by_side():
 
 before = side_by_side()
 static = run_all("static")
-print(f"static: {len(static.log)} iterations, {static.tokens_per_s:.0f} tokens/s")
+print(
+    f"static: {len(static.log)} iterations, {static.tokens_per_s:.0f} tokens/s", end=" "
+)
+print(f"on {machine.cores()} cores")
 
 # %% [markdown]
 # ## Switch
@@ -301,10 +304,9 @@ charts.show(figure, summary)
 print(summary)
 
 # %% [markdown]
-# An iteration goes through the weights once, for all answers in it, so eight do not cost eight times as much. Attention and
-# the arithmetic of each answer come on top.
+# An iteration goes through the weights once, for all answers in it. Attention and the arithmetic of each come on top.
 #
-# Of the three measurements, the middle one counts. Prompts have a price of their own: what the iterations with prompts took
+# Of the three measurements, the median counts. Prompts have a price of their own: what the iterations with prompts took
 # beyond the same number of answers.
 
 
@@ -313,7 +315,7 @@ price_ms = np.interp(
     range(slots + 1), [0, *middle.index], [0, *middle]
 )  # 0 to 8 answers
 log = pd.concat(rounds.values())
-prompts = log[log["context_tokens"] > 0]
+prompts = log[log["context_tokens"] > 0]  # tokens of prompts
 beyond_ms = prompts["ms"].sum() - price_ms[prompts["scheduled"]].sum()
 prompt_token_ms = beyond_ms / prompts["context_tokens"].sum()
 prompt_tokens = sum(request.input_len for request in requests)
@@ -346,10 +348,10 @@ print(f"Gain: predicted {expected:.2f} times, measured {faster:.2f} times,", end
 print(f"which is {100 * (faster / expected - 1):+.0f} %.")
 
 # %% [markdown]
-# What is left may have three causes, which this run does not separate. The prices were measured with at most 60 tokens in the
-# KV cache of each answer, and attention reads the whole cache, so long answers cost more. The price of a prompt comes from up
-# to eight that were computed together; in flight, all but the first eight join in smaller groups, beside running answers. And
-# the machine may have changed its pace: if the gain is off by more than 15 %, look at the table of prices first.
+# Which of the two lines misses says more. Each answer reads its cache under both rules, so the growing caches, whose price
+# was measured with at most 60 tokens, make both runs longer by about the same seconds. What only the in-flight run has are
+# prompts that join in ones and twos beside running answers; their price comes from up to eight computed together. A change
+# of the machine's pace may hit either run: if the gain is off by more than 15 %, look at the table of prices first.
 #
 # How could this mislead? Each rule ran once. `inflight bench compare` takes turns and gives ratios with their spread.
 # The prices of 3, 5, 6 and 7 answers are interpolated.
@@ -357,10 +359,11 @@ print(f"which is {100 * (faster / expected - 1):+.0f} %.")
 # ## Who pays?
 #
 # Tokens a second are the operator's figure. A user feels three others: when the first token comes, when the answer is
-# complete, and the time from one of its tokens to the next, the ITL. A static batch hands its answers over when the last has
-# finished: the first two are the same moment. `itl_ms` is from the log: the time from the end of an answer's first iteration
-# to the end of its last, divided by its tokens but the first. It is the mean ITL of an answer, lesson 03's TPOT. So read it
-# as the engine's pace: with static batching the user gets the whole answer at once, and feels only the latency.
+# complete, and the time from one of its tokens to the next, the ITL. The first is not drawn: static it is the latency
+# itself, as a batch hands its answers over when the last has finished; in flight it is the wait for a slot and one prefill.
+# `itl_ms` is from the log: the time from the end of an answer's first iteration to the end of its last, divided by its
+# tokens but the first. It is the mean ITL of an answer, lesson 03's TPOT: with static batching it is the engine's pace,
+# which no user sees.
 
 # %% tags=["nbval-ignore-output"]
 paid = {name: run.requests.assign(itl_ms=run.itl_ms) for name, run in runs.items()}
@@ -374,7 +377,7 @@ both.groupby(["max_tokens", "rule"])[["latency_ms", "itl_ms"]].quantile(
 # Each mark is a request; above the dashed line it is slower in flight. Look at the long answers in the lower panel. With
 # static batching each of them has the engine to itself, or shares it with one other, once its short neighbours are
 # done. In flight it shares nearly all its iterations, unless it is in the tail, and each prompt that joins makes one of
-# them longer. Short answers may lose pace too: prompts now join while they run.
+# them longer.
 #
 # Latency also contains the wait for a slot, and that becomes shorter: nobody waits for a batch to end. So short answers are
 # complete earlier, and later long ones, too; the long ones that started first are complete later. The table gives the
@@ -410,12 +413,15 @@ for case in no_gain:
     print("   ", told_apart(in_flight_rates, static_rates, "more", "fewer"))
 
 # %% [markdown]
-# As many iterations, with as many answers. A ratio whose interval contains 1 is not told apart; below 1 it may be the price
-# of streaming. And the summaries of news articles, which benchmarks like? Count them all:
+# As many iterations, with as many answers. A ratio whose interval contains 1 is not told apart; an interval wholly below 1
+# may be the price of streaming. And the summaries of news articles, which benchmarks like? (The articles are the course's
+# own, made up.) Count them all:
 
 # %%
 articles = workload.from_dataset(workload.read_dataset(), load_tokenizer(engine_dir))
 summaries = [article.max_tokens for article in articles]
+
+# %%
 cases = {
     "the trace above": (lengths, slots),
     "articles": (summaries, slots),
@@ -432,10 +438,10 @@ columns = ["trace", "shortest", "longest", "static", "in flight", "ratio"]
 pd.DataFrame(rows, columns=columns).set_index("trace").round(2)
 
 # %% [markdown]
-# Sorting the requests by length helps static batching, too. But an answer may end long before its `max_tokens`, and
-# nobody knows where. That, and requests that come at any time, is why LLM engines today batch in flight. To see the
-# second, run `skewed` on the dashboard below with both rules: a request that comes just after a static batch began waits
-# for all of it.
+# The lengths of the articles' summaries differ by a factor of seven, and yet their ratio is far smaller than the trace's:
+# few are very long. More slots lower it, because the tail grows with them. Sorting by length helps static batching, too.
+# But an answer may end long before its `max_tokens`, and nobody knows where. That, and requests that come at any time, is
+# why LLM engines today batch in flight.
 #
 # ## Where we came from
 #
@@ -452,37 +458,45 @@ no_engine = repository.assemble(
 
 # %% tags=["nbval-ignore-output"]
 four = [replace(request, max_tokens=16, at_s=0.0) for request in requests[:4]]
-per_s = {}
+
+
+def tokens_per_s(to, model, users):
+    trace_run.run(to, four[:1], log_path, model)  # an engine's first is its slowest
+    return trace_run.run(to, four, log_path, model, concurrency=users).tokens_per_s
+
+
 with (
     progress.wait("Four requests, with an engine and without"),
     Server(no_engine) as second,
     Client(second.grpc_url, timeout_s=600) as to_python,
 ):
-    for way, to, model, users in (
-        ("llama-python, in turn", to_python, "llama-python", 1),
-        ("engine, in turn", client, "ensemble", 1),
-        ("engine, all at once", client, "ensemble", 4),
-    ):
-        trace_run.run(to, four[:1], log_path, model)  # an engine's first is its slowest
-        run = trace_run.run(to, four, log_path, model, concurrency=users)
-        per_s[way] = run.tokens_per_s
+    per_s = {
+        "llama-python, in turn": tokens_per_s(to_python, "llama-python", 1),
+        "engine, in turn": tokens_per_s(client, "ensemble", 1),
+        "engine, all at once": tokens_per_s(client, "ensemble", 4),
+    }
 pd.Series(per_s, name="tokens/s").round(2)
 
 # %% tags=["nbval-ignore-output"]
 python, in_turn, at_once = per_s.values()
 print(f"In turn, the engine is {in_turn / python:.1f} times as fast as llama-python;")
-print(f"sharing iterations makes it another {at_once / in_turn:.1f} times as fast.")
+print(f"sharing iterations makes it another {at_once / in_turn:.1f} times as fast,")
+print(f"both together {at_once / python:.1f} times.")
 
 # %% [markdown]
-# The second factor is batching as such; four equal answers that start together have it with static batching, too. The first
-# is outside this lesson, and it has two parts that this run does not separate. One is the weights: 4 bits against 16 or 32.
-# The other is the path. For each token, Hugging Face's `generate` starts hundreds of small PyTorch operators from Python,
-# and copies the KV cache to make it longer. The engine runs one compiled graph on a KV cache that it allocated at loading.
+# One round: read it as an order of magnitude. The second factor is batching as such; four equal answers that start together
+# have it with static batching, too. The first is outside this lesson, and it has two parts that this run does not separate.
+# One is the weights: 4 bits against 16 or 32. The other is the path. For each token, Hugging Face's `generate` starts
+# hundreds of small PyTorch operators from Python, and copies the KV cache to make it longer. The engine runs one compiled
+# graph on a KV cache that it allocated at loading.
 #
-# The [workshop](https://github.com/scaleway/ai-pulse-nvidia-trt-llm) that this course follows measured both on one H100,
-# with 16-bit weights: 1,998 ms from Python, 659 ms from the engine. It then sent 98 articles: 334 tokens/s static, 436
-# in flight, 1.3 times as many. A request there had 800 tokens of prompt for 41 of answer, and neither rule makes
-# prompts cheaper.
+# The workshop that this course follows [measured
+# both](https://github.com/scaleway/ai-pulse-nvidia-trt-llm/blob/5847f352d45e73651c9558a0f91bcf3dfe91607e/aiPULSE_workshop/03_Triton.md)
+# on one H100, with 16-bit weights. It sent four prompts at once to each: 1,998 ms from Python, which answers them in turn,
+# 659 ms from the engine. So its 3.0 times has both factors in it, as the last line above. It then [sent 98
+# articles](https://github.com/scaleway/ai-pulse-nvidia-trt-llm/blob/ff7e8649f2733cc810d924764ebf1ec6263b2d13/aiPULSE_workshop/05_Scheduling.md):
+# 334 tokens/s static, 436 in flight, 1.3 times as many. A request there had 800 tokens of prompt for 41 of answer, and
+# neither rule makes prompts cheaper.
 #
 # ## Turn the knob
 #
@@ -493,6 +507,15 @@ print(f"sharing iterations makes it another {at_once / in_turn:.1f} times as fas
 # 2. The same with `equal`: as many requests and tokens, but all alike. Equal lengths, and yet grey: which requests does it
 #    come from?
 # 3. The same with `mild`, 32 requests of 8 to 128 tokens. Guess the ratio of the iterations first.
+#
+# <details><summary>Answers to 2 and 3</summary>
+#
+# 2. From the first batch, which is a single request, and from the last, which has seven: (7 + 1) × 28 of 112 × 8 slots, 25 %.
+#
+# 3. If all wait from the start, `simulate` counts 416 against 248, 1.7 times. Here they come one by one, which cuts the
+#    batches differently.
+#
+# </details>
 
 # %% tags=["nbval-ignore-output"]
 arriving = [replace(one, at_s=0.02 * number) for number, one in enumerate(requests)]
@@ -507,6 +530,11 @@ board.controls["trace"].value = "equal"
 board.run()
 board
 
+# %% tags=["remove-cell"]
+mild = [request.max_tokens for request in traces["mild"]]
+assert [len(simulate(mild, slots, rule)) for rule in rules] == [416, 248]
+assert (7 + 1) * equal == 0.25 * 4 * equal * slots and equal == 28  # as the text says
+
 # %% [markdown]
 # ## Elsewhere
 #
@@ -514,25 +542,24 @@ board
 # |---|---|---|---|
 # | Slots | `max_batch_size` of the engine | `max_batch_size` | `max_num_seqs` |
 # | Tokens in an iteration | `max_num_tokens` of the engine | `max_num_tokens` | `max_num_batched_tokens` |
-# | Static | `gpt_model_type` `V1`; there up to 0.19 | `capacity_scheduler_policy` `STATIC_BATCH` | no |
+# | Static | `gpt_model_type` `V1`; there up to 0.19 | `capacity_scheduler_policy` `STATIC_BATCH` (legacy) | no |
 # | In flight | `inflight_fused_batching` | the default | always |
 #
-# [The page for a lab GPU](../assets/lab-gpu/README.md) says which container has what. Two things to know with `V1` there:
-#
-# - `max_queue_delay_microseconds` lets Triton gather requests, so that they reach the engine together. Without it the
-#   first static batch is a single request.
-# - All requests of a static batch need the same `end_id`, `pad_id`, `beam_width` and set of optional inputs. Otherwise
-#   all of them get an error.
+# [The page for a lab GPU](../assets/lab-gpu/README.md) says which container has what. With `V1` there,
+# `max_queue_delay_microseconds` lets Triton gather requests, so that they reach the engine together. Without it the first
+# static batch is a single request.
 #
 # ## What breaks
 #
 # **Streaming from a static batch.** The answers of a batch leave together, when the last has finished. A stream then has
-# one piece, the whole answer, and the server's log has a warning:
+# one piece, the whole answer, and the server's log says: *static batching (gpt_model_type V1) cannot stream: the request
+# gets its whole answer at once*. To stream, load `inflight_fused_batching`:
 
 # %% tags=["nbval-ignore-output"]
 for gpt_model_type in ("V1", "inflight_fused_batching"):
     server.load("tensorrt_llm", gpt_model_type=gpt_model_type)
-    pieces = client.stream("Tell me a story.", 16, end_id=-1).read().pieces
+    answer = client.stream("Tell me a story.", 16, end_id=-1).read()  # nothing ends it
+    pieces = answer.pieces
     print(f"{gpt_model_type}: {len(pieces)} piece{'s' * (len(pieces) > 1)}")
 
 # %% [markdown]
@@ -551,8 +578,8 @@ except CourseError as error:
 #   free.
 # - The lengths give the iterations: static, the sum of each batch's longest; in flight, about all tokens over the slots,
 #   and a tail.
-# - The time of an iteration grows with the answers in it, but more slowly than they do. So the gain in time is smaller
-#   than the gain in iterations.
+# - A fuller iteration takes longer, so the gain in time is smaller than the gain in iterations; it takes less than so many
+#   times as long, so there is a gain.
 # - In flight, answers do not wait for a batch to end. Long ones pay with their pace, and the first of them with their
 #   latency.
 # - The gain depends on the workload. Equal lengths, free slots or a queue sorted by length leave almost none if all requests
@@ -582,4 +609,4 @@ except CourseError as error:
 # Now [do the lab]({lab}): there you write both rules, and the running engine obeys them. Or go on with {next}: what if
 # there is a slot, but no memory?
 #
-# The server ends with this notebook's kernel (*Kernel → Shut Down Kernel*). Until then the widgets above go on working.
+# The server ends with this notebook's kernel (*Kernel → Shut Down Kernel*).

@@ -204,8 +204,8 @@ heard, direct = traced(texts)
 print(heard.groupby("stream")["word"].agg(" ".join).to_string(header=False))
 
 # %% [markdown]
-# Everybody has their own words, in order. How many calls should it take? Lesson 04 counted iterations from lengths. Do the
-# same here:
+# Everybody has their own words, in order. How many calls should it take? Lesson 04 counted iterations from lengths;
+# do the same:
 
 # %%
 # your line: calls, if all three requests are there before the first call
@@ -305,7 +305,7 @@ figure = px.scatter(
     color_discrete_map={"empty": palette.WASTE},
 )  # fmt: skip
 figure.update_traces(marker={"size": 60, "symbol": "square-open", "line": {"width": 3}})
-figure.update_traces(textfont_size=12)
+figure.update_traces(textfont_size=11)
 figure.update_yaxes(dtick=1, range=[2.6, -0.6])
 figure.update_xaxes(dtick=1)
 figure.for_each_annotation(lambda note: note.update(text=note.text.partition("=")[2]))
@@ -327,7 +327,7 @@ print(textwrap.fill(summary, 88))
 #
 # ## The state lives in one instance
 #
-# So far a single request came back. Conversations also consist of several requests: a speech recogniser gets a second of
+# A conversation may also consist of several requests: a speech recogniser gets a second of
 # sound at a time. This model adds up what each conversation sends, and says where it computed:
 
 # %%

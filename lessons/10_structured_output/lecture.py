@@ -457,13 +457,14 @@ rounds = progress.over(range(5), "Round")
 rounds = [(1 / iteration_ms(guided), 1 / iteration_ms(free)) for _ in rounds]
 told = told_apart(*zip(*rounds))
 print(f"Tokens a second, all guided against none: {told}.")
+loss, least, most = (100 - 100 * x for x in (told.ratio, told.high, told.low))
 us = (1 / told.ratio - 1) * free_ms * 1000 / 8
-print(f"Loss: predicted {100 * predicted:.1f} %,", end=" ")
-print(f"measured {100 * (1 - told.ratio):.1f} %; that is {us:.0f} µs a mask.")
+print(f"Loss: predicted {100 * predicted:.1f} %, measured {loss:.1f} %", end=" ")
+print(f"({least:.1f} to {most:.1f} %); that is {us:.0f} µs a mask.")
 
 # %% [markdown]
-# If the two are not told apart, the loss is no larger than the interval's lower end shows. The prediction's masks are
-# those of the class that notes, and the engine's own may take less: trust the rounds.
+# The interval says how large the loss may be. The prediction's masks are those of the class that notes, and the engine's
+# own may take less: trust the rounds.
 #
 # How could this mislead? The times are those of one schema, on this machine. A guide that counts, such as the regular
 # expression `[a-z ]{400}`, may cost far more: an open endpoint limits guides (here in `inflight/engine/grammar.py`).
@@ -671,8 +672,7 @@ for word in actions:
 #   is not cut.
 # - A mask sets to minus infinity the logits of every token after which the answer could no longer be completed. For a
 #   choice it is a walk along a tree; for a schema a grammar and a parser, by a library.
-# - It costs CPU time at each token of each guided answer, and a compilation when the request comes (once a schema, where
-#   the server caches it).
+# - It costs CPU time at each token of each guided answer, and a compilation when the request comes.
 # - Valid is not true, and a cut answer is not valid: look at `finish_reason`, and check what must not be false.
 # - A guide that cannot be followed is refused, or its request ends. One that fails open is worse than none: the program
 #   trusts it.

@@ -99,7 +99,6 @@ def visitor(name, desk, number):
 
 # %%
 def addresses(policy):
-    """What gives a request its address, and counts it as long as it is under way."""
     views, lock = [lesson.trial.Server(n) for n in "01"], threading.Lock()
 
     @contextmanager

@@ -211,7 +211,6 @@ print(paper, f"ratio {ratio_on_paper:.2f}")
 
 # %%
 def client_side(choose):
-    """Gives a request its address, and counts it as long as it is under way."""
     servers, lock = [Server(url) for url in service.servers], threading.Lock()
 
     @contextmanager

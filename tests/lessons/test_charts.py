@@ -376,6 +376,7 @@ def test_slots_on_paper():
     assert "On paper 80 iterations static and 72 in flight" in picture.frame.alt
     assert "Counted: 90 and 66." in picture.frame.alt
     picture.controls["longest"].value = 8
+    assert [bar[2] for bar in bars(one(picture.figure, "long answer", "y"))] == [8], "whose answer it is stays drawn"
     picture.controls["requests"].value = 1
     assert "8 iterations static and 8 in flight" in picture.frame.alt and len(named(picture.figure)) == 2
 
@@ -544,6 +545,9 @@ def test_race():
             assert points(line) == expected and (line.line.color, line.line.dash) == (colour, dash)
         sent = [trace for trace in named(fig, axis)[None] if trace.mode == "markers"]
         assert [(points(trace), trace.marker.color) for trace in sent] == [([(0, 0)], GREEN), ([(0.1, 0)], PINK)]
+    together = {"simple": tokens((1, 1, 0.3), (2, 1, 0.9), (3, 1, 0.9), (4, 1, 0.901))}
+    [ends] = [trace for trace in iterative_gpt2.race(together, [0.0] * 4).data if trace.mode == "text"]
+    assert (list(ends.text), points(ends)) == (["1", "2, 3, 4"], [(0.3, 1), (0.901, 1)]), "one label where lines meet"
     assert [panel(fig, axis) for axis in ("yaxis", "yaxis2", "yaxis3")] == list(runs)
     assert titles(fig, "yaxis", "yaxis2", "xaxis3") == ["tokens", "tokens", "seconds since the first request was sent"]
     assert fig.layout.xaxis.range == fig.layout.xaxis2.range and fig.layout.yaxis.range == fig.layout.yaxis2.range

@@ -27,7 +27,8 @@ def slot_map(runs: dict[str, pd.DataFrame], slots: int) -> go.Figure:
     Parameters
     ----------
     runs : dict of str to DataFrame
-        By the panel's title. One row a stay: `request`, `slot`, `first` and `last` iteration; a run begins with 1.
+        By the panel's title. One row a stay: `request`, `slot`, `first` and `last` iteration; a run begins with 1. The
+        `kind` of its answer is that of `length_class`, unless a column says it.
     slots : int
         The engine's `max_batch_size`.
     """
@@ -47,6 +48,8 @@ def _kinds(stays: pd.DataFrame) -> pd.Series:
     """Class of the request of each stay; one that was paused has several, and its class is that of all together."""
     if stays.empty:
         return pd.Series(dtype=object)
+    if "kind" in stays:
+        return stays["kind"]
     tokens = stays["last"] - stays["first"] + 1
     return length_class(tokens.groupby(stays["request"]).transform("sum"))
 

@@ -5,7 +5,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.engine.prediction import Schedule, schedule
-from inflight.lessons.batching.charts import slot_map
+from inflight.lessons.batching.charts import length_class, slot_map
 from inflight.notebook.dashboard import Frame
 from inflight.notebook.explorable import Explorable
 from inflight.notebook.palette import INK
@@ -27,11 +27,12 @@ def slots_on_paper(lengths: list[int], slots: int) -> Explorable:
         Where the control begins.
     """
     longest_of_all = max(lengths)
+    kinds = length_class(pd.Series(lengths))  # which the sliders do not change
 
     def draw(points: pd.DataFrame, requests: int, slots: int, longest: int) -> Frame:
         tokens = [longest if length == longest_of_all else length for length in lengths[:requests]]
         plans = {kind: schedule(tokens, slots, kind) for kind in PANELS}
-        stays = {PANELS[kind]: plan.stays.reset_index() for kind, plan in plans.items()}
+        stays = {PANELS[kind]: plan.stays.assign(kind=kinds).reset_index() for kind, plan in plans.items()}
         fig = slot_map(stays, slots)
         counted = dict(zip(points.get("type", ()), points.get("iterations", ())))
         for number, kind in enumerate(PANELS):
@@ -72,8 +73,8 @@ def _plans_in_words(plans: dict[str, Schedule], counted: dict[str, int]) -> str:
     static, joining = (len(plans[kind].iterations) for kind in PANELS)
     shares = " and ".join(f"{100 * plans[kind].occupancy:.0f}" for kind in PANELS)
     words = (
-        f"On paper {static:,} iterations static and {joining:,} in flight, {static / joining:.1f} times fewer: "
-        f"{shares} % of the slots' time is used."
+        f"On paper {static:,} iterations static and {joining:,} in flight: static needs {static / joining:.1f} times "
+        f"as many. {shares} % of the slots' time is used."
     )
     if counted:
         words += f" Counted: {' and '.join(f'{counted[kind]:,}' for kind in PANELS if kind in counted)}."
