@@ -278,8 +278,8 @@ assert "waiting and 0 paused; max_utilization" in summary
 
 # %% [markdown]
 # Above, four requests run, and the other four wait until they have finished. Below, all eight start, and their prompts
-# fill the cache. Whenever running requests need a block and none is free, the youngest is paused. An orange edge is one
-# that comes back.
+# fill the cache. Whenever running requests need a block and none is free, the youngest is paused. An orange edge marks
+# where a paused request comes back and its tokens are computed again.
 #
 # ## The price of a pause
 #
@@ -307,8 +307,9 @@ for policy, log in logs.items():
     assert (computed_twice(log, traffic["captions"]) > 0) == (on_paper > 0)
 
 # %% [markdown]
-# A few iterations of difference are the order of arrival: the engine starts the first request before the others are there.
-# (The log counts the newest token of each paused request as well.)
+# A few iterations of difference are the order of arrival: the engine starts the first request before the others are
+# there. (The log also counts the newest token of each paused request; that, and pauses a little earlier or later, is
+# the difference in tokens.)
 #
 # ## Which policy when
 #
@@ -349,27 +350,30 @@ def price(log):
 
 # %% tags=["nbval-ignore-output"]
 names = ["iterations", "tokens twice", "computing again (ms)", "longest stall (ms)"]
-names += ["longest wait for the first token (ms)", "median done (ms)"]
+names += ["longest wait for the first token (ms)", "median done (ms)", "all done (ms)"]
 figures = {}
 for (policy, kind), rounds in runs.items():
     rows = []
     for one in rounds:
         twice, sent = computed_twice(one.log, traffic[kind]), one.requests
         first_ms = 1000 * (sent["first_s"] - sent["due_s"]).max()
-        done_ms = 1000 * (sent["last_s"] - sent["due_s"]).median()
-        rows.append((len(one.log), twice, *price(one.log), first_ms, done_ms))
+        done_ms = 1000 * (sent["last_s"] - sent["due_s"])
+        done = done_ms.median(), done_ms.max()
+        rows.append((len(one.log), twice, *price(one.log), first_ms, *done))
     figures[policy, kind] = pd.DataFrame(rows, columns=names)
 medians = [(*key, *found.median()) for key, found in figures.items()]
 table = pd.DataFrame(medians, columns=["policy", "traffic", *names])
 charts.table(table, decimals=0)
 
 # %% [markdown]
-# Medians of the three rounds. *Done* is from the moment at which a request was due to its last token.
+# Medians of the three rounds. *Done* is from the moment at which a request was due to its last token. Compare
+# *computing again*, the sum of all pauses, with the longest stall, which is a single one: what a stall has beyond its
+# part of that sum is waiting for blocks, and quicker prefill does not shorten it. More blocks, or a reserve, do.
 
 # %% tags=["nbval-ignore-output"]
 words = {"longest stall (ms)": ("longer", "shorter")}
 words |= {"longest wait for the first token (ms)": ("longer", "shorter")}
-words |= {"median done (ms)": ("later", "earlier")}
+words |= {name: ("later", "earlier") for name in ("median done (ms)", "all done (ms)")}
 for kind in traffic:
     ours, theirs = (figures[policy, kind] for policy in reversed(logs))
     print(f"{kind}, max_utilization beside the other:")
@@ -387,15 +391,18 @@ assert all(
 )
 
 # %% [markdown]
-# The iterations follow from the blocks. For each question, `guaranteed_no_evict` promises eight blocks: three run, and five
-# slots stay empty. Prompt and answer of 30 tokens need only three. Whether fewer iterations are less time, the verdicts
-# say: an iteration takes longer when more requests are in it (lesson 04). A stall counts only from the first token. At the
-# door the same reader waits before the first token: look at both columns before you choose.
+# The iterations follow from the blocks. For each question, `guaranteed_no_evict` promises eight blocks: three run, and
+# five slots stay empty. Prompt and answer of 30 tokens need only three. On paper each question got 30 tokens; the real
+# answers differ in length, so its three places are free again sooner or later than there. Fewer iterations need not be
+# less time: an iteration takes longer when more requests are in it (lesson 04), so look at *all done*. The median hides
+# who waits: with promises some requests are done early and others late, without them all run side by side. A stall
+# counts only from the first token. At the door the same reader waits before the first token: look at both columns
+# before you choose.
 #
 # Ask three questions about a service. *Do its answers come near `max_tokens`?* If not, ask for fewer tokens, or take
 # `max_utilization`. *How often would a request be paused?* Seldom: take `max_utilization`. Often: make the cache larger,
 # keep a reserve (the lab's 5.3), or take `guaranteed_no_evict`. *Does somebody read along?* Then prefer a longer wait for
-# the first token to a stop in mid-sentence: `guaranteed_no_evict`. For a batch job only the total time counts.
+# the first token to a stop in mid-sentence: `guaranteed_no_evict`. For a batch job only the total time counts: measure it.
 #
 # ## Turn the knob
 #
@@ -560,8 +567,8 @@ charts.show(figure, summary)
 print(summary)
 
 # %% [markdown]
-# The first user still pays for the instructions. How many blocks did the later ones find? Here only full blocks count, as far
-# as the prompts begin alike.
+# The first user still pays for the instructions. How many blocks did the later ones find? Here only full blocks count,
+# as far as the prompts begin alike.
 
 # %%
 ids = [tokenizer.encode(tokenizer.chat(text)) for text in users]
@@ -574,7 +581,10 @@ print(f"{shared} shared tokens are {shared // block} full blocks; {found} are fo
 print(f"Counted by the engine: {reused}.")
 
 # %% [markdown]
-# The 400 tokens count the chat template, whose end comes after the question; ` Describe` is shared as well.
+# The 400 tokens count the chat template, whose end comes after the question; ` Describe` is shared as well. Here each
+# user came when the one before had finished. If all come at once, it matters from when on a block can be found: in
+# [TensorRT-LLM's earlier versions](https://nvidia.github.io/TensorRT-LLM/advanced/kv-cache-reuse.html) only after its
+# request has ended, so a first wave reuses nothing.
 #
 # A kept block is given away as soon as a request needs it, so reuse takes no memory from anybody. What it asks of you is
 # order: put what is the same for all users first, and what differs (a date, a name) last.
@@ -584,29 +594,29 @@ print(f"Counted by the engine: {reused}.")
 # | | TensorRT-LLM with engines, and here | TensorRT-LLM today (`llmapi`) | vLLM |
 # |---|---|---|---|
 # | Policy | <code>batch_scheduler_<wbr>policy</code> | <code>capacity_scheduler_<wbr>policy</code> | none: it pauses (*preempts*), and computes again |
-# | Size of the cache | <code>max_tokens_in_<wbr>paged_kv_cache</code>, <code>kv_cache_free_<wbr>gpu_mem_fraction</code>; the smaller wins | `max_tokens`, <code>free_gpu_<wbr>memory_fraction</code> | <code>--gpu-memory-<wbr>utilization</code> |
+# | Size of the cache | <code>max_tokens_in_<wbr>paged_kv_cache</code>, <code>kv_cache_free_<wbr>gpu_mem_fraction</code>; the smaller wins | `max_tokens`, <code>free_gpu_<wbr>memory_fraction</code> | <code>--gpu-memory-<wbr>utilization</code>: of all memory, weights included; TensorRT-LLM's fraction is of what is free after loading |
 # | Tokens in an iteration | `max_num_tokens`, when building | `max_num_tokens` | <code>--max-num-<wbr>batched-tokens</code> |
 # | Prompts in parts | <code>enable_chunked_<wbr>context</code> | <code>enable_chunked_<wbr>prefill</code> | on by default |
 # | Reuse | <code>enable_kv_<wbr>cache_reuse</code>: off by default up to 0.18 | <code>enable_block_<wbr>reuse</code>: on by default | on by default |
-# | Tokens in a block | <code>tokens_per_block</code>: here 32; by default 64 in 0.18 | by default 32 | `--block-size` |
+# | Tokens in a block | <code>tokens_per_block</code>: here 32; by default 64 in 0.18 | by default 32 | `--block-size`, often 16 |
 #
 # **Two sums that differ in TensorRT-LLM.**
 #
-# - It reuses a part of a block, too, by
-#   [copying it](https://nvidia.github.io/TensorRT-LLM/1.4.0rc1/features/kvcache.html) (`enable_partial_reuse`, on by default).
+# - It reuses a part of a block, too, by [copying
+#   it](https://nvidia.github.io/TensorRT-LLM/1.4.0rc1/features/kvcache.html) (`enable_partial_reuse`, on by default).
 # - A part of a prompt, except the last, is a
 #   [multiple of `tokens_per_block`](https://github.com/NVIDIA/TensorRT-LLM/pull/9499): 96 of the 121 tokens above, so six
 #   parts.
 #
-# **Pauses in TensorRT-LLM today.** Which manager of the cache you get depends on the model
-# ([`use_kv_cache_manager_v2: auto`](https://github.com/NVIDIA/TensorRT-LLM/blob/0076e9390e1ed11515f149eec356f5a03f4a00d8/docs/source/features/kvcache.md)).
-# The scheduler of the new one, V2,
-# [takes `MAX_UTILIZATION` whatever you ask for](https://github.com/NVIDIA/TensorRT-LLM/blob/9ba713c39a62d7d27c0ee82246aa5cc3022bf60e/tensorrt_llm/_torch/pyexecutor/scheduler/scheduler_v2.py).
-# It *suspends* a request, and keeps [room in the memory of the host](https://github.com/NVIDIA/TensorRT-LLM/pull/13693) to
-# resume it from; later it may also compute it again (`enable_recompute_pause`). How much a policy can matter depends
-# on the version, too: one user's 70B model on an H200, with too small a cache, made
-# [40.6 % fewer tokens a second](https://github.com/NVIDIA/TensorRT-LLM/issues/16827) under `MAX_UTILIZATION` with 1.2.1, and
-# 0.9 % fewer with 1.3.0rc22 (same thread). Measure with your own version.
+# **Pauses in TensorRT-LLM today.** Which manager of the cache you get depends on the model ([`use_kv_cache_manager_v2:
+# auto`](https://github.com/NVIDIA/TensorRT-LLM/blob/0076e9390e1ed11515f149eec356f5a03f4a00d8/docs/source/features/kvcache.md)).
+# The scheduler of the new one, V2, [takes `MAX_UTILIZATION` whatever you ask
+# for](https://github.com/NVIDIA/TensorRT-LLM/blob/9ba713c39a62d7d27c0ee82246aa5cc3022bf60e/tensorrt_llm/_torch/pyexecutor/scheduler/scheduler_v2.py).
+# It *suspends* a request, and keeps [room in the memory of the host](https://github.com/NVIDIA/TensorRT-LLM/pull/13693)
+# to resume it from; later it may also compute it again (`enable_recompute_pause`). How much a policy can matter depends
+# on the version, too: one user's 70B model on an H200, with too small a cache, made [40.6 % fewer tokens a
+# second](https://github.com/NVIDIA/TensorRT-LLM/issues/16827) under `MAX_UTILIZATION` with 1.2.1, and 0.9 % fewer with
+# 1.3.0rc22 (same thread). Measure with your own version.
 #
 # **Pauses in vLLM today.** vLLM admits a request when its
 # [whole prompt](https://github.com/vllm-project/vllm/pull/37307) fits (`scheduler_reserve_full_isl`). A `watermark` keeps a
@@ -669,7 +679,8 @@ except CourseError as error:
 # - `guaranteed_no_evict` promises blocks for the longest answer: no request is ever paused, but promised blocks lie idle
 #   while other requests wait.
 # - `max_utilization` starts a request as soon as its prompt fits, and pays with pauses and tokens computed twice.
-# - Which is faster depends on the traffic: do answers use what was promised, or end long before?
+# - Which needs fewer iterations depends on the traffic: do answers use what was promised, or end long before? Whether that
+#   is less time, measure.
 # - Chunked context turns one long wait of the readers into several short ones. Reuse computes a common beginning once.
 #
 # Three questions to answer without running anything:

@@ -368,7 +368,8 @@ assert spread["delay 0 ms"][1] < spread["delay 100 ms"][1]
 #
 # In production Triton's `/metrics` has the sum, `nv_inference_queue_duration_us`, and with
 # `--metrics-config=summary_latencies=true` quantiles. Quantiles of two servers cannot be added up; the buckets of a
-# histogram can: vLLM (`vllm:request_queue_time_seconds`) and TensorRT-LLM (`trtllm_request_queue_time_seconds`) export those.
+# histogram can: vLLM (`vllm:request_queue_time_seconds`) and TensorRT-LLM (`trtllm_request_queue_time_seconds`) export
+# those.
 #
 # ## One slow request
 #
@@ -430,10 +431,11 @@ budget_ms, full_ms = 300, 1000 * (fixed_s + 8 * item_s)
 may_wait = 8 * int(budget_ms / full_ms - 1)
 
 # %% [markdown]
-# Your number leaves 12 ms for all hand-overs, so Triton's queue gets two full batches (`max_queue_size: 16`). The same is
-# tried with a **bell**, a request without any work every 40 ms. So that the bell can ring beside a full queue, there are
-# two queues (`priority_levels: 2`): ordinary requests wait in the second, which holds 16; the bell uses the first, which
-# has no limit and is served first.
+# Your number leaves 12 ms for all hand-overs, so Triton's queue gets two full batches (`max_queue_size: 16`). The same
+# is tried with a **bell**, a request without any work every 40 ms. It tests a suspicion: that the batcher looks at its
+# queue only when a request enters. (It is a probe and no remedy: it takes a place in a batch.) So that the bell can
+# ring beside a full queue, there are two queues (`priority_levels: 2`): ordinary requests wait in the second, which
+# holds 16; the bell uses the first, which has no limit and is served first.
 
 # %% tags=["nbval-ignore-output"]
 flood = batch_run.at([number / 200 for number in range(400)])
@@ -465,25 +467,28 @@ for name, run in outcomes.items():
     print(f"{name}, gaps (ms):", *gaps_ms.round().astype(int).tolist())
     print("   above 100 ms:", (gaps_ms > 100).sum(), "of", len(gaps_ms))
     rows.append((name, len(answered), gaps_ms.max(), answered["latency_ms"].max()))
-columns = ["queue", "answered of 400", "longest gap (ms)", "slowest answer (ms)"]
-charts.table(pd.DataFrame(rows, columns=columns), decimals=0)
 metrics = telemetry.metrics(telemetry.page(server.metrics_url)).set_index("label")
 failed = metrics.loc[metrics["name"] == "nv_inference_request_failure", "value"]
 print("nv_inference_request_failure of the last, a queue of 16:", failed.to_dict())
+columns = ["queue", "answered of 400", "longest gap (ms)", "slowest answer (ms)"]
+charts.table(pd.DataFrame(rows, columns=columns), decimals=0)
 
 # %% tags=["remove-cell"]
 answered = [row[1] for row in rows]
 assert answered[2] < answered[0] == 400 and not failed.any()
 
 # %% [markdown]
-# When the model becomes free, the Triton of this course (2.51) tells nobody. With a queue policy or priority levels the
-# batcher [prepares nothing ahead](https://github.com/triton-inference-server/core/blob/05295b706ae45796a7c9e3b2a58c19afd23f0054/src/scheduler_utils.cc):
-# it [looks again](https://github.com/triton-inference-server/core/blob/05295b706ae45796a7c9e3b2a58c19afd23f0054/src/dynamic_batch_scheduler.cc)
-# when a request *enters* the queue, or when its wait of half a second is over. While the queue is full, none enters. So it
-# *can* sleep until that wait ends. It does not always: where a gap is short, a full queue was served at once, and we do not
-# know what woke the batcher. Count the gaps above 100 ms, not the batches: how many there are differs from run to run.
-# A later core
-# [wakes the batcher when the model becomes free](https://github.com/triton-inference-server/core/blob/a8aa915b60308ad086489075579d96acc0fab9d8/src/dynamic_batch_scheduler.cc):
+# Did a queue of 16 keep the 300 ms? Look at its slowest answer. The sum above holds only for a model that starts its
+# next batch at once, and when the model becomes free, the Triton of this course (2.51) tells nobody. With a queue
+# policy or priority levels the batcher [prepares nothing
+# ahead](https://github.com/triton-inference-server/core/blob/05295b706ae45796a7c9e3b2a58c19afd23f0054/src/scheduler_utils.cc):
+# it [looks
+# again](https://github.com/triton-inference-server/core/blob/05295b706ae45796a7c9e3b2a58c19afd23f0054/src/dynamic_batch_scheduler.cc)
+# when a request *enters* the queue, or when its wait of half a second is over. While the queue is full, none enters. So
+# it *can* sleep until that wait ends. It does not always: where a gap is short, a full queue was served at once, and we
+# do not know what woke the batcher. Count the gaps above 100 ms, not the batches: how many there are differs from run
+# to run. A later core [wakes the batcher when the model becomes
+# free](https://github.com/triton-inference-server/core/blob/a8aa915b60308ad086489075579d96acc0fab9d8/src/dynamic_batch_scheduler.cc):
 # run this cell on yours. The bell does enter, but the model waits for it, up to 40 ms a batch.
 #
 # A gateway is the better place in any case: it refuses before anything is queued, and it counts what it refuses (Triton's
@@ -491,14 +496,14 @@ assert answered[2] < answered[0] == 400 and not failed.any()
 #
 # ## Everything else
 #
-# Only requests whose inputs have the same shape share a batch, unless the input has
-# [`allow_ragged_batch: true`](https://github.com/triton-inference-server/server/blob/main/docs/user_guide/ragged_batching.md)
-# or the client pads them. All fields but the last are in the dashboard below.
+# Only requests whose inputs have the same shape share a batch, unless the input has [`allow_ragged_batch:
+# true`](https://github.com/triton-inference-server/server/blob/main/docs/user_guide/ragged_batching.md) or the client
+# pads them. All fields but the last are in the dashboard below.
 #
 # | Field | What it is for |
 # |---|---|
 # | [`preferred_batch_size`](https://github.com/triton-inference-server/server/blob/main/docs/user_guide/batcher.md#preferred-batch-sizes) | Engines with profiles for certain sizes: a batch of this size does not wait for the end of the delay. |
-# | [`instance_group`](https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md#instance-groups) | A model that does not fill the device: so many copies work side by side, each with its own weights. |
+# | [`instance_group`](https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md#instance-groups) | A model that does not fill the device: so many copies work side by side, in most backends each with its own weights (TensorRT shares them on one GPU). |
 # | [`preserve_ordering`](https://github.com/triton-inference-server/server/blob/main/docs/user_guide/batcher.md#preserve-ordering) | Clients that cannot tell answers apart: each is held back until all before it have left. [Broken in the containers 25.09 to 26.07](https://github.com/triton-inference-server/core/pull/520). |
 # | [`priority_levels`](https://github.com/triton-inference-server/server/blob/main/docs/user_guide/batcher.md#priority-levels) | Few urgent requests among many: level 1 is served first. If they keep coming, the others starve. |
 # | [queue policy](https://github.com/triton-inference-server/server/blob/main/docs/user_guide/batcher.md#queue-policy) | Answers that are worthless when late: `max_queue_size`, or `default_timeout_microseconds`, with which [throughput decays](https://github.com/triton-inference-server/server/issues/8870) before 26.08. |
@@ -520,9 +525,10 @@ board.run()
 board
 
 # %% [markdown]
-# At one every 10 ms only the first batch waits for company; the others wait for the model anyway. At one every 60 ms the
-# delay ends before company comes, and all wait in vain. With one instance everybody waits behind a long one; with two only
-# those whose instance has it.
+# At one every 10 ms only the first batch waits for company; the others wait for the model anyway, but all start later
+# for it: compare the medians. At one every 60 ms the delay ends before company comes, and all wait in vain. With one
+# instance everybody waits behind a long one; with two, the other instance goes on with the queue, until both have a
+# long one.
 #
 # ## A real model
 #
@@ -550,7 +556,7 @@ def embed(texts):
 
 
 # %% [markdown]
-# One caller alone tells what is fixed and what is per text, and so what full batches can make at most:
+# One caller alone tells what is fixed and what is per text, and so about what full batches can make:
 
 # %% tags=["nbval-ignore-output"]
 text = ["how tall is the eiffel tower"]
@@ -595,7 +601,8 @@ gain = (per_s["dynamic"] / per_s["none"]).agg(["median", "min", "max"]).round(2)
 print(gain.to_frame("dynamic_over_none").to_json())
 
 # %% [markdown]
-# What batching gains is the fixed part of the cost, shared. A model whose cost is all per item gains nothing.
+# Where a way without the batcher beats its prediction, callers overlap: the time of a lone one includes the way there
+# and back. What batching gains is the fixed part of the cost, shared. A model whose cost is all per item gains nothing.
 #
 # To tune a model, measure it with the kind of load that your callers make. Add `dynamic_batching { }`, then perhaps
 # instances, then a delay; keep what stays within the latency budget. Triton's Performance Analyzer measures
@@ -615,8 +622,10 @@ print(gain.to_frame("dynamic_over_none").to_json())
 # | `gpt_model_type` | <code>tensorrt_llm/<wbr>config.pbtxt</code>, a parameter | the engine | each iteration; with `V1` when a batch has ended | free slots |
 # | <code>batch_<wbr>scheduler_policy</code> | the same | the engine | each iteration: which request starts, which is paused | free KV cache blocks |
 #
-# The upper four hand the model a batch and get all of it back. With `iterative_sequence`, and in an engine that batches in
-# flight, a batch changes while it runs. So `dynamic_batching` in front of an LLM engine forms no batch that lasts.
+# The upper four hand the model a batch and get all of it back. With `iterative_sequence`, and in an engine that batches
+# in flight, a batch changes while it runs. So `dynamic_batching` in front of an LLM engine forms no batch that lasts.
+# TensorRT-LLM's template has the block all the same: its delay can let requests of one moment start in the same
+# iteration, and every lone request pays for it. Leave it at 0 unless you have measured a gain.
 #
 # ## Elsewhere
 #
@@ -629,9 +638,10 @@ print(gain.to_frame("dynamic_over_none").to_json())
 # vLLM's [`--max-num-queued-reqs`](https://github.com/vllm-project/vllm/pull/49445) counts requests that wait and those that
 # run, and refuses the others with status 503.
 #
-# **In production** look at `rate(nv_inference_queue_duration_us[1m]) / rate(nv_inference_request_success[1m])`, at the requests that wait
-# (`nv_inference_pending_request_count`, `vllm:num_requests_waiting`), and at the refusals that your gateway counts.
-# [The page for a lab GPU](../assets/lab-gpu/README.md) says how to get there; files and fields are the same.
+# **In production** look at `rate(nv_inference_queue_duration_us[1m]) / rate(nv_inference_request_success[1m])`, at the
+# requests that wait (`nv_inference_pending_request_count`, `vllm:num_requests_waiting`), and at the refusals that your
+# gateway counts. [The page for a lab GPU](../assets/lab-gpu/README.md) says how to get there; files and fields are the
+# same.
 #
 # ## What breaks
 #
@@ -654,15 +664,16 @@ for fragment in (
 # %% [markdown]
 # ## Recap
 #
-# - With `dynamic_batching { }` a batch is what came during the one before it. Say so in the config: auto-complete may say
-#   it for ONNX Runtime and TensorRT models only.
+# - With `dynamic_batching { }` a batch is what came during the one before it. Say so in the config: auto-complete adds
+#   it for some backends only, such as ONNX Runtime and TensorRT.
 # - In an open loop a delay buys idle time of the model with latency. In a closed loop of fewer callers than fit a
 #   batch it pays only while it is shorter than the fixed cost of the batch that it saves.
 # - A load tester that waits for answers can leave out most of the requests that would have waited: count from when each was
 #   due.
 # - A full queue can let Triton's model idle for up to half a second at a time, in the version used here: refuse in front of
 #   it.
-# - In front of an engine that batches in flight, the dynamic batcher has nothing to do.
+# - In front of an engine that batches in flight, the dynamic batcher only hands requests over: what is computed together,
+#   the engine decides.
 #
 # Three questions to answer without running anything:
 #

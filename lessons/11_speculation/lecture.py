@@ -74,10 +74,10 @@ guess
 #
 # Lesson 01's roofline has a flat part and a rising one. Left of the ridge an iteration takes as long as reading takes,
 # however many tokens share it; right of it every token costs its multiplications. Two measurements without any draft
-# give both bounds: one token for each user, and 256 tokens at once. `iteration_s` runs the model on made-up tokens. A `Chunk`
-# is what one user computes, here behind a past of 100 tokens; `num_logits` says after how many of its tokens you want to
-# know what comes next. Without drafts that is the last, with drafts it is each. It runs twice: this runtime takes longer
-# for another number of tokens than the iteration before had, and in an engine most have the same.
+# give both bounds: one token for each user, and 256 tokens at once. `iteration_s` runs the model on made-up tokens. A
+# `Chunk` is what one user computes, here behind a past of 100 tokens; `num_logits` says after how many of its tokens
+# you want to know what comes next. Without drafts that is the last, with drafts it is each. It runs twice: this runtime
+# takes longer for another number of tokens than the iteration before had, and in an engine most have the same.
 
 # %%
 past = 100
@@ -128,7 +128,7 @@ def on_paper(users, tokens):
 lengths = (1, 2, 3, 5, 9, 13, 17)
 cases = [(users, tokens) for users in (1, 4, 8) for tokens in lengths]
 both = []
-for _ in progress.over(range(7), "Round"):
+for _ in progress.over(range(6), "Round"):
     both.append([iteration_s(*case) for case in cases])
 first_ms, rounds = 1000 * np.array(both[1:]).transpose(2, 0, 1)  # round 1 warms up
 change_ms = np.median(first_ms - rounds)
@@ -174,15 +174,17 @@ charts.show(figure, f"{summary}.")
 print(f"{summary}.")
 
 # %% [markdown]
-# A single user leaves arithmetic idle while weights are read and unpacked, and a draft uses that time: look how near
-# five tokens come to the first bound. Batching uses it, too: with eight users more of each draft is paid, and the
-# measured ratio comes nearer to the second. Where it lies above both, something costs that the paper leaves out, such as
-# attention; `iteration_s(1, 5, past=0)` leaves out its part: try it.
+# Which of the last two columns is nearer to 1? Where it is *on top*, also for one user, multiplying hardly hides behind
+# reading, and each drafted token is paid nearly in full. For one user a short draft is still cheap: four tokens'
+# multiplications (the line above has the price of one) are little beside reading all weights. Eight users with four
+# drafts each pay for thirty-two, and read no more. Where a ratio lies above both bounds, something costs that the paper
+# leaves out, such as attention; `iteration_s(1, 5, past=0)` leaves out its part: try it.
 #
-# Eight is this machine's number: a CPU has little arithmetic beside its bandwidth. On a GPU the ridge lies at hundreds of
-# tokens, and vLLM calls drafts at one user [close to
-# free](https://docs.vllm.ai/en/v0.32.0/features/speculative_decoding/adaptive_verification/), but a poor trade at 256.
-# Hold users times (k + 1) against the ridge of your machine.
+# Eight is this machine's number: a CPU has little arithmetic beside its bandwidth. On a GPU the ridge lies at hundreds
+# of tokens, and vLLM calls drafts at one user [close to
+# free](https://docs.vllm.ai/en/v0.32.0/features/speculative_decoding/adaptive_verification/), but a much more delicate
+# trade at 256. Hold users times (k + 1) against the ridge of your machine. That is for a dense model: in a mixture of
+# experts a further token may need experts whose weights nobody else has read.
 #
 # ## The drafter
 #
@@ -293,22 +295,25 @@ for _ in progress.over(range(3), "Round"):
         first = next(iterations)
         started = time.perf_counter()
         said[kind, k] = [first, *iterations]
-        took[kind, k].append(time.perf_counter() - started)
+        took_s = time.perf_counter() - started
+        took[kind, k].append(took_s / (len(words_of(said[kind, k])) - len(first[0])))
 print(tokenizer.decode(words_of(said["rewrite", 4])))
 
 # %% tags=["nbval-ignore-output"]
 for kind in ("rewrite", "chat"):
     plain, words = words_of(said[kind, 0]), words_of(said[kind, 4])
     right, wrong = np.sum(right_and_wrong(said[kind, 4]), axis=0)
-    print(f"{kind}: {len(words)} tokens in {len(said[kind, 4])} iterations;", end=" ")
+    print(f"{kind}: {len(words)} tokens (without drafts {len(plain)})", end=" ")
+    print(f"in {len(said[kind, 4])} iterations;", end=" ")
     print(f"{right} drafts accepted, {wrong} thrown away;", end=" ")
     print("the same words as without:", words == plain)
     quicker = told_apart(took[kind, 0], took[kind, 4], "faster", "slower")
     print(f"    with drafts, beside the same loop without: {quicker}")
 
 # %% [markdown]
-# (Not the same words? A section below says why.) The ratio is the time without drafts over the time with them. This
-# loop also looks for drafts in Python, from the end of the text to its beginning, and that time is in it.
+# (Not the same words? A section below says why. Then the answers need not be equally long either.) The ratio is of the
+# time for a token: without drafts over with them. This loop also looks for drafts in Python, from the end of the text
+# to its beginning, and that time is in it.
 #
 # ## See
 #
@@ -406,13 +411,14 @@ for kind in ("rewrite", "chat"):
     print(f"as fast, {found:.2f} by the clock; ratio {found / expected:.2f}")
 
 # %% [markdown]
-# The prediction leaves out the search for drafts, and that these prompts are longer than 100 tokens, while attention grows
-# with what lies before. A difference within the interval of the run above is noise.
+# The prediction leaves out the search for drafts, which makes the clock's ratio smaller, and that these prompts are
+# longer than 100 tokens, while attention grows with what lies before. A difference within the interval of the run above
+# is noise.
 #
-# How could this mislead? One model of 135 million weights wrote all answers. A small model, greedy, repeats itself (read
-# the rewrite above), and a lookup guesses repetitions well, so part of the rewrite's gain is a loop's; a better model may
-# repeat less and copy more faithfully. Four answers are a small sample. The eight users of the picture all send the same
-# kind of request, and all draft in every iteration.
+# How could this mislead? One model of 135 million weights wrote all answers. A small model, greedy, may repeat itself
+# (print the end of an answer in `known["rewrite"]`), and a lookup guesses repetitions well, so part of the rewrite's
+# gain may be a loop's; a better model may repeat less and copy more faithfully. Four answers are a small sample. The
+# eight users of the picture all send the same kind of request, and all draft in every iteration.
 #
 # ## The same words?
 #
@@ -447,9 +453,10 @@ for one in (model, exact.model):
 
 # %% [markdown]
 # Where two answers part, the line has the probabilities of their two tokens. Where these are close, it was a near-tie.
-# Three answers cannot prove that nothing changes; the rule does. What they show is whether the differences go when
-# rounding goes. Batching does the same to an answer as soon as somebody else joins. vLLM,
-# too, calls its speculation lossless up to the precision of the hardware's numbers ([its
+# Three answers cannot prove that nothing changes; the rule does. What they show is whether the differences go when this
+# rounding, of activations to 8 bits, goes. Only 40 tokens are compared here: an answer that was longer above may part
+# behind them. Batching does the same to an answer as soon as somebody else joins. vLLM, too, calls its speculation
+# lossless up to the precision of the hardware's numbers ([its
 # documentation](https://docs.vllm.ai/en/v0.17.0/features/speculative_decoding/)).
 #
 # ## With chance
@@ -494,11 +501,12 @@ for rule in (accept, accept_likely):
 # %% [markdown]
 # The second rule accepts more and writes other answers: likely words become likelier still. (At 95 % about one in
 # twenty comparisons of equal things is told apart by chance; with another seed it may be this one.) The names for the
-# two kinds are *lossless* and *lossy*; Medusa's [typical acceptance](https://arxiv.org/abs/2401.10774) is of the second.
-# A drafter that is a model gives each guess a probability q. The guess is then
-# accepted with the smaller of 1 and p/q, where p is the large model's probability, and otherwise a token is drawn from
-# max(0, p − q), scaled to sum to 1 ([Leviathan et al. 2023](https://arxiv.org/abs/2211.17192)). A lookup is sure of its
-# guess: q is 1, and that is your rule.
+# two kinds are *lossless* and *lossy*; Medusa's [typical acceptance](https://arxiv.org/abs/2401.10774) is of the
+# second. A drafter that is a model gives each guess a probability q. The guess is then accepted with the smaller of 1
+# and p/q, where p is the large model's probability, and otherwise a token is drawn from max(0, p − q), scaled to sum to
+# 1 ([Leviathan et al. 2023](https://arxiv.org/abs/2211.17192)). A lookup is sure of its guess: q is 1, and that is your
+# rule. The flatter the distribution, the less often the token drawn is the guess: a higher temperature lowers the
+# acceptance rate.
 #
 # ## In the running engine
 #
@@ -566,13 +574,15 @@ for kind, users in [(kind, users) for kind in jobs for users in (1, 8)]:
     print(f"{accepted} of {drafted} drafts accepted")
 
 # %% [markdown]
-# The verdict compares tokens a second, with drafts over without. The engine goes one step further than your loop: when it
-# is loaded it measures prices as you did, and each iteration gets as many drafts as have lately brought the most tokens a
-# millisecond. It also compares guesses that it did not draft with what came, so it knows when to begin again. With drafts
-# that pay it does what your loop does; for chat it may draft almost nothing, and *not told apart* then says that choosing
-# costs nothing, not that drafts do no harm: your loop had to pay for them. Prompts are on this clock, and pull every ratio
-# towards 1. Where the prediction lies outside the interval, what it leaves out counts: the change of length when a request
-# comes or goes, and eight users of whom some have finished.
+# The verdict compares tokens a second, with drafts over without. The engine goes one step further than your loop: when
+# it is loaded it measures prices as you did, and each iteration gets as many drafts as have lately brought the most
+# tokens a millisecond. It also compares guesses that it did not draft with what came, so it knows when to begin again.
+# For chat it may draft almost nothing, and *not told apart* then says that choosing costs nothing, not that drafts do
+# no harm: your loop had to pay for them. *Slower* is possible: trying, changing the number of drafts (the line above
+# the price table) and looking guesses up are paid on top. With eight users the slowest answer ends a run; drafts
+# shorten the others, and their places stay empty. That is why the picture's speed-up for eight is not reached here.
+# Prompts are on this clock, and pull every ratio towards 1. Where the prediction lies outside the interval, what it
+# leaves out counts: the change of length when a request comes or goes, and eight users of whom some have finished.
 #
 # ## Turn the knob
 #
@@ -591,7 +601,7 @@ lesson.turning_point(prices, brought)
 # | longest draft | `max_draft_len` | `max_draft_len` | `num_speculative_tokens` |
 # | tokens that must match | `max_matching_ngram_size` | `max_matching_ngram_size` | `prompt_lookup_max`, `prompt_lookup_min` |
 # | fewer drafts with more users | from measured prices | `draft_len_schedule`, `max_concurrency` | `num_speculative_tokens_per_batch_size` |
-# | off where guesses are wrong | from acceptance so far | `acceptance_rate_threshold` | adaptive verification |
+# | off where guesses are wrong | from acceptance so far, and on again | `acceptance_rate_threshold`: off for good, for all requests | `enable_adaptive_verification`: for drafters that are models, not for `ngram` |
 # | a drafter of your own | `drafter_path` | `UserProvidedDecodingConfig` | custom proposer, experimental |
 #
 # Sources:
@@ -602,8 +612,9 @@ lesson.turning_point(prices, brought)
 # verification](https://docs.vllm.ai/en/v0.32.0/features/speculative_decoding/adaptive_verification/), which weighs
 # drafts of all requests by their chances and by prices that it measures when it starts, as the engine here does. In
 # production, watch `vllm:spec_decode_num_draft_tokens_total` and `vllm:spec_decode_num_accepted_tokens_total`: the
-# ratio of their rates is the acceptance rate. The nearest to your lookup in vLLM (which takes the earliest match, where
-# yours takes the latest):
+# ratio of their rates is the acceptance rate. For `speed_up` you need tokens an iteration: 1 + accepted /
+# `vllm:spec_decode_num_drafts_total`, which counts the iterations that had a draft. The nearest to your lookup in vLLM
+# (which takes the earliest match, where yours takes the latest):
 #
 # ```bash
 # vllm serve MODEL --speculative-config '{"method": "ngram", "num_speculative_tokens": 4,
@@ -665,8 +676,8 @@ print(f"{log['drafted'].sum()} of them drafts, {log['accepted'].sum()} accepted"
 #
 # - An iteration with one user is spent on reading weights. A few tokens more in it cost far less than an iteration for
 #   each, so guesses pay.
-# - With more users batching takes the same idle time. The less is left, the more of each draft is paid, and long or bad
-#   drafts make everybody slower.
+# - Eight users' drafts are eight times as many tokens beside the same reading. The more tokens an iteration has
+#   already, the larger is a draft's share of its time, and long or bad drafts make everybody slower.
 # - The rule that keeps the answer: choose from each row as always, and go on as long as what was chosen is the guess. The
 #   last token comes in any case.
 # - Accepted or not depends on the text: much in rewriting and editing, little in open questions. Speed-up is tokens an
@@ -679,8 +690,8 @@ print(f"{log['drafted'].sum()} of them drafts, {log['accepted'].sum()} accepted"
 # <details><summary>1. A draft of four, and each guess is right with a chance of 80 % if those before it were. How many
 # tokens does an iteration bring?</summary>
 #
-# 1 + 0.8 + 0.64 + 0.51 + 0.41 = 3.4. With one user at 1.2 times the price that is 2.8 times as fast; with
-# eight at three times the price 1.1 times.
+# 1 + 0.8 + 0.64 + 0.51 + 0.41 = 3.4. With one user at 1.2 times the price that is 2.8 times as fast; with eight at 2.2
+# times the price 1.5 times.
 # </details>
 #
 # <details><summary>2. Your server's acceptance rate falls from 60 % to 10 % on the day on which a new customer arrives. Their
