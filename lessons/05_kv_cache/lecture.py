@@ -373,7 +373,7 @@ charts.table(table, decimals=0)
 # %% tags=["nbval-ignore-output"]
 words = {"longest stall (ms)": ("longer", "shorter")}
 words |= {"longest wait for the first token (ms)": ("longer", "shorter")}
-words |= {name: ("later", "earlier") for name in ("median done (ms)", "all done (ms)")}
+words |= dict.fromkeys(("median done (ms)", "all done (ms)"), ("later", "earlier"))
 for kind in traffic:
     ours, theirs = (figures[policy, kind] for policy in reversed(logs))
     print(f"{kind}, max_utilization beside the other:")
