@@ -141,11 +141,12 @@ print(
 # %% [markdown]
 # ## Explain
 #
-# The text goes from model to model. [Preprocessing](#Preprocessing-and-postprocessing) turns it into
-# [tokens](#Token). `tensorrt_llm` computes all of these tokens, here in one iteration; this part is called
-# the [prefill](#Prefill). It gives the first new token. From then on each [iteration](#Iteration) gives one more token; this
-# part is called [decode](#Decode). Postprocessing turns a token into text while the engine computes the next. The
-# last token of the short answer is the one that ends it. It has no text, but it takes an iteration.
+# The text goes from model to model. [Preprocessing](#Preprocessing-and-postprocessing) turns it into [tokens](#Token).
+# `tensorrt_llm` computes all of these tokens, here in one iteration; this part is called the [prefill](#Prefill). It
+# gives the first new token. From then on each [iteration](#Iteration) gives one more token; this part is called
+# [decode](#Decode). Postprocessing turns a token into text while the engine computes the next. The last token of the
+# short answer is the one that ends it. It has no text, but it takes an iteration, and its empty piece is the last in
+# the picture.
 #
 # If that is all, three numbers predict when the last word arrives: the time to the first word ([TTFT](#TTFT)), the length
 # of an iteration, and how many there are. Try it on answers of two lengths. *Tell a story about France* has as many tokens
@@ -202,16 +203,20 @@ charts.table(table.astype({"iterations": int}).reset_index())
 
 # %% [markdown]
 # All figures are medians of five requests; iterations are the tokens less one, because the prefill gives the first. The
-# length of an iteration is counted from its start to the next one's, pauses included. What is left is the last word's trip
-# back, the first iteration after the prompt, which is often longer than the others, and how much one request differs from the
-# next: measured/predicted says how much that is here. An iteration also grows a little with the text before it (lesson 01).
+# length of an iteration is counted from its start to the next one's, pauses included. What is left has either sign. The
+# last word's trip back makes *measured* larger. The first iteration after the prompt is often longer than the others:
+# it is one of the few that the short answer's mean is made of, and hardly counts in the long one's, so a price from the
+# short answer may come out too high. And requests differ from one to the next: measured/predicted says how much all of
+# it is here.
 #
 # How could the picture mislead? Triton says how long preprocessing and postprocessing took, but not when they began. So
 # their lengths are measured (of postprocessing, the mean), and their places in the picture follow from what comes next
 # to them. `tensorrt_llm` answers from a thread of its own, and Triton counts only the time until the request is handed
 # over; its bars therefore come from the engine's log. The way back cannot be told from the hand-over to postprocessing;
 # the table counts both in *tensorrt_llm: the prompt*, which is why that is longer than its bar. And one user asks here,
-# who has the machine to herself. Lesson 03 shows what eight users change. (`request_path??` shows the code that measures.)
+# who has the machine to herself. On a busy server a wait comes before the prompt, and is often the longest part: for a
+# place in the batch or in the KV cache (lessons 04 and 05). Lesson 03 shows what eight users change. (`request_path??`
+# shows the code that measures.)
 
 # %% [markdown]
 # ## Turn the knob
@@ -251,7 +256,9 @@ assert engine.read(engine_dir).build_config.max_input_len == 1024  # as the text
 # %% [markdown]
 # ## What breaks
 #
-# A wrong request is answered with one sentence, and the server goes on.
+# A wrong request is answered with one sentence, and the server goes on. The third below does not even reach it: the
+# course's client compares the names with the model's inputs. Many servers ignore a name that they do not know (lesson
+# 03).
 
 # %%
 for wrong in (
@@ -267,7 +274,7 @@ for wrong in (
 # %% [markdown]
 # ## What you should know
 #
-# Six questions. If you can answer four of them, you know what the course needs; each answer says where to read on. You need
+# Six questions. If you can answer four of them, you know what the course needs; the answers say where to read on. You need
 # to know nothing of Triton, TensorRT-LLM, containers or GPUs.
 #
 # <details><summary>1. What does <code>[word.upper() for word in words if word]</code> give, and what does <code>**options</code>
@@ -373,7 +380,8 @@ session.running()
 #
 # - A request goes client → Triton → preprocessing → tensorrt_llm → postprocessing → client.
 # - `tensorrt_llm` names a place in the repository; here the course's engine stands in it.
-# - Before the first word comes the prefill: the model computes the whole prompt, here in one iteration.
+# - Before the first word comes the prefill: the model computes the whole prompt, here in one iteration. On a busy
+#   server a wait for its turn comes before that.
 # - After it, each iteration gives one token.
 # - The time to the first word, the length of an iteration and their number say when the last word arrives.
 #

@@ -111,12 +111,13 @@ for name in ("MatMul", "ScaledDotProductAttention", "Convert", "Multiply", "Conc
 print(f"{info.weight_bytes / 1e6:.1f} MB of weights, computed as {info.precision}")
 
 # %% [markdown]
-# The conversions turn packed weights back into numbers, and nearly all weights belong to the matrix products (`MatMul`).
-# Every token needs all of them. An iteration multiplies each matrix by all its tokens together, so **it reads all weights
-# once**, however many tokens it computes. W4 means that most weights have 4 bits. A8 and A16 say how the *activations*,
-# the numbers that flow from layer to layer, are multiplied: rounded to 8 bits where the processor has such products (VNNI,
-# AMX), or as floating-point numbers. The course calls the latter W4A16, as TensorRT-LLM does, although the activations have
-# 32 bits here.
+# The conversions turn packed weights back into numbers, and nearly all weights belong to the matrix products
+# (`MatMul`). Every token needs all of them. An iteration multiplies each matrix by all its tokens together, so **it
+# reads all weights once**, however many tokens it computes. (That is a *dense* model. In a *mixture of experts* a token
+# reads only the experts chosen for it, and more users read more experts.) W4 means that most weights have 4 bits. A8
+# and A16 say how the *activations*, the numbers that flow from layer to layer, are multiplied: rounded to 8 bits where
+# the processor has such products (VNNI, AMX), or as floating-point numbers. The course calls the latter W4A16, as
+# TensorRT-LLM does, although the activations have 32 bits here.
 #
 # A token also reads something else. Each layer turns it into a *key*, by which later tokens find it, and a *value*,
 # which they read. They are kept: that is the [KV cache](00_start_here.ipynb#KV-cache). Keys and values belong to *KV
@@ -140,8 +141,8 @@ print(f"{per_token:,} bytes per token by the formula,", end=" ")
 print(f"{executor.model.block_bytes // 32:,} in the engine")
 
 # %% [markdown]
-# The query heads are *not* in the formula: because they share KV heads (*grouped-query attention*, GQA), the cache is a third
-# of what it would otherwise be.
+# The query heads are *not* in the formula: because they share KV heads (*grouped-query attention*, GQA), the cache is a
+# third of what it would otherwise be.
 #
 # ## What this machine can do
 #
@@ -258,11 +259,12 @@ table = pd.DataFrame(rows, columns=columns)
 charts.table(table)
 
 # %% [markdown]
-# *At most* and *measured* are tokens a second over all users, from medians of five rounds; the ratio is the second over the
-# first (in the field MBU, *model bandwidth utilization*, where memory is nearer, and MFU, for FLOPs, where arithmetic is).
-# At most comes from the longer of two times: reading the bytes, or computing the products as quickly as those of 256 tokens
-# were computed alone. Both are measured anew, so the bound differs from yours above. A ratio over 1 is noise, or a
-# processor whose cache is larger than the weights: then they are not read from memory each time.
+# *At most* and *measured* are tokens a second over all users, from medians of five rounds; the ratio is the second over
+# the first (the field's MBU, *model bandwidth utilization*, and MFU, for FLOPs, are built the same way, but divide by
+# the maker's peak, so they come out lower). At most comes from the longer of two times: reading the bytes, or computing
+# the products as quickly as those of 256 tokens were computed alone. Both are measured anew, so the bound differs from
+# yours above. A ratio over 1 is noise, or a processor whose cache is larger than the weights: then they are not read
+# from memory each time.
 
 # %% tags=["nbval-ignore-output"]
 gain = 8 * rounds["decode, 1 user"] / rounds["decode, 8 users"]
@@ -303,10 +305,12 @@ charts.show(lesson.roofline(points, bandwidth, arithmetic), summary)
 print(summary)
 
 # %% [markdown]
-# One user's decode is far to the left: about one product for each byte. A prompt's tokens share the reading as users do, so
-# prefill is far to the right, where faster memory would not help. Being left of the ridge says which roof is nearer, not
-# that the point touches it. Far below it, most of the time goes to unpacking, small products and starting operations: the
-# field says *overhead-bound*. The larger the model, the smaller that part.
+# One user's decode is far to the left: about one product for each byte. A prompt's tokens share the reading as users
+# do, so prefill is far to the right, where faster memory would not help. Being left of the ridge says which roof is
+# nearer, not that the point touches it. Far below it, neither limit explains the time: products that use the machine
+# badly do, and everything between them. (Where starting operations takes most of it, as in small batches on a GPU
+# without CUDA graphs, the field says *overhead-bound*.) The next table separates the two. The larger the model, the
+# smaller the part between the products.
 #
 # ## Explain
 #
@@ -339,7 +343,9 @@ charts.table(pd.DataFrame(rows, columns=columns))
 #
 # ## Who fits
 #
-# Weights are in memory once. The cache grows with every user and with every token of a conversation:
+# Weights are in memory once. The cache grows with every user and with every token of a conversation. This counts the
+# worst case, every conversation as long as it may be, and leaves a tenth of the free memory for everything else. vLLM
+# logs the same number as *Maximum concurrency*:
 
 # %%
 free = 0.9 * psutil.virtual_memory().available
@@ -388,12 +394,13 @@ lesson.memory(sizing, info.build_config, free)
 # %% [markdown]
 # ## Compare builds
 #
-# Are fewer bits quicker? And does the measurement see a loss? Three of four engines differ in their weights alone (W4A16:
-# all multiply as floating-point numbers): one with the 4 bits of the file; one whose weights are written out in 16 bits;
-# and, as a **positive control**, one that must be worse. In its file the lowest bit of each q is set to zero, which leaves
-# 3 bits, and m goes up by half of d, so that the mean of the weights stays. The fourth is the default engine of this
-# machine: the same 4 bits, and where the processor has 8-bit products, activations rounded to 8 bits, too (W4A8). (All come
-# from the 4-bit file, so this cannot tell what 4 bits lost against the published weights.)
+# Are fewer bits quicker? And does the measurement see a loss? Three of four engines differ in their weights (W4A16: all
+# multiply as floating-point numbers): one with the 4 bits of the file; one whose weights are written out in 16 bits;
+# and, as a **positive control**, one that must be worse (it also has narrower limits, which *What breaks* needs). In
+# its file the lowest bit of each q is set to zero, which leaves 3 bits, and m goes up by half of d, so that the mean of
+# the weights stays. The fourth is the default engine of this machine: the same 4 bits, and where the processor has
+# 8-bit products, activations rounded to 8 bits, too (W4A8). (All come from the 4-bit file, so this cannot tell what 4
+# bits lost against the published weights.)
 
 # %%
 file = np.fromfile(checkpoint.path, np.uint8)
@@ -494,12 +501,15 @@ assert 0.9 < told_apart(judged["16 bits"], judged["4 bits"]).ratio < 1.1
 
 # %% [markdown]
 # The control is told apart, so the method sees what three bits lose. Sixteen bits cannot bring back what the file never
-# had. (Writing a weight in 16 bits rounds it slightly.) The interval says how small a loss the comparison could see. Where
-# one user's rate falls by less than the bytes alone would say, reading is only part of an iteration. Compare the table's
-# last column with the bandwidth above. If the 16-bit build, which unpacks no 4-bit blocks, is far below it, too, unpacking
-# is not the main reason. And the engine with 3 bits reads as many bytes as that with 4: its q still lie in 4 bits each. If
-# that build is told apart in speed, distrust it: of nine comparisons at 95 %, one errs now and then. What does the default
-# engine's rounding cost, and what does it buy with eight users?
+# had. (Writing a weight in 16 bits rounds it slightly.) The interval says how small a loss the comparison could see.
+# Where one user's rate falls by less than the bytes alone would say, reading is only part of an iteration. The table's
+# last column, beside the bandwidth above, does not say why a build stays below it. The 16-bit build unpacks no 4-bit
+# blocks, but its weights, too, are widened to 32 bits before they are multiplied. To separate the causes takes a
+# profiler. And the engine with 3 bits reads as many bytes as that with 4: its q still lie in 4 bits each. So in speed
+# that build is a *negative* control: it should not be told apart from the one with 4 bits. If it is, two engines differ
+# by that much for other reasons (where they lie in memory, their limits, what ran before), which more rounds of the
+# same two loads would not average out. Then believe no difference in speed that is not clearly larger. What does the
+# default engine's rounding cost, and what does it buy with eight users?
 #
 # ## What breaks
 #
@@ -539,9 +549,11 @@ print(f"Twelve users → at most {most} at once")
 # there: 16 GB over 3.35 TB/s is 4.8 ms a token, so at most about 210 tokens a second for one user. Three things change the
 # picture on GPUs:
 #
-# - **[FP8](https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/examples/fp8_primer.html)** (Hopper, Ada and
-#   later) has floating-point numbers of 8 bits: half the bytes of 16 bits, which moves a point
-#   to the right, and GPUs multiply FP8 numbers directly, which raises the arithmetic roof.
+# - **[FP8](https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/examples/fp8_primer.html)** (Hopper, Ada
+#   and later) has floating-point numbers of 8 bits: half the bytes of 16 bits, which moves a point to the right, and
+#   GPUs multiply FP8 numbers directly, which raises the arithmetic roof. The roof doubles as the bytes halve, so the
+#   ridge stays at about 300 tokens. Weights of 4 bits multiplied in 16 (W4A16) bring it down to about 75: they help few
+#   users, a large batch hardly.
 # - **[NVFP4](https://developer.nvidia.com/blog/introducing-nvfp4-for-efficient-and-accurate-low-precision-inference/)**
 #   (Blackwell) has floating-point numbers of 4 bits in blocks of 16, each with a scale in FP8: 4.5 bits
 #   a weight, and multiplied directly, too.
@@ -551,7 +563,7 @@ print(f"Twelve users → at most {most} at once")
 # %% [markdown]
 # ## Recap
 #
-# - An iteration reads all weights once, for all tokens in it: bytes over bandwidth bounds one user's rate.
+# - An iteration of a dense model reads all weights once, for all tokens in it: bytes over bandwidth bounds one user's rate.
 # - Few products a byte: memory sets the ceiling (decode of one user), though a small model may stay far below it. Many:
 #   bound by arithmetic (prefill; many users with short conversations).
 # - Eight users share one reading; the total grows, while each gets less. Each user's cache is read for that user alone.
@@ -563,9 +575,9 @@ print(f"Twelve users → at most {most} at once")
 # <details><summary>1. The same model, weights in 16 bits. What happens to the rate of one user, and what to the ridge in
 # tokens per iteration?</summary>
 #
-# If memory were all, the rate would fall to about a third: 16 bits instead of 5 to 6. Above, it was measured:
-# by less than that, because part of an iteration does not depend on the bytes. With fewer products for each byte the
-# points move to the left, so it takes more users until arithmetic is the limit.
+# If memory were all, the rate would fall to about a third: 16 bits instead of 5 to 6. Above, it was measured: by less
+# than that, because part of an iteration does not depend on the bytes. At the same arithmetic roof, fewer products for
+# each byte move the points to the left, so it takes more users until arithmetic is the limit.
 #
 # </details>
 # <details><summary>2. A model has 32 layers, 32 KV heads of 128 numbers, and a cache in float16. How many bytes per

@@ -448,8 +448,9 @@ charts.table(pd.DataFrame(rows, columns=["shared name", "dtype", "shape"]))
 # Two things differ when Triton runs the ensemble: a step starts as soon as its inputs are there, so steps that do not need
 # each other run at the same time; and the tensors stay in the server, while ours went to the client and back.
 #
-# What maps cannot say is "if" or "again". For that, a Python model calls other models from its own code, which Triton calls
-# [business logic scripting](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/python_backend/README.html#business-logic-scripting)
+# What maps cannot say is "if" or "again". For that, a Python model calls other models from its own code, which Triton
+# calls [business logic
+# scripting](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/python_backend/README.html#business-logic-scripting)
 # (BLS). TensorRT-LLM's fifth model, `tensorrt_llm_bls`, does the ensemble's work in that way.
 #
 # ## Turn the knob
@@ -470,7 +471,9 @@ for value in ("many", "64"):
 
 # %% [markdown]
 # `many` is not a number, so the editor did not touch the file. 64 is a number; that it is too small for one request,
-# the check does not know, and the engine does. It refused to load, and the editor put the old file back.
+# the check does not know, and the engine does. It refused to load, and the editor put the old file back. (vLLM refuses
+# as well. TensorRT-LLM lowers its longest sequence to what fits, and says so only in a warning: look for
+# `maxSequenceLen is reduced` in its log.)
 #
 # ## What breaks
 #
@@ -545,16 +548,23 @@ assert (
 )
 
 # %% [markdown]
-# - The check finds wrong syntax, unconnected names, and types or shapes that do not fit. Triton's answer does not say where;
-#   its log does, once it has been asked to load. The check says so before, and suggests a name.
-# - This check looks at neither paths nor code. Whether an engine and its code work shows only in `initialize`, which Triton
-#   calls once for each instance.
+# - The check finds wrong syntax, unconnected names, and types or shapes that do not fit. Triton's answer does not say
+#   where; its log does, once it has been asked to load. The check says so before, and suggests a name. Look at both
+#   ends: it and the log name the step that *reads* the tensor, which is right; the name suggested may be the typo, in
+#   the step that writes it.
+# - This check looks at neither paths nor code. What `initialize` does (Triton calls it once for each instance) is tried
+#   by the load: the engine's path, and this typo, which stood there. The same typo in `execute` loads, every model is
+#   READY, and the first request that gets there finds it.
+# - Triton refused the unfilled variable because a number belongs there. In a `string_value`, where most of
+#   TensorRT-LLM's stand, `${…}` is a valid text: Triton loads it. So search the filled files for `${` before you start.
 # - Both word lists have the same type and shape, so swapped ones load. The word at which the answer should stop is now one
 #   that it may not use. Only a request whose answer you know finds this.
 #
 # Where a load *fails*, Triton keeps the model that it has, and the client notices nothing; the fault waits for the next
-# restart. Where a load *succeeds*, an ensemble above it may be gone, as in *Broken on purpose*. So deploy by starting a
-# second server on the new folder. Ask it something, and only then send it the traffic.
+# restart. (It can keep it because the old one goes only when the new one is there: for a while both are in memory. On a
+# GPU that one engine fills, reloading it fails.) Where a load *succeeds*, an ensemble above it may be gone, as in
+# *Broken on purpose*. So deploy by starting a second server on the new folder: Triton has no dry run. Ask it something,
+# and only then send it the traffic.
 #
 # ## Elsewhere
 #
@@ -572,8 +582,9 @@ with Server(today) as other:
     print(other.http.post(path, json=body, timeout=60).json())
 
 # %% [markdown]
-# The model goes on with the text instead of replying to it: no chat template is applied, which `preprocessing` does
-# above. The settings moved to `model.yaml`:
+# The model goes on with the text instead of replying to it: no chat template is applied. The course's `preprocessing`
+# applies one; TensorRT-LLM's own does not, so with either of NVIDIA's repositories the client sends the text with the
+# template already in it. The settings moved to `model.yaml`:
 
 # %%
 settings = (today / "tensorrt_llm" / "1" / "model.yaml").read_text()
@@ -589,20 +600,22 @@ print(settings.replace(str(engine_dir), "/engines/model"))
 # | memory for the KV cache | `kv_cache_free_gpu_mem_fraction` | `kv_cache_config`: `free_gpu_memory_fraction` | `gpu_memory_utilization` |
 # | ready? | `/v2/models/ensemble/ready` | `/v2/models/tensorrt_llm/ready` | `/v2/models/NAME/ready` |
 #
-# Triton's own `max_batch_size`, in `config.pbtxt` or `triton_config`, is another: the most requests in one call of a model.
-# The fractions differ in detail: TensorRT-LLM's is of the memory that is free once the weights are loaded, vLLM's of all the
-# GPU's memory, weights included. `vllm serve`, without Triton, answers `/health` with 200. With engines, take the templates
-# from the release that you serve: [the tensors' names and shapes](../assets/contracts/history.csv) changed again and again.
-# [The page for a lab GPU](../assets/lab-gpu/README.md) has the commands. Triton's own pages:
-# [model repository](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/model_repository.html),
-# [control modes](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/model_management.html),
+# Triton's own `max_batch_size`, in `config.pbtxt` or `triton_config`, is another: the most requests in one call of a
+# model; at 0, as printed above, each has a call of its own, and the engine still batches. The fractions differ in
+# detail: TensorRT-LLM's is of the memory that is free once the weights are loaded, vLLM's of all the GPU's memory,
+# weights included. `vllm serve`, without Triton, answers `/health` with 200. With engines, take the templates from the
+# release that you serve: [the tensors' names and shapes](../assets/contracts/history.csv) changed again and again. [The
+# page for a lab GPU](../assets/lab-gpu/README.md) has the commands. Triton's own pages: [model
+# repository](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/model_repository.html),
+# [control
+# modes](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/model_management.html),
 # [ensembles](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/ensemble_models.html).
 
 # %% [markdown]
 # ## Recap
 #
-# - When clients get errors, ask for the readiness of the model that they call, then for the list of models, then for the log's
-#   last line with `E`: it names the model or the file to open.
+# - When clients get errors, ask for the readiness of the model that they call, then for the list of models, then for
+#   the log's last line with `E`: it names the model or the file to open.
 # - A model repository has one folder for each model; `config.pbtxt` names what flows in and out, `1/` holds the model.
 # - An ensemble is maps, not code: two steps are connected when they use the same name for a tensor.
 # - The control mode says what is loaded and when. A running server keeps what it has; a restart reads everything anew.

@@ -182,7 +182,9 @@ def tpot(times_s):
 
 # %% [markdown]
 # Here each piece is one token. A server may also send two tokens in one event, or none while half a character waits for
-# its rest: then *n* comes from `usage`, for which one asks with `"stream_options": {"include_usage": true}`.
+# its rest: then *n* comes from `usage`, for which one asks with `"stream_options": {"include_usage": true}`. (The event
+# with `usage` has no `choices`: your `text_of` must look first.) Both tools measure the second row between chunks,
+# which are tokens only where each chunk brings one.
 #
 # ## See: one user and eight
 #
@@ -309,9 +311,9 @@ assert 1 < ratios.median() < 8
 #
 # ## Explain
 #
-# What did the eight wait for? The engine's log has the length of each iteration, as the engine measures it, without Triton
-# and without your client. First the price of an iteration without a prompt, with 1 and 8 users in it, of the five rounds. The
-# line through these two predicts the price with 2 and 4; three runs of each check it:
+# What did the eight wait for? The engine's log has the length of each iteration, as the engine measures it, without
+# Triton and without your client. First the price of an iteration without a prompt, with 1 and 8 users in it, of the
+# five rounds. The line through these two predicts the price with 2 and 4; three runs of each check it:
 
 
 # %%
@@ -393,12 +395,13 @@ assert eight_ms > one_ms and log["generation_tokens"].sum() == 8 * 31
 # once. The rest is what is no iteration: on its way a token passes Triton, the detokenizer, HTTP and your thread, and
 # they use the cores on which the engine computes. Therefore an ITL is an iteration *and* what lies between two.
 #
-# Why do some of the eight begin later? Requests arrive one by one, and an idle engine starts with the prompts that are
-# there. Those that come meanwhile are all in the next iteration, which is long. Who came first waits for it, too: that
-# makes the longest gaps.
+# Why do most of the eight begin later than one or two? Requests arrive one by one, and an idle engine starts with the
+# prompts that are there. Those that come meanwhile are all in the next iteration, which is long. Who came first waits
+# for it, too: that makes the longest gaps.
 #
-# How could this mislead? The prompts are short and alike, nobody arrives later, and the users share their cores with the
-# server.
+# How could this mislead? The prompts are short and alike, nobody arrives later, and the users share their cores with
+# the server. And the factor is this processor's: a GPU with eight users is far from its arithmetic limit (lesson 01),
+# so each user's own part is much smaller there. Two points give a line; they do not say how far it holds.
 #
 # ## Turn the knob
 #
@@ -532,8 +535,11 @@ assert 20 <= grpc_cancelled < ASKED
 # - **gRPC, cancelled:** `stop_stream(cancel_requests=True)` cancels. Triton tells only those steps of an ensemble that begin
 #   afterwards; here `postprocessing` notices at the next token, and tells the engine.
 #
-# TensorRT-LLM has a way of its own: a second request to `tensorrt_llm` with the same id and the input `stop`. Either way the
-# request's [slot](00_start_here.ipynb#Slot) is free within a few tokens.
+# TensorRT-LLM has a way of its own: a second request to `tensorrt_llm` with the same id and the input `stop`. Here the
+# request's [slot](00_start_here.ipynb#Slot) is free within a few tokens either way. That `postprocessing` passes a
+# cancellation on is the course's addition: with NVIDIA's ensemble do not rely on it ([an open
+# issue](https://github.com/triton-inference-server/server/issues/6739)). Send `stop`, or ask `tensorrt_llm` itself and
+# cancel there.
 #
 # ## Read /metrics
 #
@@ -616,7 +622,7 @@ for mistake, given in mistakes.items():
 # | `temperature` | the same | divides the logits: below 1 sharper, above 1 flatter |
 # | `top_k` | the same (vLLM's name) | draws from only the *k* likeliest |
 # | `top_p` | the same | draws from only the likeliest that together reach *p* |
-# | `random_seed` | `seed` | the same draw again |
+# | `random_seed` (NVIDIA's from 25.05: `seed`) | `seed` | the same draw again, as far as the logits are the same |
 #
 # So with the tensors a `temperature` alone changes nothing, as in TensorRT-LLM's engine backend:
 
@@ -647,8 +653,9 @@ print(*lines[-2:], sep="\n")
 assert reply.status_code == 200 and '"error"' in lines[-2] and len(lines) < ASKED
 
 # %% [markdown]
-# A client that looks only for `[DONE]` takes half an answer for a whole one. The `openai` package raises `APIError` on
-# such an event; your `text_of` stops there with a KeyError. To try again, send the whole request.
+# A client that looks only for `[DONE]` takes half an answer for a whole one. It is whole when its `finish_reason` has
+# come; where the process that speaks HTTP dies, the stream just ends. The `openai` package raises `APIError` on such an
+# event; your `text_of` stops there with a KeyError. To try again, send the whole request.
 #
 # ## Elsewhere
 #
@@ -692,8 +699,9 @@ assert reply.status_code == 200 and '"error"' in lines[-2] and len(lines) < ASKE
 # </details>
 # <details><summary>3. TTFT doubles, TPOT stays as it was. What do you look at first?</summary>
 #
-# At the queue: the gauge `waiting`, in vLLM `vllm:num_requests_waiting`. A request that waits for a slot has no first token
-# yet, and those that have one do not notice. Longer prompts are the other candidate.
+# At the queue: the gauge `waiting`, in vLLM `vllm:num_requests_waiting`. A request that waits for a slot has no first
+# token yet, and those that have one do not notice. Longer prompts are the next candidate, or prompts whose beginning is
+# no longer found in the KV cache (lesson 05); on a busy server these lengthen the others' gaps as well.
 #
 # </details>
 #

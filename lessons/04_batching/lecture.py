@@ -28,12 +28,13 @@
 # - **In-flight batching** (`inflight_fused_batching`): when a slot becomes free, the next iteration fills it. vLLM and
 #   others call this *continuous batching*.
 #
-# The names in brackets are the values of `gpt_model_type` in TensorRT-LLM (*fused*: prompts and decodes in one pass; the
-# older `inflight_batching` does without that fusion; [its batch
+# The names in brackets are the values of `gpt_model_type` in TensorRT-LLM (`V1` has nothing to do with vLLM's engine of
+# that name, which batches in flight; *fused*: prompts and decodes in one pass; the older `inflight_batching` does
+# without that fusion; [its batch
 # manager](https://github.com/NVIDIA/TensorRT-LLM/blob/2a115dae84f13daaa54727534daa837c534eceb4/docs/source/advanced/batch-manager.md)).
-# In-flight batching is [Orca's](https://www.usenix.org/conference/osdi22/presentation/yu) *iteration-level scheduling*. It
-# works because the weights see only tokens, whoever's they are; only attention is computed for each request by itself, on
-# its own cache.
+# In-flight batching is [Orca's](https://www.usenix.org/conference/osdi22/presentation/yu) *iteration-level scheduling*.
+# It works because the weights see only tokens, whoever's they are; only attention is computed for each request by
+# itself, on its own cache.
 
 # %%
 import inspect
@@ -305,6 +306,8 @@ print(summary)
 
 # %% [markdown]
 # An iteration goes through the weights once, for all answers in it. Attention and the arithmetic of each come on top.
+# How much that is depends on the machine: on an H100, eight answers are far to the left of lesson 01's ridge, an
+# iteration with eight costs hardly more than one with one, and the gain in time comes near the gain in iterations.
 #
 # Of the three measurements, the median counts. Prompts have a price of their own: what the iterations with prompts took
 # beyond the same number of answers.
@@ -348,10 +351,12 @@ print(f"Gain: predicted {expected:.2f} times, measured {faster:.2f} times,", end
 print(f"which is {100 * (faster / expected - 1):+.0f} %.")
 
 # %% [markdown]
-# Which of the two lines misses says more. Each answer reads its cache under both rules, so the growing caches, whose price
-# was measured with at most 60 tokens, make both runs longer by about the same seconds. What only the in-flight run has are
-# prompts that join in ones and twos beside running answers; their price comes from up to eight computed together. A change
-# of the machine's pace may hit either run: if the gain is off by more than 15 %, look at the table of prices first.
+# Look at both lines, not at the gain alone: what lengthens both runs by the same factor, such as a slower machine,
+# cancels in it. What adds the same seconds to both does not: each answer reads its growing cache under both rules, and
+# the price of that was measured with at most 60 tokens. The in-flight prediction also counts the paper's iterations,
+# not those of the real order of arrival. What only the in-flight run has are prompts that join in ones and twos beside
+# running answers; their price comes from up to eight computed together. A change of the machine's pace may hit either
+# run: if the gain is off by more than 15 %, look at the table of prices first.
 #
 # How could this mislead? Each rule ran once. `inflight bench compare` takes turns and gives ratios with their spread.
 # The prices of 3, 5, 6 and 7 answers are interpolated.
@@ -359,11 +364,11 @@ print(f"which is {100 * (faster / expected - 1):+.0f} %.")
 # ## Who pays?
 #
 # Tokens a second are the operator's figure. A user feels three others: when the first token comes, when the answer is
-# complete, and the time from one of its tokens to the next, the ITL. The first is not drawn: static it is the latency
-# itself, as a batch hands its answers over when the last has finished; in flight it is the wait for a slot and one prefill.
-# `itl_ms` is from the log: the time from the end of an answer's first iteration to the end of its last, divided by its
-# tokens but the first. It is the mean ITL of an answer, lesson 03's TPOT: with static batching it is the engine's pace,
-# which no user sees.
+# complete, and the time from one of its tokens to the next, the ITL. The first is not drawn. With static batching it
+# equals the latency, because a batch hands its answers over when the last has finished; in flight it is the wait for a
+# slot and one prefill. `itl_ms` is from the log: the time from the end of an answer's first iteration to the end of its
+# last, divided by its tokens but the first. It is the mean ITL of an answer, lesson 03's TPOT: with static batching it
+# is the engine's pace, which no user sees.
 
 # %% tags=["nbval-ignore-output"]
 paid = {name: run.requests.assign(itl_ms=run.itl_ms) for name, run in runs.items()}
@@ -379,15 +384,17 @@ both.groupby(["max_tokens", "rule"])[["latency_ms", "itl_ms"]].quantile(
 # done. In flight it shares nearly all its iterations, unless it is in the tail, and each prompt that joins makes one of
 # them longer.
 #
-# Latency also contains the wait for a slot, and that becomes shorter: nobody waits for a batch to end. So short answers are
-# complete earlier, and later long ones, too; the long ones that started first are complete later. The table gives the
-# median and the 99th percentile, which of eight answers is nearly the slowest.
+# Latency contains two more waits. Static, a request waits for a slot until a whole batch ends, and a short answer that
+# is finished is held back until the longest of its batch is. In flight the second wait is gone, and the first is
+# shorter. So short answers are complete earlier, and later long ones, too; the long ones that started first are
+# complete later. The table gives the median and the 99th percentile, which of eight answers is nearly the slowest.
 #
 # ## When is there no gain?
 #
-# When all requests are there from the start, here are two cases; the table below has a third. With **equal lengths** a static
-# batch ends for all at once. With **fewer requests than slots** all start at once. Both run from a full queue, in three
-# rounds, and the rule that begins changes from round to round:
+# If all requests are there from the start, three cases gain nothing. Two are run here; the third, a queue sorted by
+# length, is in the table below. With **equal lengths** a static batch ends for all at once. With **fewer requests than
+# slots** all start at once. Both run from a full queue, in three rounds, and the rule that begins changes from round to
+# round:
 
 # %% tags=["nbval-ignore-output"]
 no_gain = {
@@ -413,9 +420,10 @@ for case in no_gain:
     print("   ", told_apart(in_flight_rates, static_rates, "more", "fewer"))
 
 # %% [markdown]
-# As many iterations, with as many answers. A ratio whose interval contains 1 is not told apart; an interval wholly below 1
-# may be the price of streaming. And the summaries of news articles, which benchmarks like? (The articles are the course's
-# own, made up.) Count them all:
+# As many iterations, with as many answers. So batching has nothing to gain, and what is told apart all the same has
+# another cause: three rounds are few, the pace of the machine changes, and static batching hands its answers over all
+# at once. Read a few per cent, in either direction, as a difference that this comparison cannot attribute. And the
+# summaries of news articles, which benchmarks like? (The articles are the course's own, made up.) Count them all:
 
 # %%
 articles = workload.from_dataset(workload.read_dataset(), load_tokenizer(engine_dir))
@@ -438,10 +446,11 @@ columns = ["trace", "shortest", "longest", "static", "in flight", "ratio"]
 pd.DataFrame(rows, columns=columns).set_index("trace").round(2)
 
 # %% [markdown]
-# The lengths of the articles' summaries differ by a factor of seven, and yet their ratio is far smaller than the trace's:
-# few are very long. More slots lower it, because the tail grows with them. Sorting by length helps static batching, too.
-# But an answer may end long before its `max_tokens`, and nobody knows where. That, and requests that come at any time, is
-# why LLM engines today batch in flight.
+# The lengths of the articles' summaries differ by a factor of seven, and yet their ratio, of iterations, is far smaller
+# than the trace's: few are very long. In time the gain is smaller still, as above. More slots lower it, because the
+# tail grows with them. Sorting by length helps static batching, too. But an answer may end long before its
+# `max_tokens`, and nobody knows where. That, and requests that come at any time, is why LLM engines today batch in
+# flight.
 #
 # ## Where we came from
 #
@@ -492,8 +501,8 @@ print(f"both together {at_once / python:.1f} times.")
 #
 # The workshop that this course follows [measured
 # both](https://github.com/scaleway/ai-pulse-nvidia-trt-llm/blob/5847f352d45e73651c9558a0f91bcf3dfe91607e/aiPULSE_workshop/03_Triton.md)
-# on one H100, with 16-bit weights. It sent four prompts at once to each: 1,998 ms from Python, which answers them in turn,
-# 659 ms from the engine. So its 3.0 times has both factors in it, as the last line above. It then [sent 98
+# on one H100, with 16-bit weights. It sent four prompts at once to each: 1,998 ms from Python, which answers them in
+# turn, 659 ms from the engine. So its 3.0 times has both factors in it, as the last line above. It then [sent 98
 # articles](https://github.com/scaleway/ai-pulse-nvidia-trt-llm/blob/ff7e8649f2733cc810d924764ebf1ec6263b2d13/aiPULSE_workshop/05_Scheduling.md):
 # 334 tokens/s static, 436 in flight, 1.3 times as many. A request there had 800 tokens of prompt for 41 of answer, and
 # neither rule makes prompts cheaper.
@@ -510,7 +519,8 @@ print(f"both together {at_once / python:.1f} times.")
 #
 # <details><summary>Answers to 2 and 3</summary>
 #
-# 2. From the first batch, which is a single request, and from the last, which has seven: (7 + 1) × 28 of 112 × 8 slots, 25 %.
+# 2. From the first batch, which is a single request, and from the last, which has seven: (7 + 1) × 28 of 112 × 8 slots,
+#    25 %.
 #
 # 3. If all wait from the start, `simulate` counts 416 against 248, 1.7 times. Here they come one by one, which cuts the
 #    batches differently.
@@ -578,8 +588,8 @@ except CourseError as error:
 #   free.
 # - The lengths give the iterations: static, the sum of each batch's longest; in flight, about all tokens over the slots,
 #   and a tail.
-# - A fuller iteration takes longer, so the gain in time is smaller than the gain in iterations; it takes less than so many
-#   times as long, so there is a gain.
+# - A fuller iteration takes longer (on this CPU; hardly on a large GPU), so the gain in time is smaller than the gain
+#   in iterations; it takes less than so many times as long, so there is a gain.
 # - In flight, answers do not wait for a batch to end. Long ones pay with their pace, and the first of them with their
 #   latency.
 # - The gain depends on the workload. Equal lengths, free slots or a queue sorted by length leave almost none if all requests
@@ -596,8 +606,8 @@ except CourseError as error:
 # <details><summary>2. Your in-flight server has eight slots, and <code>scheduled</code> in <code>/metrics</code> is
 # never above 3. What would static batching cost you?</summary>
 #
-# Little throughput, but latency. Five slots are always free, so a new request starts at once in flight. With static
-# batching it waits for the running batch to end.
+# Little throughput, if requests come at their own pace, but latency. Five slots are always free, so a new request
+# starts at once in flight. With static batching it waits for the running batch to end.
 # </details>
 #
 # <details><summary>3. A colleague reports "in-flight batching gives 1.3 times". What do you ask first?</summary>

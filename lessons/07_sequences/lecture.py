@@ -252,18 +252,21 @@ counted = telemetry.settled(
 print(f"Triton's own statistics count {counted} executions.")
 
 # %% [markdown]
-# The paper misses the beginning: the first call leaves with whoever is there, and the others join a later one. One request
-# after the other would take as many calls as there are words. That is what in-flight batching saves here. Three names do
-# the work: `AGAIN` keeps the request, `states` keeps what is known of it under its id, and `FINAL` ends the answer.
+# The paper misses the beginning: the first call leaves with whoever is there, and the others join a later one. One
+# request after the other would take as many calls as there are words. A batch that is fixed when it leaves, as in
+# lesson 04, would here hold the first text alone for its 4 calls, then the other two for 6: 10 calls. What in-flight
+# batching saves on top is the difference to that. Three names do the work: `AGAIN` keeps the request, `states` keeps
+# what is known of it under its id, and `FINAL` ends the answer.
 #
 # How could this mislead? This is one run of three short texts, and a call takes 50 ms whoever is in it. With a real model a
 # call for three takes longer than a call for one: lesson 08 measures that.
 #
 # ## `direct` and `oldest`
 #
-# The config names no strategy, so it is `direct`: a sequence has a [place](00_start_here.ipynb#Place) in the batch until it
-# ends. With the other strategy, `oldest`, it has none: the requests that are waiting form the next batch. The same texts, three runs
-# of each:
+# The config names no strategy, so it is `direct`: a sequence has a [place](00_start_here.ipynb#Place) in the batch
+# until it ends. With the other strategy, `oldest`, it has none: the requests that are waiting form the next batch.
+# `max_candidate_sequences` says how many sequences each instance may have in progress; another waits until one ends.
+# The same texts, three runs of each:
 
 # %% tags=["nbval-ignore-output"]
 candidates = "sequence_batching.oldest.max_candidate_sequences"
@@ -314,10 +317,12 @@ charts.show(figure, summary)
 print(textwrap.fill(summary, 88))
 
 # %% [markdown]
-# With `direct`, the place of a stream that is over stays empty until a newcomer takes it, or until no later place is in use.
-# With `oldest` the others move up, so a stream's place may change. A batch leaves with whoever is back in the queue, so
-# streams may also fall out of step and share fewer calls; a delay lets the batch wait for company. Runs of one strategy may
-# differ, by who is there when the first call leaves.
+# With `direct`, the place of a stream that is over stays empty until a newcomer takes it, or until no later place is in
+# use. With `oldest` the others move up, so a stream's place may change. A batch leaves with whoever is back in the
+# queue, so streams may also fall out of step and share fewer calls; a delay lets the batch wait for company. (`direct`
+# can wait, too: `max_queue_delay_microseconds` together with `minimum_slot_utilization`, without which the delay has no
+# effect. So fewer calls are the delay's doing, not the strategy's.) Runs of one strategy may differ, by who is there
+# when the first call leaves.
 #
 # | | `direct` | `oldest` |
 # |---|---|---|
@@ -444,9 +449,10 @@ assert (
 assert (talks[1].groupby("conversation")["instance"].nunique() == 1).all()
 
 # %% [markdown]
-# Right sums are 1, 3, 6, 10, 15, 21. With the dynamic batcher, whichever instance is free takes the next requests, and each
-# knows only what it has added up itself: where a conversation met both, its sums are too small. There is no error and no
-# warning. The [sequence batcher](00_start_here.ipynb#Sequence-batcher) sends all requests of a conversation to one instance.
+# Right sums are 1, 3, 6, 10, 15, 21. With the dynamic batcher, whichever instance is free takes the next requests, and
+# each knows only what it has added up itself: from the moment a conversation meets its second instance, its sums are
+# too small; until then they are right, so a short test may pass. There is no error and no warning. The [sequence
+# batcher](00_start_here.ipynb#Sequence-batcher) sends all requests of a conversation to one instance.
 #
 # ## See
 
@@ -478,9 +484,9 @@ charts.show(figure, summary)
 print(textwrap.fill(summary, 88))
 
 # %% [markdown]
-# In the lower panel, a colour never leaves its lane. That has a price: two conversations in one instance may fall out of step,
-# and then each waits for the other's calls, and cannot move to an idle instance. When all places are taken, the next sequence
-# waits until another one ends.
+# In the lower panel, a colour never leaves its lane. That has a price: two conversations in one instance may fall out
+# of step, and then each waits for the other's calls, and cannot move to an idle instance. When all places are taken,
+# the next sequence waits until another one ends.
 #
 # ## Who sets the controls
 #
@@ -497,8 +503,8 @@ print(textwrap.fill(summary, 88))
 # The adder asks for none. So it cannot know which places are empty, and adds up whatever stands in them; nor when a
 # conversation is over, and keeps its sums for ever. A real one asks for `READY`, `START` and `END`.
 #
-# **May Triton keep the state?** With [implicit state](00_start_here.ipynb#Implicit-state) a model returns its state as an
-# output, and Triton hands it back with the sequence's next request. The backend has to support that: Triton's
+# **May Triton keep the state?** With [implicit state](00_start_here.ipynb#Implicit-state) a model returns its state as
+# an output, and Triton hands it back with the sequence's next request. The backend has to support that: Triton's
 # [page](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/implicit_state_management.html)
 # names ONNX Runtime, TensorRT and PyTorch, so with the Python backend you keep the state yourself.
 #
@@ -553,9 +559,9 @@ print(f"Nobody else is served, and the model keeps {kept} states.")
 assert kept == 3
 
 # %% [markdown]
-# Triton sees that a client has gone, and does not schedule its request again. It does not tell the model: no END, no further
-# call. So nothing deletes these states. That is a **leak**: a server that runs for a month runs out of memory. In the lab you
-# write an `execute` that notices.
+# Triton sees that a client has gone, and does not schedule its request again. It does not tell the model: no END, no
+# further call. So nothing deletes these states. That is a **leak**: a server that runs for a month runs out of memory.
+# In the lab you write an `execute` that notices.
 #
 # ## Turn the knob
 #
@@ -580,19 +586,21 @@ rows.pivot(index="call", columns="place", values="word").fillna("")
 # |---|---|---|
 # | A conversation of several requests | the sequence batcher keeps them in one instance | none: each request brings the whole conversation, and the KV cache of a beginning that was seen before is reused (`enable_kv_cache_reuse`; vLLM: prefix caching) |
 # | The batch is formed anew for each pass | `iterative_sequence`, which Triton's [page](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/batcher.html) still calls provisional | always; at most `max_batch_size` (vLLM: `max_num_seqs`) requests |
-# | A client leaves | the model has to look | the engine ends the request and frees its blocks |
+# | A client leaves | the model has to look | the server around the engine has to notice and cancel (`vllm serve` aborts; TensorRT-LLM's Triton model looks every `cancellation_check_period_ms`) |
 # | Several servers | the balancer must send one correlation id to one server | any server works; one that has the beginning in its cache is faster |
 #
 # **Where to see it in production.** Triton's `/metrics` has `nv_inference_count` and `nv_inference_exec_count` for each
-# model: the growth of the first divided by the growth of the second is the mean batch. A `nv_inference_pending_request_count` that stays
-# above zero may be sequences without a place. In vLLM, `vllm:iteration_tokens_total` is the histogram of tokens per pass,
-# and `vllm:num_requests_running` says how many requests share it
-# ([its metrics](https://docs.vllm.ai/en/latest/usage/metrics/)); TensorRT-LLM's backend has the running ones as
-# `nv_trt_llm_request_metrics` with `request_type="active"`.
+# model: the growth of the first divided by the growth of the second is the mean batch. A
+# `nv_inference_pending_request_count` that stays above zero may be sequences without a place. In vLLM,
+# `vllm:iteration_tokens_total` is the histogram of tokens per pass, and `vllm:num_requests_running` says how many
+# requests share it ([its metrics](https://docs.vllm.ai/en/latest/usage/metrics/)); TensorRT-LLM's backend has them as
+# `nv_trt_llm_request_metrics` with `request_type="scheduled"`; `"active"` also counts requests that are not in this
+# pass.
 #
 # ## Recap
 #
-# - `AGAIN` (`…_RELEASE_RESCHEDULE`) puts a request back, and Triton forms the batch anew for each pass: in-flight batching without an engine.
+# - `AGAIN` (`…_RELEASE_RESCHEDULE`) puts a request back, and Triton forms the batch anew for each pass: in-flight
+#   batching without an engine.
 # - What one call leaves, the next one finds under the correlation id, in the instance that has the sequence.
 # - `direct` keeps a place for each sequence and calls the model with it when it is empty; `oldest` forms each batch from
 #   the requests that wait.

@@ -79,8 +79,9 @@ guess
 # %% [markdown]
 # ## The stream, raw
 #
-# The course brings two GPT-2 models. `simple-gpt2` is what one writes first: the dynamic batcher of lesson 06 gives it a
-# batch, and its `execute` computes that to the end of its answers. In short:
+# The course brings two GPT-2 models. `iterative-gpt2` comes at the end; the better way you write yourself first.
+# `simple-gpt2` is what one writes at the beginning: the dynamic batcher of lesson 06 gives it a batch, and its
+# `execute` computes that to the end of its answers. In short:
 #
 # ```python
 # while running:
@@ -407,14 +408,13 @@ assert 56 <= hand < 80
 assert races["hand-gpt2"].groupby("stream").size().tolist() == [wanted] * 4
 
 # %% [markdown]
-# Triton's strategy is `direct`, so the places of streams that are over stay empty, as in lesson 07's table. A prompt that comes
-# while a pass is under way joins the next one. Only the last stream's delay counts in the total, because all are sent by
-# the tokens of stream 1.
+# Triton's strategy is `direct`, so the places of streams that are over stay empty, as in lesson 07's table. A prompt
+# that comes while a pass is under way joins the next one. Only the last stream's delay counts in the total, because all
+# are sent by the tokens of stream 1.
 #
 # How could the picture mislead? Its passes do not cost the same: `simple-gpt2` computes as Triton's
-# [tutorial](https://github.com/triton-inference-server/tutorials/tree/main/Conceptual_Guide/Part_7-iterative_scheduling) does,
-# with padding and Hugging Face's `generate`. So compare passes, not seconds.
-# And it is one run of four users.
+# [tutorial](https://github.com/triton-inference-server/tutorials/tree/main/Conceptual_Guide/Part_7-iterative_scheduling)
+# does, with padding and Hugging Face's `generate`. So compare passes, not seconds. And it is one run of four users.
 #
 # ## Who pays?
 #
@@ -456,9 +456,9 @@ print(f"In all passes {sum(per_pass):,} tokens go in, of which {needed} are diff
 print(f"{sum(per_pass) / needed:.0f} times as many as needed.")
 
 # %% [markdown]
-# In each layer, attention makes a query, a key and a value of each token. The query is used once. Key and value are used again
-# by every token that follows, and do not depend on those. So keep them: that is the
-# [KV cache](00_start_here.ipynb#KV-cache). Here it is one tensor with a *row* for each text, long enough for the longest.
+# In each layer, attention makes a query, a key and a value of each token. The query is used once. Key and value are
+# used again by every token that follows, and do not depend on those. So keep them: that is the [KV
+# cache](00_start_here.ipynb#KV-cache). Here it is one tensor with a *row* for each text, long enough for the longest.
 # `model.py` and `network.py` stay as they are. Only `step.py` is new:
 
 # %%
@@ -612,10 +612,11 @@ ratio = pd.Series(without / with_cache).agg(["median", "min", "max"]).round(2)
 print(ratio.to_frame("kv_cache_over_recompute").to_json())  # for programs
 
 # %% [markdown]
-# The time does not follow the tokens: a pass has a price of its own, for its Python, its small operators and its way through
-# Triton's queue. What grows with the text is the share of its tokens. Over an answer of *n* tokens these shares add up to
-# something with *n*², so the gain depends on the length of the answer. A straight line is a simplification, too: attention
-# of a whole text has itself a part that grows with the square.
+# The time does not follow the tokens: a pass has a price of its own, for its Python, its small operators and its way
+# through Triton's queue. What grows with the text is the share of its tokens. Over an answer of *n* tokens these shares
+# add up to something with *n*², so the gain depends on the length of the answer. A straight line is a simplification,
+# too: it was fitted to passes of many tokens and is read at one, outside of them. Where a pass of one token is cheaper
+# than the line says, the prediction is too high.
 #
 # With a cache, a pass for four users gets four tokens instead of about a hundred. This is what company costs then:
 
@@ -623,10 +624,14 @@ print(ratio.to_frame("kv_cache_over_recompute").to_json())  # for programs
 who_pays("cached-gpt2")
 
 # %% [markdown]
+# The matrices take four tokens in one go. Attention goes from text to text, in every layer, and each text has its own way
+# through Triton's queue and its own response. An engine has one kernel over all texts, and its requests stay inside: there,
+# company of this size costs a decoding user much less. So do not carry the factor over.
+#
 # ## What breaks
 #
-# **A client leaves.** Somebody closes a tab. Eight clients, one after the other, read a token of `cached-gpt2` and leave. Then
-# one more asks:
+# **A client leaves.** Somebody closes a tab. Eight clients, one after the other, read a token of `cached-gpt2` and
+# leave. Then one more asks:
 
 
 # %%
@@ -648,8 +653,8 @@ except triton.InferenceServerException as error:
     print(textwrap.fill(error.message().strip().splitlines()[0], 88))
 
 # %% [markdown]
-# Triton drops the request of a client that has gone, and tells the model nothing. So `forget` is never called, and every one of
-# the eight still holds its row.
+# Triton drops the request of a client that has gone, and tells the model nothing. So `forget` is never called, and
+# every one of the eight still holds its row.
 #
 # `iterative-gpt2` is your model grown up. What yours lacks is **housekeeping**. It is in a module of its own,
 # `inflight/triton/iterative.py`:
@@ -669,8 +674,9 @@ print(*relay("iterative-gpt2", prompts[:1], 12)[0]["text"], sep="")
 # %% [markdown]
 # It has eight rows, nine clients have left, and it answers. In the lab you write this for your own model.
 #
-# **A prompt that is too long**, or an answer that would be. A row has 1,024 positions. Your model would fail in the pass that
-# finds no position left, and so would everybody who shares that pass. `iterative-gpt2` refuses at the start what cannot fit:
+# **A prompt that is too long**, or an answer that would be. A row has 1,024 positions. Your model would fail in the
+# pass that finds no position left, and so would everybody who shares that pass. `iterative-gpt2` refuses at the start
+# what cannot fit:
 
 # %%
 try:
@@ -708,37 +714,40 @@ board
 # |---|---|---|
 # | Who forms the batch | Triton's sequence batcher, before each pass | the engine's own scheduler (`max_batch_size`; vLLM: `max_num_seqs`) |
 # | A token's route | through Triton's queue and back, for every sequence | out only: the request stays inside to its end |
-# | Memory of a sequence | a row for the longest possible text | blocks, as many as the text needs: of 32 tokens here and in TensorRT-LLM 1.x, of 16 in vLLM |
+# | Memory of a sequence | a row for the longest possible text | blocks, as many as the text needs: of 32 tokens in the course's engine and in TensorRT-LLM 1.x, of 16 in vLLM |
 # | When memory is short | wait, or refuse | a policy: promise the blocks, or pause a request |
-# | Prompts | whole, beside the others' single tokens | whole or in chunks (vLLM: `max_num_batched_tokens`) |
+# | Prompts | whole, in one pass with the others' single tokens: a long prompt makes all streams wait | whole or in chunks (vLLM: `max_num_batched_tokens`) |
 # | The same beginning twice | computed twice | kept and shared |
 # | Attention of a batch | text by text, or padded | one kernel over all texts, which reads blocks |
-# | Models | whatever you can write in PyTorch | those that it knows, and those that you teach it |
+# | Models | whatever you can write in PyTorch | those that it knows, those that keep to `transformers`' conventions (vLLM), and those that you teach it |
 #
-# For a model that no engine knows, this is one way. There are two others. vLLM takes a model of yours by a
-# [plugin](https://docs.vllm.ai/en/latest/design/plugin_system/) that calls `ModelRegistry.register_model`; you write the
-# network with vLLM's own attention layer, and have its scheduler and blocks. And `transformers` batches continuously by
-# itself: `generate_batch` and `ContinuousBatchingManager`, which `transformers serve` is built on
-# ([its page](https://huggingface.co/docs/transformers/main/continuous_batching)). For a Llama, take an engine.
+# For a model that no engine knows, this is one way. There are others. If the class keeps to the conventions of
+# `transformers`, so that its attention can be exchanged, vLLM runs it as it is: `--model-impl transformers` ([what the
+# class must have](https://docs.vllm.ai/en/latest/models/supported_models/#writing-custom-models)). Such a class
+# `transformers` also batches continuously by itself: `generate_batch` and `ContinuousBatchingManager` ([its
+# page](https://huggingface.co/docs/transformers/main/continuous_batching)). If it does not, a
+# [plugin](https://docs.vllm.ai/en/latest/design/plugin_system/) calls `ModelRegistry.register_model`: you write the
+# network with vLLM's own attention layer, and have its scheduler and blocks.
 #
 # `iterative-gpt2` runs on a GPU, too: set `KIND_GPU`, and take Triton 24.12 or newer, but not 25.09, which never schedules
 # a third pass ([core #456](https://github.com/triton-inference-server/core/pull/456)).
 #
 # **Where to see it in production.** Triton's `nv_inference_exec_count` of the model counts the passes, and
 # `nv_inference_count` divided by it is the mean batch, empty places included. `iterative-gpt2` adds
-# `inflight_gpt2_kv_cache_slots`: rows in use, rows in all, sequences under way. In vLLM the same are
-# `vllm:iteration_tokens_total`, `vllm:kv_cache_usage_perc` and `vllm:num_requests_running`
-# ([its metrics](https://docs.vllm.ai/en/latest/usage/metrics/)); in TensorRT-LLM's backend
-# `nv_trt_llm_kv_cache_block_metrics` and `nv_trt_llm_request_metrics`.
+# `inflight_gpt2_kv_cache_slots`: rows in use, rows in all, sequences under way. In vLLM `vllm:iteration_tokens_total`
+# is a histogram of the *tokens* of a pass, those of prompts included; `vllm:kv_cache_usage_perc` is a share from 0 to
+# 1, and `vllm:num_requests_running` is the batch ([its metrics](https://docs.vllm.ai/en/latest/usage/metrics/)); in
+# TensorRT-LLM's backend `nv_trt_llm_kv_cache_block_metrics` and `nv_trt_llm_request_metrics`.
 #
 # ## Recap
 #
 # - A dynamic batcher forms a batch once. An iterative sequence goes back into the queue after every pass, and Triton forms
-#   the batch anew: newcomers wait for a pass, not for an answer.
+#   the batch anew: newcomers wait for a pass, not for an answer, as long as a place is free.
 # - Norms, matrices and MLP take the tokens of all texts in one flat batch. Attention alone has to know whose a token is.
 # - Without a cache, an answer of *n* tokens has a cost with *n*². With one, a token costs nearly the same anywhere in
 #   the text.
-# - The frame takes forty lines, and the network with its attention forty more; the cache adds about twenty. Clients that leave, faults and full caches take the rest.
+# - The frame takes forty lines, and the network with its attention forty more; the cache adds about twenty. Clients
+#   that leave, faults and full caches take the rest.
 # - An LLM engine adds paged memory, policies, chunked prompts and reuse, and its tokens do not go through Triton's queue.
 #
 # Three questions to answer without running anything:

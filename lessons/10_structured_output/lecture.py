@@ -176,10 +176,10 @@ for one in unread[:1]:
     print("One ends with", repr(one.message.content[-60:]))
 
 # %% [markdown]
-# An example works far better than a description, but no prompt is a promise: neither that an answer comes to its end (the
-# cut ones) nor of its form (those that ended by themselves). A larger model fails more rarely: OpenAI
-# [reported](https://openai.com/index/introducing-structured-outputs-in-the-api/) less than 40 % of complex schemas
-# followed by `gpt-4-0613`, and 100 % by a later model with what comes now.
+# An example works far better than a description, but no prompt is a promise: neither that an answer comes to its end
+# (the cut ones) nor of its form (those that ended by themselves, if there are any in your run). A larger model fails
+# more rarely: OpenAI [reported](https://openai.com/index/introducing-structured-outputs-in-the-api/) less than 40 % of
+# complex schemas followed by `gpt-4-0613`, and 100 % by a later model with what comes now.
 #
 # ## With a guide
 #
@@ -389,11 +389,12 @@ print(f"{100 * one_way:.0f} % of the steps allow one token.", end=" ")
 print(f"At the tallest bar {high['text']!r} came, and the model wanted {wanted!r}.")
 
 # %% [markdown]
-# Where a single token is allowed, the answer is the schema's: braces, keys, and what belongs between them. The model
-# computes these iterations for what is known already. SGLang's
+# Where a single token is allowed, the answer is the schema's: braces, keys, and what belongs between them. (Where the
+# text is settled, llguidance lets only the tokenizer's own token through; a mask that goes by text alone would let
+# shorter pieces pass.) The model computes these iterations for what is known already. SGLang's
 # [jump-forward](https://lmsys.org/blog/2024-02-05-compressed-fsm/) writes such tokens without asking it, which makes
-# guided answers faster. At a high bar the model wanted the same text in other tokens (a brace and a comma are one token,
-# too), or another answer.
+# guided answers faster. At a high bar the model wanted the same text in other tokens (a brace and a comma are one
+# token, too), or another answer.
 #
 # ## Turn the knob
 #
@@ -411,9 +412,9 @@ charts.show(lesson.guided_steps(other, size), lesson.guided_steps_summary(other,
 # %% [markdown]
 # ## What it costs
 #
-# The library works on the CPU, while nothing else of the engine runs: its time is added to the iteration, once for each
-# guided answer. Eight users get answers of the same length. The guide is a list of tickets, longer than the answer may
-# be; `ignore_eos` keeps the unguided answers going to the same length.
+# The library works on the CPU, and here nothing else of the engine runs meanwhile: its time is added to the iteration,
+# once for each guided answer. Eight users get answers of the same length. The guide is a list of tickets, longer than
+# the answer may be; `ignore_eos` keeps the unguided answers going to the same length.
 
 
 # %%
@@ -463,14 +464,16 @@ print(f"Loss: predicted {100 * predicted:.1f} %, measured {loss:.1f} %", end=" "
 print(f"({least:.1f} to {most:.1f} %); that is {us:.0f} µs a mask.")
 
 # %% [markdown]
-# The interval says how large the loss may be. The prediction's masks are those of the class that notes, and the engine's
-# own may take less: trust the rounds.
+# The interval says how large the loss may be. The prediction's masks are those of the class that notes, and the
+# engine's own may take less. Where the interval holds zero, five rounds cannot see so small a loss, and the µs behind
+# it are noise: then the mask's own time is the better number.
 #
 # How could this mislead? The times are those of one schema, on this machine. A guide that counts, such as the regular
-# expression `[a-z ]{400}`, may cost far more: an open endpoint limits guides (here in `inflight/engine/grammar.py`).
-# Where a GPU makes the iteration shorter, the mask's share is larger: the library's authors
-# [advise](https://docs.rs/crate/llguidance/1.7.4/source/README.md) to compute it in the background. A schema is compiled
-# once a request, before its first token, here in a thread of its own, so that no other answer waits.
+# expression `[a-z ]{400}`, may cost far more: an open endpoint limits guides (here in `inflight/engine/grammar.py`). On
+# a GPU the mask need not be added: the CPU can make it while the GPU computes the logits, as the library's authors
+# [advise](https://docs.rs/crate/llguidance/1.7.4/source/README.md). Then it costs time only where the masks of all
+# guided answers take longer than the pass. A schema is compiled once a request, before its first token, here in a
+# thread of its own, so that no other answer waits.
 #
 # ## Valid is not true
 #
@@ -496,8 +499,10 @@ print(*false, sep="\n")
 pd.DataFrame(rows).T
 
 # %% [markdown]
-# The guide makes complete answers readable; *true* says what the example adds. An example also leaks, as far as the last
-# column says: use several, or one whose values no message has. And check what must not be false.
+# The guide makes complete answers readable; *true* says what the example adds to name, device and days, and no more. An
+# example also leaks, as far as the last column says: a ticket that counts as true may state the example's problem.
+# Under *Turn the knob*, compare the problem with the message; low bars there say that the mask changed little, not that
+# the answer is right. Use several examples, or one whose values no message has. And check what must not be false.
 #
 # A mask looks one token ahead: it takes the best next token, not the likeliest of the valid answers
 # ([Park et al. 2024](https://arxiv.org/abs/2405.21047)). From the first token on it leaves a reasoning model no room to
@@ -557,7 +562,7 @@ print("tools:   ", call.name, Ticket.model_validate_json(call.arguments).device)
 # |---|---|---|---|
 # | JSON schema | `response_format` (OpenAI's) | the same, or `structured_outputs` with `json` | `GuidedDecodingParams(json=…)`; the Triton backend: `guided_decoding_guide_type` `json_schema` |
 # | choice, regex, grammar | `structured_outputs` | `choice`, `regex`, `grammar` | `regex`, `grammar` |
-# | `tools` with `"auto"` | text, or a call that is held to its schema: what begins with `{` is one | held to it only where a tool has `"strict": true`; else calls are cut out of free text, and may be malformed | |
+# | `tools` with `"auto"` | text, or a call that is held to its schema: what begins with `{` is one | held to it only where a tool has `"strict": true` and the `--tool-call-parser` supports it; else calls are cut out of free text, and may be malformed | |
 # | who masks | llguidance | `--structured-outputs-config.backend`: xgrammar, guidance, … | `guided_decoding_backend`: xgrammar or llguidance |
 # | your own mask | `logits_processor_path` | `--logits-processors`, a class for the whole batch | `SamplingParams(logits_processor=…)` |
 #
@@ -668,8 +673,8 @@ for word in actions:
 #
 # ## Recap
 #
-# - A prompt makes a readable answer likely, an example very likely. Only a mask makes it certain, if the answer
-#   is not cut.
+# - A description in words may achieve nothing with a small model; an example makes a readable answer likely. Only a
+#   mask makes it certain, if the answer is not cut.
 # - A mask sets to minus infinity the logits of every token after which the answer could no longer be completed. For a
 #   choice it is a walk along a tree; for a schema a grammar and a parser, by a library.
 # - It costs CPU time at each token of each guided answer, and a compilation when the request comes.
@@ -689,7 +694,8 @@ for word in actions:
 # <details><summary>2. All twenty answers are valid, and the service's users complain. Where do you look first?</summary>
 #
 # Whether the answers are true: compare some with their messages. Then at the probability that is thrown away: a high
-# share at a value means that the model wanted to say something that the schema has no word for.
+# share at a value may mean that the model wanted to say something that the schema has no word for, or only the same
+# text in other tokens. A low share proves nothing.
 # </details>
 #
 # <details><summary>3. After an update of the server, one program in ten gets text that it cannot read, and no errors are

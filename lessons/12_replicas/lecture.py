@@ -50,8 +50,10 @@ session.others()
 # %% [markdown]
 # ## Three commands
 #
-# On three machines, you would type these. `--host` opens the OpenAI port alone, and only with a key. Triton's own ports
-# and, without `--prometheus-host`, the router's metrics (29000) stay on 127.0.0.1.
+# On three machines, you would type these. For `inflight serve`, `--host` opens the OpenAI port alone, and only with a
+# key. The router's opens all that it has, adding and removing servers included, and asks for no key: see *What breaks*
+# before you type the third line. Triton's own ports and, without `--prometheus-host`, the router's metrics (29000) stay
+# on 127.0.0.1.
 #
 # ```
 # a$  INFLIGHT_API_KEY=… inflight serve --openai-port 9000 --host 0.0.0.0
@@ -296,9 +298,10 @@ for visits in (36, 360, 3600):
     print(f"{visits:5,} visitors: {by / rr:.2f}")
 
 # %% [markdown]
-# The saving is one first visit for each desk and server: in a long day it is lost. Routing by prefix keeps paying where one
-# cache cannot hold all desks: two caches that hold the same desks hold half as many different ones. Conversations are such
-# desks, one each, and they grow.
+# The saving is one first visit for each desk and each *further* server: over a long day it hardly counts. (The measured
+# ratio may differ from the first line: round robin need not take each desk to both servers.) Routing by prefix keeps
+# paying where one cache cannot hold all desks: two caches that hold the same desks hold half as many different ones.
+# Conversations are such desks, one each, and they grow.
 #
 # ## The router
 #
@@ -328,9 +331,10 @@ for what in ("tokens computed", "TTFT P50 (ms)", "TTFT P95 (ms)"):
 
 # %% [markdown]
 # The table has medians of the rounds. On paper, each request ends before the next one comes. Here, where a desk's first
-# visitors come in pairs, both may compute its system prompt: a block is found only after it has been computed. TTFT depends
-# on this machine as well. The two servers share its cores, so a token that one does not compute leaves time to the other.
-# With a machine each, a busy desk would be felt at its home alone: look at *mean lead* before you expect these times there.
+# visitors come in pairs, both may compute its system prompt: a block is found only after it has been computed. TTFT
+# depends on this machine as well: its verdicts above say whether five rounds show more than the saved tokens. The two
+# servers share its cores, so a token that one does not compute leaves time to the other. With a machine each, a busy
+# desk would be felt at its home alone: look at *mean lead* before you expect these times there.
 #
 # ## See
 #
@@ -351,9 +355,10 @@ charts.show(lesson.lanes(middle, prompt), summary)
 print(summary)
 
 # %% [markdown]
-# Each panel is the round with the median number of computed tokens. A colour that appears on both servers is a desk that is
-# computed on both; its first bar on each is plain. *System prompts in caches* counts them: with five desks and two servers,
-# five is the fewest and ten the most.
+# Each panel is the round with the median number of computed tokens. Rounds that tie in tokens may differ in balance:
+# the table's *share of the busier* is what to expect. A colour that appears on both servers is a desk that is computed
+# on both; its first bar on each is plain. *System prompts in caches* counts them: with five desks and two servers, five
+# is the fewest and ten the most.
 #
 # ## One server dies
 #
@@ -396,14 +401,16 @@ assert not calm["error"].any()
 assert 0 < broken.sum() <= 8 and begun[broken].all()
 
 # %% [markdown]
-# A stream that breaks off is one that has begun. **Nothing that was only waiting is lost**: the router gets no answer to
-# those requests, and sends them to the other server, since nobody has seen a word. A stream with a first word may not be
-# repeated: the router cannot take words back, and the next server might choose others. So the client sees an error in the
-# middle, and *the program* decides: ask again from the start, or show the half and say so.
+# A stream that breaks off is one that has begun. **Nothing that was only waiting is lost here** (with vLLM's server it
+# may be, see below): the router gets no answer to those requests, and sends them to the other server, since nobody has
+# seen a word. A stream with a first word may not be repeated: the router cannot take words back, and the next server
+# might choose others. So the client sees an error in the middle, and *the program* decides: ask again from the start,
+# or show the half and say so.
 #
 # This server sends its status with the first word, so a waiting request has no first byte.
 # [vLLM's](https://github.com/vllm-project/vllm/blob/00cd8fcf67c8acf8e5cafb0a0cb09cd4699e5e54/vllm/entrypoints/openai/completion/api_router.py)
-# sends the status 200 before the first token: there a stream that only waits breaks as well, and the client must repeat it.
+# sends the status 200 before the first token: there a stream that only waits breaks as well, and the client must repeat
+# it.
 #
 # ### How long until it is noticed?
 
@@ -467,11 +474,11 @@ assert not drained["error"].any()
 # %% [markdown]
 # ## Watch both
 #
-# Each server has a page of figures. What is true of the service? **Take each counter's growth first, then the sum**, since a
-# restart sets a counter to zero. A gauge such as requests under way is summed; a share, such as cache in use, is not. A
-# *histogram* is a row of counters, one for each bound: how many first tokens came within it. So histograms are summed as well,
-# bucket by bucket. A quantile is found last, in the sum: the bucket in which 95 % are reached,
-# and in it a straight line, as Prometheus' `histogram_quantile` does.
+# Each server has a page of figures. What is true of the service? **Take each counter's growth first, then the sum**,
+# since a restart sets a counter to zero. A gauge such as requests under way is summed; a share, such as cache in use,
+# is not. A *histogram* is a row of counters, one for each bound: how many first tokens came within it. So histograms
+# are summed as well, bucket by bucket. A quantile is found last, in the sum: the bucket in which 95 % are reached, and
+# in it a straight line, as Prometheus' `histogram_quantile` does.
 #
 # To see that the order matters, one server gets 72 visitors and the other three long prompts at once.
 
@@ -529,8 +536,10 @@ print(f"They had {counts[0]:.0f} and {counts[1]:.0f} first tokens to tell of.")
 
 # %% [markdown]
 # Three of 75 are 4 %, so the P95 of all lies among the visitors at the other server. The mean gives the three as much
-# weight as the 72, and three values hardly have a P95. Where in a bucket the values lie, the merged histogram cannot know:
-# compare with the clients' own times. Choose bounds near the limit that you have promised.
+# weight as the 72, and three values hardly have a P95. Where in a bucket the values lie, the merged histogram cannot
+# know: compare with the clients' own times. vLLM's bounds are fixed (…, 0.1, 0.25, 0.5, 0.75, 1, 2.5 s, …), and these
+# servers use the same. So promise a limit that is a bound: the *share* within 0.25 s is exact, in one server and in the
+# sum; only a quantile between two bounds is a guess.
 #
 # ### An error budget, and one alert
 #
@@ -589,10 +598,11 @@ print(f"Router: {said:.0f} attempts succeeded, {failed:.0f} failed.")
 #
 # ## Turn the knob
 #
-# `cache_aware` goes by load alone while one server is ahead of the other by more than `balance_abs_threshold` requests (64
-# by default) and has more than `balance_rel_threshold` times as many. With four users nobody is ever 64 ahead. Set the
-# first to 0, 1 and 2. What does it cost, and which gets evener: *mean lead*, or *share of the busier*? The policy looks at
-# what is under way at once, not at who answers more in the end.
+# `cache_aware` goes by load alone while one server is ahead of the other by more than `balance_abs_threshold` requests
+# (64 by default) and has more than `balance_rel_threshold` times as many. With four users nobody is ever 64 ahead. Set
+# the first to 0, 1 and 2. What does it cost, and what gets evener? The policy looks only at what is under way; with
+# four users, whoever has fewer requests under way soon gets the next one, so *share of the busier* follows *mean lead*.
+# Compare no TTFT here: the row for 64 is from the rounds further up, and these did not take turns with them.
 
 # %% tags=["nbval-ignore-output"]
 ahead = 0  # then try 1 and 2
@@ -633,8 +643,9 @@ stack.close()
 # Most of that time is pauses: router and client try several times, each time after a longer one.
 #
 # **A key that the router does not have.** The router has none of its own and hands on what the client sends
-# (`Authorization`). Who has no key gets no answer from a server, but may add and remove servers: keep the router's port
-# behind a gateway that lets `/v1` through alone.
+# (`Authorization`). Who has no key gets no answer from a server, but may add and remove servers, and one that somebody
+# adds is sent your users' prompts and their keys: keep the router's port behind a gateway that lets `/v1` through
+# alone.
 #
 # ## Recap
 #
@@ -651,14 +662,14 @@ stack.close()
 # <details><summary>1. A third server is added. What does round robin do to the prompt tokens, and what does by
 # prefix?</summary>
 #
-# Round robin computes each system prompt on three servers: half as much again of what is common. By prefix each is computed
-# once, and those that move to the new server once more.
+# Round robin computes each system prompt on three servers: half as much again of what is common. By prefix each is
+# computed once. With the ten lines above no desk moves: the new server gets new desks only, and idles until they come.
 # </details>
 #
 # <details><summary>2. Server A had 1,000 answers with a P95 of 0.2 s, server B 10 with a P95 of 8 s. What is the P95 of the
 # service?</summary>
 #
-# About 0.2 s: ten of 1,010 are 1 %, and do not reach the highest 5 %. The mean says 4.1 s.
+# About 0.2 s: ten of 1,010 are 1 %, and cannot fill the highest 5 %; the rest of it is A's. The mean says 4.1 s.
 # </details>
 #
 # <details><summary>3. A stream breaks off after "The answer is". May your gateway ask another server and append what it
