@@ -59,6 +59,7 @@ def pytest_sessionfinish(session, exitstatus):
     if hasattr(session.config, "workerinput"):
         return
     _, left = psutil.wait_procs(started(), timeout=AFTER_A_FAILURE_S if exitstatus else MAY_END_S)
+    left = [process for process in left if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
     if left:
         session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         lines = [f"{process.pid}, {process.status()}: {' '.join(process.cmdline())}" for process in left]
