@@ -399,10 +399,15 @@ assert all(
 # counts only from the first token. At the door the same reader waits before the first token: look at both columns
 # before you choose.
 #
+# *Not told apart* after three rounds does not mean *the same*. Where the medians are far apart and the interval is
+# wide, the rounds scatter too much for three to settle it: ask what the counts say, and run more.
+#
 # Ask three questions about a service. *Do its answers come near `max_tokens`?* If not, ask for fewer tokens, or take
-# `max_utilization`. *How often would a request be paused?* Seldom: take `max_utilization`. Often: make the cache larger,
-# keep a reserve (the lab's 5.3), or take `guaranteed_no_evict`. *Does somebody read along?* Then prefer a longer wait for
-# the first token to a stop in mid-sentence: `guaranteed_no_evict`. For a batch job only the total time counts: measure it.
+# `max_utilization`. *How often would a request be paused?* Seldom: take `max_utilization`. Often: make the cache
+# larger, keep a reserve (the lab's 5.3), or take `guaranteed_no_evict`. *Does somebody read along?* Only where pauses
+# are frequent does that decide: then prefer a longer wait for the first token to a stop in mid-sentence,
+# `guaranteed_no_evict`. Where hardly anybody is paused, as for the questions, readers get their first token sooner with
+# `max_utilization`. For a batch job only the total time counts: measure it.
 #
 # ## Turn the knob
 #
@@ -527,10 +532,12 @@ print(f"{summary}.")
 assert one_reader["token"].max() == 44
 
 # %% [markdown]
-# One reader stands for all: they get their tokens in the same iterations. Raised points from token 16 on are iterations that
-# compute the prompt or a part of it; those at the very beginning compute the readers' own prompts. No work is saved, but
-# the readers get a token after each part. The sender pays: the first token comes after the last of several shared
-# iterations in place of one. How much later, one run of each cannot tell. On a GPU, parts that are too small leave it idle.
+# One reader stands for all: they get their tokens in the same iterations. Raised points from token 16 on are iterations
+# that compute the prompt or a part of it; those at the very beginning compute the readers' own prompts. No work is
+# saved, and a little is added: each part reads the weights, and the keys and values of the parts before it, once more.
+# But the readers get a token after each part. The sender pays: the first token comes after the last of several shared
+# iterations in place of one. How much later, one run of each cannot tell. On a GPU, parts that are too small leave much
+# of it unused.
 #
 # ## One system prompt, many users
 #
@@ -618,12 +625,12 @@ print(f"Counted by the engine: {reused}.")
 # second](https://github.com/NVIDIA/TensorRT-LLM/issues/16827) under `MAX_UTILIZATION` with 1.2.1, and 0.9 % fewer with
 # 1.3.0rc22 (same thread). Measure with your own version.
 #
-# **Pauses in vLLM today.** vLLM admits a request when its
-# [whole prompt](https://github.com/vllm-project/vllm/pull/37307) fits (`scheduler_reserve_full_isl`). A `watermark` keeps a
-# share of the blocks free when requests are admitted; it is off by default. In
-# [its author's measurement](https://github.com/vllm-project/vllm/pull/44594), on a nearly full cache, 5 % free blocks
-# brought 1,065 pauses down to 187, raised the tokens a second by 5 % and more than halved the P99 of ITL (41 to 18 ms); the
-# median TTFT rose from 6.6 to 11.2 s. The lab's 5.3 has you find such a reserve.
+# **Pauses in vLLM today.** vLLM admits a request when its [whole
+# prompt](https://github.com/vllm-project/vllm/pull/37307) fits (`scheduler_reserve_full_isl`). A `watermark` keeps a
+# share of the blocks free when requests are admitted; it is off by default. In [its author's
+# measurement](https://github.com/vllm-project/vllm/pull/44594), on a nearly full cache and with prefix caching off, 5 %
+# free blocks brought 1,065 pauses down to 187, raised the tokens a second by 5 % and more than halved the P99 of ITL
+# (41 to 18 ms); the median TTFT rose from 6.6 to 11.2 s. The lab's 5.3 has you find such a reserve.
 #
 # **Order of eviction.** Of the blocks kept for reuse, TensorRT-LLM gives away those of the lowest priority first (a request
 # may set it), and among these the

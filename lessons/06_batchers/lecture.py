@@ -289,9 +289,11 @@ assert long < none < short
 # The table has medians of three rounds; each verdict compares a delay with none.
 #
 # **In the open loop** all 32 are answered whatever the delay: it cannot buy answers there. A long one buys larger
-# batches, so that the model computes for less of the time (`busy`), and pays with latency. That is worth it if other models
-# share the machine. Here, without a delay, the model is busy for most of the time, so a short delay mostly hides behind
-# the batch that runs. In light traffic each request would simply wait for it: try "one every 60 ms" below.
+# batches, so that the model computes for less of the time (`busy`), and pays with latency. That is worth it if other
+# models share the machine. Here, without a delay, the model is busy for most of the time, so a short delay mostly hides
+# behind the batch that runs. In light traffic each request would simply wait for it: try "one every 60 ms" below. (Busy
+# is not full: this model could answer far more, because batches grow with the load. A utilisation near 100 % does not
+# say that you need another replica; queue time and the size of batches do.)
 #
 # **In the closed loop** answers a second are callers over latency
 # ([Little's law](https://en.wikipedia.org/wiki/Little%27s_law)). Without a delay the four callers are split into two groups
@@ -491,8 +493,10 @@ assert answered[2] < answered[0] == 400 and not failed.any()
 # free](https://github.com/triton-inference-server/core/blob/a8aa915b60308ad086489075579d96acc0fab9d8/src/dynamic_batch_scheduler.cc):
 # run this cell on yours. The bell does enter, but the model waits for it, up to 40 ms a batch.
 #
-# A gateway is the better place in any case: it refuses before anything is queued, and it counts what it refuses (Triton's
-# `REJECTED` counts time-outs only). It counts requests under way, so its limit is what may wait and one batch: 32 here.
+# A gateway is the better place in any case: it refuses before anything is queued, and it counts what it refuses
+# (Triton's `REJECTED` counts time-outs only). It counts requests under way, so its limit is what may wait and one
+# batch: 16 and 8, so 24 here. (With 32, four batches take 288 ms, and the hand-overs that you see above use up the
+# rest.)
 #
 # ## Everything else
 #
@@ -603,6 +607,9 @@ print(gain.to_frame("dynamic_over_none").to_json())
 # %% [markdown]
 # Where a way without the batcher beats its prediction, callers overlap: the time of a lone one includes the way there
 # and back. What batching gains is the fixed part of the cost, shared. A model whose cost is all per item gains nothing.
+# Nor does a `model.py` that loops over its requests: the Python backend hands `execute` the batch as a list and [joins
+# nothing](https://github.com/triton-inference-server/server/issues/5926), while Triton's statistics show batches all
+# the same. `text-embedding` puts the texts of all requests into one forward pass.
 #
 # To tune a model, measure it with the kind of load that your callers make. Add `dynamic_batching { }`, then perhaps
 # instances, then a delay; keep what stays within the latency budget. Triton's Performance Analyzer measures

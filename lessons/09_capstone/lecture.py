@@ -20,10 +20,11 @@
 # A railway company wants a chat service for travellers on the platform. You are asked two things. *Can we run it on machines
 # like this one? What does it cost?* What you will sign is a contract:
 #
-# > At a given rate, 95 % of all requests are **in time**: the first token comes within a limit >
-# ([TTFT](00_start_here.ipynb#TTFT)), and the answer's [TPOT](00_start_here.ipynb#TPOT) stays within another. The KV
-# cache > has 64 MiB. Perplexity is at most 1.02 times the checkpoint's. And a million tokens of answers in time (their
-# prompts, nine > times as many, are in that price) cost no more than one machine does at that rate.
+# > At a given rate, 95 % of all requests are **in time**: the first token comes within a limit
+# > ([TTFT](00_start_here.ipynb#TTFT)), and the answer's [TPOT](00_start_here.ipynb#TPOT) stays within another. The KV cache
+# > has 64 MiB. Perplexity is at most 1.02 times the checkpoint's. And a million tokens of answers in time (their
+# prompts, nine
+# > times as many, are in that price) cost no more than one machine does at that rate.
 #
 # If 95 % are in time, the P95 of TTFT and that of TPOT are within their limits, too. Not the other way round: each
 # limit may be broken by another 5 %. A request that gets no answer is not in time. The last clause closes the easy way
@@ -450,8 +451,12 @@ for name, column in short.items():
     print(f"{name}: {told if top > 2 else 'nothing is told apart'}")
 
 # %% [markdown]
-# What is within two points is not told apart. Why are slots no help while the cache is small? A request is let in when
-# blocks for its prompt and its longest answer can be promised (lesson 05), shared ones included:
+# What is within two points is not told apart: a rule of thumb for settings that had the same requests. Other requests
+# move all of them, and further: compare *reuse* here, as it is, with its share in the first rehearsal, which had other
+# seeds. Why are slots no help while the cache is small? A request is let in when blocks for its prompt and its longest
+# answer can be promised (lesson 05). The blocks of the system prompt are in that promise for each request anew,
+# although reuse keeps them only once; so reuse saves work here, and no promised memory. (vLLM counts shared blocks once
+# and promises no answer: for its users *reuse, pauses* is the nearer row.)
 
 # %%
 for name, size in service.BYTES_PER_TOKEN.items():
@@ -581,7 +586,8 @@ print(f"Forecast: {deal.share:.1%} in time, €{deal.cost:.2f} for a million tok
 # The picture leaves out shares below 48 %. At the contract's rate, one machine's cost and share in time are one clause
 # written twice. Cost decides over the load that each machine gets: the cheapest point in the corner is what to sign,
 # once it is measured. It was chosen for coming out well in these runs, so expect a little less, and leave it room:
-# settings within a point or two of each other are equally good. A hundred new requests:
+# settings within a point or two of each other are equally good, and other requests may move all of them by more. A
+# hundred new requests:
 
 # %% tags=["nbval-ignore-output"]
 with progress.wait(f"A hundred requests, with {deal.setting}"):
@@ -695,9 +701,13 @@ for clause, (is_kept, is_broken) in clauses.items():
 print("memory: kept, the cache was made that size")
 
 # %% [markdown]
-# A clause that is left open takes more requests, or a lower load. The windows have 128 tokens and prompts up to 512:
-# what an 8-bit cache loses over longer texts is not measured. Without the clause on quality, the cheapest deployment is
-# always one that says nothing useful.
+# These verdicts are for the load that was chosen to sign, which may lie well above the contract's rate: there the
+# cheapest point is also the one with the least room. A clause that is left open takes more requests, or a lower load.
+# So the railway company's answer has two parts: whether one machine keeps the contract at its own rate (the left edge
+# of the shaded corner, and a hundred requests measured there), and how far the cost falls with the load, where you sign
+# what was measured and not the edge of a forecast. The windows have 128 tokens and prompts up to 512: what an 8-bit
+# cache loses over longer texts is not measured. Without the clause on quality, the cheapest deployment is always one
+# that says nothing useful.
 #
 # ## Twice the load
 #

@@ -180,11 +180,13 @@ print(f"{summary}.")
 # drafts each pay for thirty-two, and read no more. Where a ratio lies above both bounds, something costs that the paper
 # leaves out, such as attention; `iteration_s(1, 5, past=0)` leaves out its part: try it.
 #
-# Eight is this machine's number: a CPU has little arithmetic beside its bandwidth. On a GPU the ridge lies at hundreds
-# of tokens, and vLLM calls drafts at one user [close to
+# That drafts are dear for as few as eight users is this machine's doing: a CPU has little arithmetic beside its
+# bandwidth. On a GPU the ridge lies at hundreds of tokens, and vLLM calls drafts at one user [close to
 # free](https://docs.vllm.ai/en/v0.32.0/features/speculative_decoding/adaptive_verification/), but a much more delicate
 # trade at 256. Hold users times (k + 1) against the ridge of your machine. That is for a dense model: in a mixture of
-# experts a further token may need experts whose weights nobody else has read.
+# experts a further token may need experts whose weights nobody else has read. And it is for short texts: over long ones
+# an iteration of many users mostly reads KV cache, which the tokens of a draft share, so drafts can pay at large
+# batches, too ([MagicDec](https://arxiv.org/abs/2408.11049)).
 #
 # ## The drafter
 #
@@ -577,10 +579,11 @@ for kind, users in [(kind, users) for kind in jobs for users in (1, 8)]:
 # The verdict compares tokens a second, with drafts over without. The engine goes one step further than your loop: when
 # it is loaded it measures prices as you did, and each iteration gets as many drafts as have lately brought the most
 # tokens a millisecond. It also compares guesses that it did not draft with what came, so it knows when to begin again.
-# For chat it may draft almost nothing, and *not told apart* then says that choosing costs nothing, not that drafts do
-# no harm: your loop had to pay for them. *Slower* is possible: trying, changing the number of drafts (the line above
-# the price table) and looking guesses up are paid on top. With eight users the slowest answer ends a run; drafts
-# shorten the others, and their places stay empty. That is why the picture's speed-up for eight is not reached here.
+# For chat it may draft almost nothing, and *not told apart* then says only that this run shows no cost of choosing, not
+# that drafts do no harm: your loop had to pay for them. *Slower* is possible: trying, changing the number of drafts
+# (the line above the price table) and looking guesses up are paid on top. With eight users the slowest answer ends a
+# run; drafts shorten the others, and their places stay empty. That is why the picture's speed-up for eight is not
+# reached here. A server with a queue gives such a place to the next request: the picture is nearer to that case.
 # Prompts are on this clock, and pull every ratio towards 1. Where the prediction lies outside the interval, what it
 # leaves out counts: the change of length when a request comes or goes, and eight users of whom some have finished.
 #
@@ -612,9 +615,10 @@ lesson.turning_point(prices, brought)
 # verification](https://docs.vllm.ai/en/v0.32.0/features/speculative_decoding/adaptive_verification/), which weighs
 # drafts of all requests by their chances and by prices that it measures when it starts, as the engine here does. In
 # production, watch `vllm:spec_decode_num_draft_tokens_total` and `vllm:spec_decode_num_accepted_tokens_total`: the
-# ratio of their rates is the acceptance rate. For `speed_up` you need tokens an iteration: 1 + accepted /
-# `vllm:spec_decode_num_drafts_total`, which counts the iterations that had a draft. The nearest to your lookup in vLLM
-# (which takes the earliest match, where yours takes the latest):
+# ratio of their rates is the acceptance rate. For `speed_up` you need the tokens that an iteration brings to a request,
+# those without a draft included: the rate of `vllm:generation_tokens_total` over that rate less the rate of accepted
+# tokens. (vLLM's "mean acceptance length" counts only steps that had a draft; for a lookup that often finds nothing it
+# is too high.) The nearest to your lookup in vLLM (which takes the earliest match, where yours takes the latest):
 #
 # ```bash
 # vllm serve MODEL --speculative-config '{"method": "ngram", "num_speculative_tokens": 4,
@@ -634,7 +638,8 @@ lesson.turning_point(prices, brought)
 # - **MTP** (multi-token prediction) trains the model with a head for the token after the next; DeepSeek-V3 reports 85 to
 #   90 % of these accepted ([section 5.4.3](https://arxiv.org/abs/2412.19437)).
 #
-# The price of checking is the same for all of them, for as many drafted tokens.
+# The price of checking is the same for all of them, for as many drafted tokens. The price of guessing is not: add the
+# drafter's time to the price with drafts.
 #
 # ## What breaks
 #
