@@ -22,9 +22,8 @@
 #
 # > At a given rate, 95 % of all requests are **in time**: the first token comes within a limit
 # > ([TTFT](00_start_here.ipynb#TTFT)), and the answer's [TPOT](00_start_here.ipynb#TPOT) stays within another. The KV cache
-# > has 64 MiB. Perplexity is at most 1.02 times the checkpoint's. And a million tokens of answers in time (their
-# prompts, nine
-# > times as many, are in that price) cost no more than one machine does at that rate.
+# > has 64 MiB. Perplexity is at most 1.02 times the checkpoint's. And a million tokens of answers in time (their prompts,
+# > nine times as many, are in that price) cost no more than one machine does at that rate.
 #
 # If 95 % are in time, the P95 of TTFT and that of TPOT are within their limits, too. Not the other way round: each
 # limit may be broken by another 5 %. A request that gets no answer is not in time. The last clause closes the easy way
