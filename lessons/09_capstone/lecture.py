@@ -49,7 +49,6 @@ from inflight.engine import BlockManager, BuildConfig, Chunk, Sequence, Sequence
 from inflight.lessons import capstone as lesson
 from inflight.lessons.capstone import service
 from inflight.notebook import charts, progress, session, told_apart, widgets
-from inflight.paths import ASSETS
 from inflight.triton import Client, Server, repository
 
 session.others()
@@ -602,7 +601,7 @@ print(f"Measured: {good} of 100 in time; {low:.1%} to {high:.1%} is left open.")
 # machine](../assets/results/README.md)):
 
 # %%
-other = json.loads((ASSETS / "results" / "aiperf_capstone.json").read_text())
+other = json.loads(service.AIPERF_RUN.read_text())
 counts = {
     who: (run["in_time"], run["seconds"], run["tpot_ms"]["p50"])
     for who, run in zip(("before", "after"), other["course"])

@@ -43,7 +43,6 @@ from inflight.checkpoint import fetch, load_tokenizer
 from inflight.engine import BuildConfig
 from inflight.lessons import replicas as lesson
 from inflight.notebook import charts, progress, session, told_apart, widgets
-from inflight.paths import ASSETS
 
 session.others()
 
@@ -563,7 +562,7 @@ fires = f"fires {alarm.index[0] - killed_s:.1f} s after the kill." if len(alarm)
 print("The alert", fires or "stays silent.")
 
 # %%
-rules = (ASSETS / "replicas" / "rules.yml").read_text()
+rules = lesson.watching.RULES.read_text()
 start = rules.index("      - record: router:error_budget")
 print(rules[start : rules.index("labels:")].rstrip())
 

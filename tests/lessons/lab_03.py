@@ -228,7 +228,7 @@ ANSWERS = [
     Answer("3.2", "a slip in the callback", client((CALLBACK, CALLBACK.replace("_now_s", "_time_s"))), "wrong",
            "client.py, line 60: AttributeError: 'Stream' object has no attribute", S),
     Answer("3.2", "cancel does nothing", client((CANCEL + CLOSE, "        _left.append(self)\n\n\n_left = []\n")), "partly",
-           "for 3 pieces and a cancel: 120", S),
+           "for 3 pieces and a cancel: yours 120", S),
     Answer("3.2", "waits for ever", client(("            is_final = parameters", "            is_over = parameters")), "wrong",
            "a wait for what never comes?", SS),
     Answer("3.2", "nothing is read", client((READS, "            break\n")), "partly", "read_until returns the whole text", SS),

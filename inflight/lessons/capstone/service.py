@@ -31,6 +31,7 @@ from inflight.engine.config import BuildConfig, ExecutorConfig
 from inflight.errors import CourseError
 from inflight.lessons.capstone import rehearsal
 from inflight.lessons.capstone.rehearsal import Prices
+from inflight.paths import ASSETS
 from inflight.triton.client import Client
 from inflight.triton.server import Server
 
@@ -52,6 +53,7 @@ SLOTS, SHARING = 8, 4  # of a full iteration; requests that are taken to share o
 BYTES_PER_TOKEN = {None: 46080, "INT8": 11520}
 MIB = 2**20
 NUMBER = 100  # requests of a run
+AIPERF_RUN = ASSETS / "results" / "aiperf_capstone.json"
 
 
 # What is asked --------------------------------------------------------------------------------------------------------

@@ -16,9 +16,11 @@ import pandas as pd
 from prometheus_client.parser import text_string_to_metric_families
 
 from inflight.lessons.replicas.service import Replicas
+from inflight.paths import ASSETS
 from inflight.triton.client import http_client
 
 EVERY_S = 0.25  # Prometheus reads every 15 s or so; a lesson has no time for that
+RULES = ASSETS / "replicas" / "rules.yml"
 LABELS = ("le", "worker", "outcome")
 TTFT = "vllm:time_to_first_token_seconds_bucket"
 ATTEMPTS = "vllm_router_cb_outcomes_total"
