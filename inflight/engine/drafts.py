@@ -26,8 +26,8 @@ from inflight.engine.sequences import Sequence, Sequences
 ROUNDS, PAST = 5, 128  # of measuring prices, with so many tokens in the cache before
 FORGETTING = 0.99  # what was learnt of all requests' drafts counts so much less after an iteration
 OTHERS = 4  # so many of its own tries count for a request as much as what all requests' say
-LATELY = 0.9  # what drafts were worth counts so much less after an iteration
-CHANGE = 1.02  # another number of drafts must bring so many times the tokens, as a change of length has its price
+LATELY = 0.8  # what drafts were worth counts so much less after an iteration
+CHANGE = 1.05  # another number of drafts must bring so many times the tokens, as a change of length has its price
 
 
 class Drafter(Protocol):
