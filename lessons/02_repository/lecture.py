@@ -597,8 +597,8 @@ print(settings.replace(str(engine_dir), "/engines/model"))
 # | makes tokens of text | `preprocessing` | TensorRT-LLM | vLLM |
 # | settings | `parameters` in `config.pbtxt` | `1/model.yaml` | `1/model.json` |
 # | requests at once | `max_batch_size` of the engine | `max_batch_size`, at the top of `model.yaml` | `max_num_seqs` |
-# | memory for the KV cache | `kv_cache_free_gpu_mem_fraction` | `kv_cache_config`: `free_gpu_memory_fraction` | `gpu_memory_utilization` |
-# | ready? | `/v2/models/ensemble/ready` | `/v2/models/tensorrt_llm/ready` | `/v2/models/NAME/ready` |
+# | memory for the KV cache | <code>kv_cache_free_<wbr>gpu_mem_<wbr>fraction</code> | `kv_cache_config`: <code>free_gpu_<wbr>memory_<wbr>fraction</code> | <code>gpu_memory_<wbr>utilization</code> |
+# | ready? | <code>/v2/models/<wbr>ensemble/ready</code> | <code>/v2/models/<wbr>tensorrt_llm/<wbr>ready</code> | <code>/v2/models/<wbr>NAME/ready</code> |
 #
 # Triton's own `max_batch_size`, in `config.pbtxt` or `triton_config`, is another: the most requests in one call of a
 # model; at 0, as printed above, each has a call of its own, and the engine still batches. The fractions differ in

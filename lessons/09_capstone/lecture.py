@@ -785,16 +785,16 @@ for name, each in most.items():
 #
 # | | Here | TensorRT-LLM today | vLLM |
 # |---|---|---|---|
-# | Bursts | `cv=1.5` | AIPerf's `--arrival-pattern gamma --arrival-smoothness 0.44` | `--burstiness 0.44` (1/cv²) |
+# | Bursts | `cv=1.5` | AIPerf's <code>--arrival-<wbr>pattern gamma <wbr>--arrival-<wbr>smoothness 0.44</code> | <code>--burstiness 0.44</code> (1/cv²) |
 # | Slots | `max_batch_size` of the engine | `max_batch_size` | `--max-num-seqs` |
-# | Tokens in an iteration | `max_num_tokens` of the engine | `max_num_tokens` | `--max-num-batched-tokens` |
-# | 8-bit cache | `kv_cache_quant_algo="INT8"` | `dtype: fp8` of `kv_cache_config` | `--kv-cache-dtype fp8` |
-# | Reuse | `enable_kv_cache_reuse` | `enable_block_reuse`, on by default | prefix caching, on by default |
-# | Pauses | `batch_scheduler_policy="max_utilization"` | `capacity_scheduler_policy` of `scheduler_config` | always: it preempts, and computes again |
-# | Prompt in parts | `enable_chunked_context` | `enable_chunked_prefill` | on by default |
-# | Shed | `max_queue_size` | in the gateway before it | `--max-num-queued-reqs`, of waiting and running together |
+# | Tokens in an iteration | `max_num_tokens` of the engine | `max_num_tokens` | <code>--max-num-<wbr>batched-tokens</code> |
+# | 8-bit cache | <code>kv_cache_<wbr>quant_algo=<wbr>&quot;INT8&quot;</code> | `dtype: fp8` of `kv_cache_config` | <code>--kv-cache-<wbr>dtype fp8</code> |
+# | Reuse | <code>enable_kv_<wbr>cache_reuse</code> | <code>enable_block_<wbr>reuse</code>, on by default | prefix caching, on by default |
+# | Pauses | <code>batch_<wbr>scheduler_<wbr>policy=&quot;max_<wbr>utilization&quot;</code> | <code>capacity_<wbr>scheduler_<wbr>policy</code> of `scheduler_config` | always: it preempts, and computes again |
+# | Prompt in parts | <code>enable_<wbr>chunked_<wbr>context</code> | <code>enable_<wbr>chunked_<wbr>prefill</code> | on by default |
+# | Shed | `max_queue_size` | in the gateway before it | <code>--max-num-<wbr>queued-reqs</code>, of waiting and running together |
 # | Time out | `allotted_time_ms` | the client disconnects | the client disconnects |
-# | Goodput | `inflight bench sweep --objective` | `aiperf profile --goodput` | `vllm bench serve --goodput` |
+# | Goodput | <code>inflight bench sweep <wbr>--objective</code> | <code>aiperf profile <wbr>--goodput</code> | <code>vllm bench serve <wbr>--goodput</code> |
 #
 # Sources: vLLM's [engine](https://docs.vllm.ai/en/latest/configuration/engine_args/) and
 # [benchmark](https://docs.vllm.ai/en/latest/cli/bench/serve/) arguments, [its limit of the

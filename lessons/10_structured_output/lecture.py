@@ -560,11 +560,11 @@ print("tools:   ", call.name, Ticket.model_validate_json(call.arguments).device)
 #
 # | | here | vLLM | TensorRT-LLM |
 # |---|---|---|---|
-# | JSON schema | `response_format` (OpenAI's) | the same, or `structured_outputs` with `json` | `GuidedDecodingParams(json=…)`; the Triton backend: `guided_decoding_guide_type` `json_schema` |
-# | choice, regex, grammar | `structured_outputs` | `choice`, `regex`, `grammar` | `regex`, `grammar` |
-# | `tools` with `"auto"` | text, or a call that is held to its schema: what begins with `{` is one | held to it only where a tool has `"strict": true` and the `--tool-call-parser` supports it; else calls are cut out of free text, and may be malformed | |
-# | who masks | llguidance | `--structured-outputs-config.backend`: xgrammar, guidance, … | `guided_decoding_backend`: xgrammar or llguidance |
-# | your own mask | `logits_processor_path` | `--logits-processors`, a class for the whole batch | `SamplingParams(logits_processor=…)` |
+# | JSON schema | `response_format` (OpenAI's) | the same, or <code>structured_<wbr>outputs</code> with `json` | <code>GuidedDecodingParams(<wbr>json=…)</code>; the Triton backend: <code>guided_<wbr>decoding_<wbr>guide_type</code> `json_schema` |
+# | choice, regex, grammar | <code>structured_<wbr>outputs</code> | `choice`, `regex`, `grammar` | `regex`, `grammar` |
+# | `tools` with `"auto"` | text, or a call that is held to its schema: what begins with `{` is one | held to it only where a tool has `"strict": true` and the <code>--tool-call-<wbr>parser</code> supports it; else calls are cut out of free text, and may be malformed | |
+# | who masks | llguidance | <code>--structured-<wbr>outputs-<wbr>config.backend</code>: xgrammar, guidance, … | <code>guided_<wbr>decoding_<wbr>backend</code>: xgrammar or llguidance |
+# | your own mask | <code>logits_<wbr>processor_path</code> | <code>--logits-<wbr>processors</code>, a class for the whole batch | <code>SamplingParams(<wbr>logits_<wbr>processor=…)</code> |
 #
 # Sources: [vLLM](https://docs.vllm.ai/en/latest/features/structured_outputs/), [its logits
 # processors](https://docs.vllm.ai/en/stable/features/custom_logitsprocs/), [its

@@ -243,7 +243,7 @@ ANSWERS = [
     Answer("2.1", "a number", 57, "wrong"),
     Answer("2.1", "nothing is masked", masks("return text"), "partly", "hidden prompts not right yet", [SERVER]),
     Answer("2.1", "one row", rows("masked = np.array([[self.mask(texts.item())]], object)"), "partly", "3 rows", [SERVER]),
-    Answer("2.1", "no batch", extended(config=CONFIG.replace("64", "0")), "wrong", "3 rows", [SERVER, SLOW]),
+    Answer("2.1", "no batch", extended(config=CONFIG.replace("64", "0")), "partly", "3 rows", [SERVER, SLOW]),
     Answer("2.1", "a smaller batch", extended(config=CONFIG.replace("64", "8")), "wrong", "Triton says", [SERVER, SLOW]),
     Answer("2.1", "no class", extended(code="class TritonModel:\n    pass\n"), "wrong", "Triton says", [SERVER, SLOW]),
     Answer("2.1", "all is masked", masks('return b"[e-mail]"'), "partly", "prompts passed on correctly: 0, where exactly 4", [SERVER, SLOW]),
