@@ -361,9 +361,8 @@ for (policy, kind), rounds in runs.items():
         done = done_ms.median(), done_ms.max()
         rows.append((len(one.log), twice, *price(one.log), first_ms, *done))
     figures[policy, kind] = pd.DataFrame(rows, columns=names)
-medians = [(*key, *found.median()) for key, found in figures.items()]
-table = pd.DataFrame(medians, columns=["policy", "traffic", *names])
-charts.table(table, decimals=0)
+medians = {", ".join(key): found.median() for key, found in figures.items()}
+charts.table(pd.DataFrame(medians).rename_axis("").reset_index(), decimals=0)
 
 # %% [markdown]
 # Medians of the three rounds. *Done* is from the moment at which a request was due to its last token. Compare
