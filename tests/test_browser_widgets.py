@@ -40,7 +40,7 @@ from inflight.triton.server import Server
 
 engine_log, batch_log = Path("engine.log").absolute(), Path("batches.log").absolute()
 checkpoint = fetch()
-engine_dir = engine.cached(checkpoint, BuildConfig(max_input_len=512, max_seq_len=1024))
+engine_dir = engine.cached(checkpoint, BuildConfig(max_input_len=512, max_seq_len=768))
 repo = repository.assemble(
     "repository", engine_dir, (*repository.PIPELINE, repository.BATCH_COST, *repository.GPT2), decoupled_mode=True,
     iteration_log_path=engine_log, execution_log_path=batch_log,
@@ -128,7 +128,7 @@ def test_ask_and_the_answer_appears(outputs):
     ("name", "first", "then", "titles"),
     [
         ("batching", "V1", "inflight_fused_batching", ("V1, mild", "inflight_fused_batching, mild")),
-        ("policies", "max_utilization", "guaranteed_no_evict", ("max_utilization, 1,", "guaranteed_no_evict, 1,")),
+        ("policies", "max_utilization", "guaranteed_no_evict", ("max_utilization, 768", "guaranteed_no_evict, 768")),
         ("batchers", "all at once", "one every 60 ms", ("no batcher", "now: no batcher")),
         ("race", "simple-gpt2", "iterative-gpt2", ("simple-gpt2", "now: iterative-gpt2")),
     ],
