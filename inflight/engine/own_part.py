@@ -24,9 +24,7 @@ from pathlib import Path
 from inflight.errors import CourseError
 
 LONGEST_S = 10  # of running a part's file, and of a call of it, where one that takes longer is ended
-_watched: list[
-    float
-] = []  # when each call that runs, in whatever thread, must have returned; the first is the earliest
+_watched: list[float] = []  # when each call that runs, in any thread, must have returned, the earliest first
 _watching = threading.Lock()
 
 
