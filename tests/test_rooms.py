@@ -34,6 +34,12 @@ def imports(path):
     return [each for each in taken if each[0].split(".")[0] == "inflight"]
 
 
+def what_is_taken(module, name):
+    """What `from module import name` gives: a module's own name, or a module in it."""
+    found = importlib.import_module(module)
+    return getattr(found, name) if hasattr(found, name) else importlib.import_module(f"{module}.{name}")
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_face_lists_in_order_what_it_has(room):
     face = importlib.import_module(f"inflight.{room}")
@@ -60,7 +66,7 @@ def test_a_lesson_takes_from_faces_only(path):
 def test_what_a_lesson_uses_of_a_module_is_there(path):
     """`engine.read` in a cell fails only when the cell runs, minutes later."""
     found = imports(path)
-    taken = {called: getattr(importlib.import_module(module), name) for module, name, called in found if name}
+    taken = {called: what_is_taken(module, name) for module, name, called in found if name}
     nodes = list(ast.walk(tree(path)))
     assigned = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     modules = {name: value for name, value in taken.items() if isinstance(value, ModuleType) and name not in assigned}
@@ -76,6 +82,4 @@ def test_what_a_lesson_uses_of_a_module_is_there(path):
 def test_what_a_triton_model_takes_is_there(path):
     with backend_stand_ins.backend():
         for module, name, _ in imports(path):
-            found = importlib.import_module(module)
-            if not hasattr(found, name):
-                importlib.import_module(f"{module}.{name}")
+            what_is_taken(module, name)

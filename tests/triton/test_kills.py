@@ -1,4 +1,7 @@
-"""Whatever is killed of a server, at whatever moment: nothing of it is left, at the latest after the next sweep."""
+"""Whatever is killed of a server, at whatever moment: nothing of it is left, at the latest after the next sweep.
+
+From the moment that its keeper has written a record: before it, an empty folder may stay in the temporary folder.
+"""
 
 import contextlib
 import signal
@@ -65,6 +68,7 @@ def test_nothing_is_left(small_repo, moment, victims):
 
     wait_until(lambda: Traces.of(small_repo), "the keeper is started")
     traces = Traces.of(small_repo)
+    wait_until((records.folder() / f"{traces.keeper.pid}.json").exists, "the keeper has written its record")
     if moment != "start":
         wait_until(lambda: processes_with(f"{small_repo}/preprocessing"), "a model is loading")
     if moment in ("serving", "stopping"):
