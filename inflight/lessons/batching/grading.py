@@ -14,8 +14,8 @@ import pandas as pd
 from inflight.engine.config import BuildConfig
 from inflight.engine.own_scheduler import OwnScheduler
 from inflight.engine.play import Trial, TrialRequest
-from inflight.engine.prediction import schedule
 from inflight.engine.scheduler import GuaranteedNoEvict, Scheduler, StaticBatching
+from inflight.lessons.batching.schedule_on_paper import schedule
 from inflight.notebook.answers import is_untouched
 from inflight.notebook.checks import grades
 from inflight.notebook.findings import NOT_YET, Case, Compared, Finding, Measured, asked, told
