@@ -243,6 +243,7 @@ def fake_executor(request):
 
 @settings(derandomize=True, max_examples=30, deadline=None, database=None)
 @given(trace=st.lists(arrivals, min_size=1, max_size=10))
+@example(trace=[Arrival(7 + n % 2, 4 + 7 * (n % 5), False, None, 0) for n in range(20)])  # many share a first block
 def test_any_trace_gets_its_tokens_from_a_model_without_weights(fake_executor, trace):
     check_trace(fake_executor, trace, ALONE)
 
