@@ -17,8 +17,8 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from inflight import files
 from inflight.errors import CourseError
 from inflight.paths import ASSETS
 
@@ -65,17 +65,16 @@ def build(source: str | Path, target: str | Path) -> Path:
         raise CourseError(f"There is no source {source}. Name a C file, such as {SOURCES / 'volume.c'}.")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        aside = files.new_file_beside(target)
+        scratch = TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent)
     except OSError as error:
         raise CourseError(f"{target} cannot be written ({error.strerror}). Name another place.") from error
-    try:
+    with scratch as folder:
+        aside = Path(folder, target.name)
         command = [*compiler(), *OPTIONS, f"-I{SOURCES}", "-o", str(aside), str(source)]
         done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")
         if done.returncode != 0:
             raise CourseError(_reason(source, done.stderr))
         os.replace(aside, target)
-    finally:
-        aside.unlink(missing_ok=True)
     return target
 
 
