@@ -1,7 +1,6 @@
 """What a learner has done: what is kept of it, what becomes of a damaged record, what is handed in, and a class."""
 
 import json
-import threading
 
 import numpy as np
 import pytest
@@ -70,18 +69,6 @@ def test_damaged_lines_are_left_out(work):
     record.note("exercise", exercise="4.2", status="done")
     assert [entry.get("exercise") for entry in record.read(work / record.FILE)] == ["4.1", None, "4.2"]
     assert lesson_04(record.exercises()).done == 2
-
-
-def test_several_notebooks_note_at_once(work):
-    threads = [
-        threading.Thread(target=lambda: [record.note("exercise", exercise="4.1", text="x" * 500) for _ in range(50)])
-        for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [entry["kind"] for entry in record.read(work / record.FILE)] == ["exercise"] * 400
 
 
 def test_what_cannot_be_kept_is_said_and_the_answer_stands(work, capsys):
