@@ -57,7 +57,8 @@ def tritonserver(arguments: Sequence[str]) -> Server:
                 "alone, and to your key: leave it out."
             )
         name, _, value = argument.partition("=")
-        repo = value if name == "--model-repository" else repo
+        if name == "--model-repository":
+            repo = value
     if not repo or not Path(repo).is_dir():
         raise CourseError(
             f"--model-repository={repo}: there is no such folder. Say which one holds the models, or make it."

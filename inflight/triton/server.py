@@ -232,7 +232,8 @@ class Server:
     def load_all(self) -> None:
         """Load every model; an ensemble takes the models that it is made of along, side by side.
 
-        On an attached server that loads on request: those that it has, or all where it reads this user's files.
+        On an attached server that loads on request: those that it has, or all where it reads this user's files. Triton
+        itself leaves those as they are whose settings have not changed.
         """
         names = repository.models(self.repo)
         if (theirs := self._attached) is not None:
