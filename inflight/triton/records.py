@@ -17,7 +17,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,12 +74,6 @@ def death(url: str) -> str:
 def running() -> list[dict]:
     """The records of this user's servers that run, whoever started them."""
     return [record for _, record in _all() if "death" not in record and _lives(record["pid"], record["started"])]
-
-
-def end(record: dict) -> None:
-    """End the server of a record, as Ctrl-C would; whoever started it can start it again."""
-    if _lives(record["pid"], record["started"]):
-        os.kill(record["pid"], signal.SIGTERM)
 
 
 def sweep() -> None:
