@@ -219,6 +219,3 @@ def test_checkpoints_that_are_refused(folder, tmp_path):
     (other / "config.json").write_text(json.dumps({**config, "activation_function": "relu"}))
     with pytest.raises(CourseError, match="activation_function = 'relu'; .* use kv_cache = tutorial"):
         gpt2.load(other)
-    (other / "model.safetensors").write_bytes(b"cut short")
-    with pytest.raises(CourseError, match="other cannot be loaded .*Make or fetch that folder again"):
-        gpt2.load(other)

@@ -1,4 +1,4 @@
-"""The baseline without an engine: the checkpoint as a Hugging Face folder, and the pipeline behind Triton."""
+"""The baseline without an engine: the checkpoint as a Hugging Face folder, and its model behind Triton."""
 
 import json
 import os
@@ -41,8 +41,8 @@ def small_folder(small_checkpoint, home):
 def test_a_folder_that_cannot_be_loaded(small_folder, tmp_path):
     broken = shutil.copytree(small_folder, tmp_path / "broken")
     os.truncate(broken / "model.safetensors", 1000)
-    with pytest.raises(CourseError, match="broken.* Remove that folder, then make it again"):
-        huggingface.pipeline(broken)
+    with pytest.raises(CourseError, match="broken cannot be loaded .* Make or fetch that folder again"):
+        huggingface.load(broken)
 
 
 # Behind Triton, beside the ensemble -----------------------------------------------------------------------------------
