@@ -109,8 +109,11 @@ class EngineModel:
         self.running: set[Running] = set()
         self.lock = threading.Lock()  # of what runs: no final response leaves while it is held
         metrics = EngineMetrics(args, executor)
-        jobs = {self._cancel_abandoned: cancellation_check_period_ms, metrics.update: stats_check_period_ms}
-        self.jobs = python_model.RepeatedJobs(jobs)
+        jobs = [(self._cancel_abandoned, cancellation_check_period_ms), (metrics.update, stats_check_period_ms)]
+        self.closing = threading.Event()
+        self.threads = [threading.Thread(target=self._repeat, args=job, daemon=True) for job in jobs]
+        for thread in self.threads:
+            thread.start()
 
     def execute(self, requests):
         for request in requests:
@@ -126,8 +129,14 @@ class EngineModel:
         return None
 
     def finalize(self):
-        self.jobs.close()
+        self.closing.set()
+        for thread in self.threads:
+            thread.join()
         self.executor.shutdown()
+
+    def _repeat(self, job: Callable[[], None], period_ms: int) -> None:
+        while not self.closing.wait(period_ms / 1000):
+            job()
 
     # A request --------------------------------------------------------------------------------------------------------
 
