@@ -75,7 +75,8 @@ class Network:
         last : list of int
             Which of `ids` are the last of their texts: one for each token that is wanted.
         attend : callable
-            As for `likeliest`.
+            Takes the number of a layer, and of each token its query, key and value, [tokens, 3, heads, head_dim]; gives
+            what its attention finds, [tokens, heads, head_dim].
 
         Returns
         -------
@@ -88,14 +89,7 @@ class Network:
             return self.likeliest(*(torch.tensor(each) for each in (ids, positions, last)), attend).tolist()
 
     def likeliest(self, ids: torch.Tensor, positions: torch.Tensor, last: torch.Tensor, attend: Attend):
-        """`next_tokens` for tensors, and as a tensor.
-
-        Parameters
-        ----------
-        attend : callable
-            Takes the number of a layer, and of each token its query, key and value, [tokens, 3, heads, head_dim]; gives
-            what its attention finds, [tokens, heads, head_dim].
-        """
+        """`next_tokens` for tensors, and as a tensor."""
         from torch.nn.functional import linear
 
         # Not argmax, which is several times slower on a CPU in bfloat16.

@@ -350,11 +350,6 @@ class Answer:
 class Stream:
     """Pieces of an answer as they arrive: iterate over it; leave the loop early, or `cancel()`, to end the request.
 
-    Parameters
-    ----------
-    pieces : generator
-    request_id : str
-
     Attributes
     ----------
     answer : Answer

@@ -204,12 +204,7 @@ def error_response(error: Exception) -> pb_utils.InferenceResponse:
 
 
 class ExecutionLog:
-    """One JSON line an execution, in a file that several instances of a model append to.
-
-    Parameters
-    ----------
-    path : str or None
-        None: nothing is written.
+    """One JSON line an execution, in a file that several instances of a model append to; none without a path.
 
     Raises
     ------
@@ -236,8 +231,6 @@ class Gauges:
 
     Parameters
     ----------
-    args : dict
-        What Triton gives to `initialize`.
     families : dict
         Name of a family of gauges -> its description, and the label that tells its gauges apart.
     """

@@ -237,12 +237,7 @@ def read_log(path: str | Path, kind: str, columns: Sequence[str], start: int = 0
 
 
 def shares(log: pd.DataFrame) -> pd.DataFrame:
-    """What each request got of each iteration.
-
-    Parameters
-    ----------
-    log : DataFrame
-        From `iterations`.
+    """What each request got of each iteration of a log.
 
     Returns
     -------
