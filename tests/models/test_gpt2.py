@@ -141,8 +141,8 @@ def test_a_precision_that_a_cpu_cannot_do(folder):
         gpt2.load(folder, "on", "float16")
 
 
-@pytest.mark.parametrize("prompt", PROMPTS)
-def test_an_answer_may_fill_all_positions(model, prompt):
+def test_an_answer_may_fill_all_positions(model):
+    prompt = PROMPTS[-1]
     room = POSITIONS - model.sequence(prompt, PARAMETERS).prompt_length
     sequence = model.sequence(prompt, {"max_tokens": room, "ignore_eos": True})
     assert model.join(sequence)

@@ -34,9 +34,7 @@ def of_triton(message, status=None):
     ("error", "kind", "message"),
     [
         (of_triton("failed to connect to all addresses", "UNAVAILABLE"), ServerGone, f"The server at {URL} does not"),
-        (of_triton("Socket closed", "UNAVAILABLE"), ServerGone, "went away in the middle of a request. Start it"),
-        (httpx.ConnectError("Connection refused"), ServerGone, "does not answer"),
-        (httpx.RemoteProtocolError("Server disconnected"), ServerGone, "does not answer"),
+        (httpx.ConnectError("Connection refused"), ServerGone, "went away in the middle of a request. Start it"),
         (httpx.InvalidURL("Invalid port"), ServerGone, "check the port"),
         (grpc.RpcError(), ServerGone, "does not answer"),
         (
@@ -48,10 +46,8 @@ def of_triton(message, status=None):
         (of_triton("Locally cancelled by application!", "CANCELLED"), NoAnswer, "was ended before its answer"),
         (of_triton("[request id: 7] Exceeds maximum queue size", "UNAVAILABLE"), Refused, "Exceeds maximum queue size"),
         (of_triton("Exceeds maximum queue size", "UNAVAILABLE"), Refused, "Exceeds maximum queue size"),
-        (of_triton("[request id: a] Request timeout expired", "UNAVAILABLE"), Refused, "Request timeout expired"),
         (of_triton("Request for unknown model: 'x'", "UNAVAILABLE"), Refused, "Request for unknown model: 'x'"),
         (of_triton("in ensemble 'e', [request id: 1] too long", "UNAVAILABLE"), Refused, "too long"),
-        (of_triton("[request id: 1] in ensemble 'e', too long", "INVALID_ARGUMENT"), Refused, "too long"),
         (of_triton("text_input is empty"), Refused, "text_input is empty"),
     ],
 )
