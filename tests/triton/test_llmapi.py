@@ -18,7 +18,7 @@ from inflight.triton.client import Client, Connection
 from inflight.triton.request import arrays_for
 from inflight.triton.server import Server
 from tests import outside_clients as outside
-from tests.engines import active_requests, build_small, clients, metric, wait_until
+from tests.engines import active_requests, build_small, metric, wait_until
 
 MODEL, SETTINGS = "tensorrt_llm", "tensorrt_llm/1/model.yaml"
 PROMPT = "One, two, three, four"
@@ -230,19 +230,17 @@ def test_what_asks_for_nothing_is_taken(whole):
 
 @pytest.mark.server
 def test_the_courses_client_asks_it_by_its_own_names(whole, streaming, engine, answer):
-    for server in (whole, streaming):
-        for client in clients(server):
-            assert client.is_ready() and client.ask(PROMPT, LENGTH).text == answer
-            assert client.ask(PROMPT, LENGTH, exclude_input_in_output=False).text == PROMPT + answer
-            drawn = client.ask(PROMPT, 8, temperature=5.0, top_k=50, random_seed=3).text
-            assert drawn == engine(PROMPT, 8, temperature=5.0, top_k=50, random_seed=3)[0]
-            with pytest.raises(CourseError, match="no option 'bad_words'"):
-                client.ask(PROMPT, LENGTH, bad_words=["one"])
-    for client in clients(streaming):
-        streamed = client.stream(PROMPT, LENGTH).read()
-        assert streamed.text == answer and len(streamed.pieces) == LENGTH
-        stop = answer[3:5]
-        assert client.stream(PROMPT, LONG, stop_words=[stop]).read().text == answer[: answer.index(stop)]
+    for client in (Client(whole.grpc_url), Client(streaming.grpc_url)):
+        assert client.is_ready() and client.ask(PROMPT, LENGTH).text == answer
+        assert client.ask(PROMPT, LENGTH, exclude_input_in_output=False).text == PROMPT + answer
+        drawn = client.ask(PROMPT, 8, temperature=5.0, top_k=50, random_seed=3).text
+        assert drawn == engine(PROMPT, 8, temperature=5.0, top_k=50, random_seed=3)[0]
+        with pytest.raises(CourseError, match="no option 'bad_words'"):
+            client.ask(PROMPT, LENGTH, bad_words=["one"])
+    streamed = client.stream(PROMPT, LENGTH).read()
+    assert streamed.text == answer and len(streamed.pieces) == LENGTH
+    stop = answer[3:5]
+    assert client.stream(PROMPT, LONG, stop_words=[stop]).read().text == answer[: answer.index(stop)]
 
 
 @pytest.mark.server
