@@ -12,15 +12,7 @@ URL, GRPC_URL, METRICS_URL = "INFLIGHT_URL", "INFLIGHT_GRPC_URL", "INFLIGHT_METR
 
 
 class Address(NamedTuple):
-    """Where a Triton answers. `at` finds the other two from one of them.
-
-    Attributes
-    ----------
-    http_url, metrics_url : str
-        "http://host:port" and "http://host:port/metrics".
-    grpc_url : str
-        "host:port".
-    """
+    """Where a Triton answers: "http://host:port", "host:port" for gRPC, and "http://host:port/metrics"."""
 
     http_url: str
     grpc_url: str
