@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import cycle, islice
 from typing import NamedTuple
@@ -60,17 +60,12 @@ def prompts(streams: int, given: Sequence[str] = PROMPTS) -> list[str]:
     return list(islice(cycle(given), streams))
 
 
-def offsets(streams: int, offset_s: float) -> list[float]:
-    """Seconds at which each stream starts, `offset_s` after the one before."""
-    return [number * offset_s for number in range(streams)]
-
-
 def race(
     url: str,
     model: str,
     prompts: Sequence[str],
     max_tokens: int,
-    offsets_s: Sequence[float] | None = None,
+    offset_s: float = 0,
     timeout_s: float = 120,
 ) -> Generator[list[Token], None, None]:
     """Send each prompt on a connection of its own, and follow all answers.
@@ -83,8 +78,8 @@ def race(
         `simple-gpt2`, `iterative-gpt2` or another with their tensors and request parameters.
     max_tokens : int
         Tokens of each answer, which goes on after the model's end token.
-    offsets_s : sequence of float, optional
-        When each prompt is sent, in seconds since the race began; by default all at once.
+    offset_s : float
+        How long after the one before each prompt is sent, in seconds; by default all at once.
     timeout_s : float
         Longest time to wait for the next token of any stream.
 
@@ -97,10 +92,9 @@ def race(
     Raises
     ------
     CourseError
-        There is no prompt, or the offsets do not fit them; the server does not answer, refused a request, or died.
+        There is no prompt; a number is too small; the server does not answer, refused a request, or died.
     """
-    offsets = [0.0] * len(prompts) if offsets_s is None else list(offsets_s)
-    _check(prompts, max_tokens, offsets)
+    _check(prompts, max_tokens, offset_s)
     parameters = {"max_tokens": max_tokens, "ignore_eos": True}
     arrived: queue.SimpleQueue[Reply] = queue.SimpleQueue()
     with contextlib.ExitStack() as stack:
@@ -109,13 +103,13 @@ def race(
             stream.connect()
             stream.open_stream(number)
         started = heard = time.perf_counter()
-        waiting = sorted(zip(offsets, streams, prompts), key=lambda row: row[0], reverse=True)
+        waiting = deque((number * offset_s, *row) for number, row in enumerate(zip(streams, prompts)))
         num_running = len(streams)
         num_tokens: Counter[int] = Counter()  # of each stream
         while num_running:
             now = time.perf_counter()
-            while waiting and waiting[-1][0] <= now - started:
-                _, stream, prompt = waiting.pop()
+            while waiting and waiting[0][0] <= now - started:
+                _, stream, prompt = waiting.popleft()
                 stream.send_on_stream(
                     model,
                     {"text_input": client.text(prompt)},
@@ -123,7 +117,7 @@ def race(
                     parameters=parameters,
                 )
                 heard = now
-            next_s = started + waiting[-1][0] - now if waiting else LOOK_EVERY_S
+            next_s = started + waiting[0][0] - now if waiting else LOOK_EVERY_S
             tokens = []
             for reply in _taken(arrived, min(next_s, LOOK_EVERY_S)):
                 if reply.error is not None:
@@ -145,15 +139,9 @@ def race(
             stream.finish_stream()
 
 
-def run(
-    url: str,
-    model: str,
-    prompts: Sequence[str],
-    max_tokens: int,
-    offsets_s: Sequence[float] | None = None,
-) -> pd.DataFrame:
+def run(url: str, model: str, prompts: Sequence[str], max_tokens: int, offset_s: float = 0) -> pd.DataFrame:
     """A `race` to its end, as a `table`."""
-    whole = race(url, model, prompts, max_tokens, offsets_s)
+    whole = race(url, model, prompts, max_tokens, offset_s)
     return table(token for arrived in whole for token in arrived)
 
 
@@ -194,12 +182,10 @@ def _taken(arrived: queue.SimpleQueue[Reply], timeout_s: float) -> Iterator[Repl
             yield arrived.get_nowait()
 
 
-def _check(prompts: Sequence[str], max_tokens: int, offsets_s: list[float]) -> None:
+def _check(prompts: Sequence[str], max_tokens: int, offset_s: float) -> None:
     if not prompts:
         raise CourseError("There is no prompt to send: give at least one.")
     if max_tokens < 1:
         raise CourseError(f"The number of tokens is {max_tokens}; it must be at least 1.")
-    if len(offsets_s) != len(prompts) or min(offsets_s) < 0:
-        raise CourseError(
-            f"The offsets are {offsets_s}; there must be one of 0 s or more for each of the {len(prompts)} prompts."
-        )
+    if not offset_s >= 0:
+        raise CourseError(f"The offset is {offset_s:g} s; it must be 0 s or more.")

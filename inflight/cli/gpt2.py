@@ -55,7 +55,7 @@ def gpt2_race_command(
 def _race(url: str, model: str, prompts: list[str], tokens: int, offset_s: float) -> DataFrame:
     """A race with a bar for each stream, where there is a terminal; at Ctrl-C or SIGTERM what has come until then."""
     came = []
-    racing = bench.gpt2_client.race(url, model, prompts, tokens, bench.gpt2_client.offsets(len(prompts), offset_s))
+    racing = bench.gpt2_client.race(url, model, prompts, tokens, offset_s)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total} tokens"))
     terminal.tell(f"{model}: {len(prompts)} streams race")
     with (

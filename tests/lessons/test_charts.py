@@ -223,16 +223,15 @@ class Bytes:
 def test_memory():
     config = BuildConfig(max_batch_size=8, max_seq_len=2048)
     picture = engine.memory(Bytes(), config, 180e6)  # 40 users with 1,024 tokens, 20 with 2,048
-    picture.measured([{"users": 4, "bytes": 117e6}], tokens=1024)
+    picture.controls["tokens"].value = 1024
     fig = picture.figure
-    looks = {name: trace.line.color for name, [trace] in named(fig).items() if trace.mode == "lines"}
+    looks = {name: trace.line.color for name, [trace] in named(fig).items()}
     assert looks == {"weights": WASTE, "with the KV cache": DECODE, "free memory": VERMILION, "slots": INK}
     assert set(one(fig, "weights").y) == {100} and set(one(fig, "free memory").y) == {180}
     assert set(one(fig, "slots").x) == {8}
     used = dict(points(one(fig, "with the KV cache")))
     assert used[1] == 102 and used[8] == 116, "2 MB a user"
     assert max(used.values()) == 116, "who has no slot takes no memory"
-    assert points(one(fig, "measured")) == [(4, 117)]
     assert titles(fig, "xaxis", "yaxis") == ["users who come at once", "megabytes"]
     assert "0.10 GB of weights, and 2.0 MB of KV cache for each user with 1,024 tokens" in picture.frame.alt
     assert "8 users take 0.12 of 0.2 GB. With 8 slots the slots are the limit" in picture.frame.alt

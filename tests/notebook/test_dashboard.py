@@ -302,7 +302,7 @@ def lines(board):
 
 
 def test_a_race_is_drawn_beside_its_texts_while_it_goes_on_and_the_one_before_stays_above(monkeypatch):
-    def race(_url, _model, prompts, max_tokens, _offsets):
+    def race(_url, _model, prompts, max_tokens, _offset_s):
         for token in range(1, max_tokens + 1):
             yield [Token(stream, token, 0.1 * token, "x") for stream in range(1, len(prompts) + 1)]
 

@@ -15,16 +15,13 @@ from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE
 MB, GB = 1e6, 1e9
 AS_COMPUTED = "as computed"  # the KV cache has the precision of the computation
 FEWEST = 0.8  # users at the left end of the axis, which has no 0
-# A measured point beside the line that was worked out: hollow, so that the line is seen through it.
-MEASURED = {"symbol": "diamond-open", "size": 12, "color": INK, "line": {"width": 2}}
 CURVE = 32  # steps in which the growing memory is drawn
 
 
 def memory(sizing: Sizing, config: BuildConfig, memory_bytes: float) -> Explorable:
     """Memory that weights and KV cache take, against the users who come at once.
 
-    Controls: `slots`, `tokens` of each user, `cache`, "as computed" or a value of `kv_cache_quant_algo`. A measured
-    point has `users` and `bytes`, of weights and KV cache together.
+    Controls: `slots`, `tokens` of each user, `cache`, "as computed" or a value of `kv_cache_quant_algo`.
 
     Parameters
     ----------
@@ -38,7 +35,7 @@ def memory(sizing: Sizing, config: BuildConfig, memory_bytes: float) -> Explorab
     longest = sizing.users(config, config.max_seq_len, memory_bytes)  # who fit, with as many tokens as there may be
     most_users = max(64, 2 ** math.ceil(math.log2(1.3 * longest + 1)))
 
-    def draw(points: pd.DataFrame, slots: int, tokens: int, cache: str) -> Frame:
+    def draw(_measured: pd.DataFrame, slots: int, tokens: int, cache: str) -> Frame:
         chosen = dataclasses.replace(config, kv_cache_quant_algo=None if cache == AS_COMPUTED else cache)
         weights, per_user = sizing.weight_bytes(chosen), sizing.kv_bytes_per_user(chosen, tokens)
         fit = sizing.users(chosen, tokens, memory_bytes)
@@ -47,19 +44,10 @@ def memory(sizing: Sizing, config: BuildConfig, memory_bytes: float) -> Explorab
         lowest_mb, highest_mb = sizing.weight_bytes(config) / MB / 2, memory_bytes / MB * 2
         _draw_memory(fig, weights, per_user, seated, most_users)
         _draw_limits(fig, memory_bytes, slots, most_users, (lowest_mb, highest_mb))
-        if len(points):
-            fig.add_scatter(
-                x=points["users"].tolist(),
-                y=(points["bytes"] / MB).tolist(),
-                mode="markers",
-                marker=MEASURED,
-                name="measured",
-                hovertemplate="measured · %{x} users · %{y:,.0f} MB<extra></extra>",
-            )
         fig.update_layout(
             title="Memory, before anything is built",
             height=400,
-            meta={} if len(points) else {"device": ""},
+            meta={"device": ""},
             xaxis=_logarithmic("users who come at once", FEWEST, most_users * 1.1),
             yaxis=_logarithmic("megabytes", lowest_mb, highest_mb),
         )

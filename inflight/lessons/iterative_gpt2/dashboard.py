@@ -90,8 +90,8 @@ class RaceBoard(Dashboard):
         prompts = gpt2_client.prompts(streams, self._prompts)
         self.frame, self.words.value = None, ""  # or a race that fails would seem to have measured the one before
         self.lanes.children = [_lane(number, prompt, max_tokens) for number, prompt in enumerate(prompts, 1)]
-        so_far = RaceSoFar(model, gpt2_client.offsets(streams, offset_s), [], self._before)
-        racing = gpt2_client.race(server.grpc_url, model, prompts, max_tokens, so_far.offsets_s)
+        so_far = RaceSoFar(model, [number * offset_s for number in range(streams)], [], self._before)
+        racing = gpt2_client.race(server.grpc_url, model, prompts, max_tokens, offset_s)
         with contextlib.closing(racing):
             for arrived in racing:
                 so_far.arrived.extend(arrived)
