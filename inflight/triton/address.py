@@ -39,6 +39,24 @@ class Address(NamedTuple):
         return cls(http_url, grpc_url or grpc, metrics_url or metrics)
 
 
+def grpc_of(url: str) -> str:
+    """Where a server answers over gRPC: the address itself, or what belongs to one of HTTP.
+
+    That is what a server of this user at that address says; else what INFLIGHT_GRPC_URL says, unless INFLIGHT_URL
+    names another server; else the next port.
+
+    Raises
+    ------
+    CourseError
+        It is no address.
+    """
+    parsed(url)
+    if not is_http(url):
+        return url
+    is_named = os.environ.get(URL, url).rstrip("/") == url and not records.at(url)
+    return Address.at(url, os.environ.get(GRPC_URL) if is_named else None).grpc_url
+
+
 def of_environment() -> Address | None:
     """As INFLIGHT_URL, INFLIGHT_GRPC_URL and INFLIGHT_METRICS_URL say; None without the first."""
     url = os.environ.get(URL)
