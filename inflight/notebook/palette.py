@@ -21,6 +21,7 @@ MARGIN = {"l": 70, "r": 24, "t": 12, "b": 60}
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "x", "star")
+PATTERN = {"fgcolor": "#FFFFFF", "fillmode": "overlay", "size": 8, "solidity": 0.15}
 _PATTERNS = ("", "/", "x", ".", "-", "\\", "+", "|")
 
 
@@ -42,7 +43,7 @@ def patterns(number: int) -> list[dict]:
 
 def pattern(shape: str) -> dict:
     """One of plotly's patterns, white and thin on the marker's own colour."""
-    return {"shape": shape, "fgcolor": "#FFFFFF", "fillmode": "overlay", "size": 8, "solidity": 0.15}
+    return {"shape": shape, **PATTERN}
 
 
 def _luminance(colour: str) -> float:
