@@ -118,7 +118,7 @@ def _from_gguf(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict
             "model's .gguf file, or build for a GPU (--tier cuda)."
         )
     source = weights.GgufFile(checkpoint.path)
-    shape, stored = source.shape(), source.precision()
+    sizes, stored = source.sizes(), source.precision()
     as_stored = {"W8": "W8A16"}.get(stored or "", stored)
     quant_algo = as_stored if config.quant_algo == "auto" else config.quant_algo
     of_graph, again = source, aside / "weights.gguf"
@@ -134,7 +134,7 @@ def _from_gguf(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict
     finally:
         again.unlink(missing_ok=True)
     num_parameters = sum(row["parameters"] for row in source.tensor_table())
-    return _pretrained_config(checkpoint, config, quant_algo, num_parameters, shape.sizes())
+    return _pretrained_config(checkpoint, config, quant_algo, num_parameters, sizes)
 
 
 def _for_gpu(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
