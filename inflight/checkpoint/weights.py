@@ -14,7 +14,7 @@ import gguf
 import numpy as np
 
 from inflight.checkpoint import q4_1
-from inflight.errors import CourseError
+from inflight.errors import CourseError, reason
 
 # TensorRT-LLM's name of a precision -> the GGUF format of the matrices. `None` keeps them as floating point.
 GGUF_FORMATS = {
@@ -67,8 +67,9 @@ class GgufFile:
             fields = [field for field in reader.fields.values() if not field.name.startswith("GGUF.")]
             self.metadata = {field.name: field.contents() for field in fields}
         except Exception as error:  # the library raises whatever it trips over
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-            raise CourseError(f"The GGUF file {path} cannot be read ({reason}): download or copy it again.") from error
+            raise CourseError(
+                f"The GGUF file {path} cannot be read ({reason(error, first=True)}): download or copy it again."
+            ) from error
         array = gguf.GGUFValueType.ARRAY
         self.kinds = {
             field.name: (field.types[0], field.types[-1] if field.types[0] == array else None) for field in fields

@@ -22,7 +22,7 @@ from inflight.checkpoint import tokenizer, weights
 from inflight.checkpoint.sources import Checkpoint
 from inflight.engine.config import BuildConfig
 from inflight.engine.folder import CONFIG_FILE, engine_version, read
-from inflight.errors import CourseError
+from inflight.errors import CourseError, reason
 
 FOLDER_FORMAT = 6  # of the engines in the cache: a change of what a build writes gives them another name
 
@@ -93,9 +93,9 @@ def build(
         except (CourseError, OSError):
             raise
         except Exception as error:  # libraries that take a file apart raise whatever they trip over
-            reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
             raise CourseError(
-                f"The checkpoint {checkpoint.path} cannot be read ({reason[:300]}). Give another one, or get it again."
+                f"The checkpoint {checkpoint.path} cannot be read ({reason(error)[:300]}). Give another one, or get it "
+                "again."
             ) from error
         content = {
             "version": engine_version(tier),
