@@ -14,7 +14,6 @@ import plotly.graph_objects as go
 import pytest
 
 from inflight.engine import BuildConfig
-from inflight.engine.prediction import schedule
 from inflight.lessons import (
     batchers,
     batching,
@@ -30,6 +29,7 @@ from inflight.lessons import (
     structured_output,
 )
 from inflight.lessons.batchers.batch_run import Outcome
+from inflight.lessons.batching.schedule_on_paper import schedule
 from inflight.lessons.capstone.service import LECTURE, ROUND, Contract
 from inflight.notebook.palette import DECODE, EMPTY, INK, PREFILL, REQUEST, SHADES, WASTE
 from inflight.paths import PACKAGE
