@@ -115,10 +115,9 @@ def _draw_boxes(fig: go.Figure, executions: pd.DataFrame, name: str, marker: dic
 
 
 def _draw_lane(fig: go.Figure, executions: pd.DataFrame, name: str, colour: str, lane: int, axes: dict) -> None:
-    spans, texts = (
-        list(zip(executions.start_s, executions.end_s)),
-        [_in_words(each) for each in executions.itertuples()],
-    )
+    """A box a batch, with its size, and without a pattern, on which nobody reads a size."""
+    spans = list(zip(executions["start_s"], executions["end_s"]))
+    texts = [_in_words(batch) for batch in executions.itertuples()]
     sizes = {
         "text": executions["size"].astype(str).tolist(),
         "textposition": "inside",
@@ -127,10 +126,7 @@ def _draw_lane(fig: go.Figure, executions: pd.DataFrame, name: str, colour: str,
         "constraintext": "none",
         "textfont": {"color": dict(zip(SHADES, ON_SHADES))[colour], "size": 12},
     }
-    marker = {
-        "color": colour,
-        "line": {"color": "white", "width": 1},
-    }  # without a pattern, on which nobody reads a size
+    marker = {"color": colour, "line": {"color": "white", "width": 1}}
     _add_bars(fig, name, spans, texts, axes, y=[lane] * len(spans), width=0.8, marker=marker, **sizes)
 
 
