@@ -13,7 +13,6 @@ PyTorch is the build that the package index has: for GPUs, or for CPUs, which is
 INFLIGHT_TORCH=cpu in the environment it is the one for CPUs or none.
 """
 
-import glob
 import hashlib
 import os
 import platform
@@ -21,7 +20,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
 IN_WHEEL = os.path.isdir(os.path.join(PACKAGE, "course"))
@@ -30,8 +28,6 @@ PYTHONS = ((3, 11), (3, 12))
 MACHINES = ("x86_64", "aarch64")  # CPUs that Triton's and OpenVINO's wheels exist for
 GLIBC = (2, 35)
 DISK_GB = 5  # for packages, for pip, and for what the course itself makes
-TOLD_EVERY_S = 5
-BEGAN = time.time()
 CONTAINER = "use a Linux machine or container with Debian 12, Ubuntu 22.04 or newer"
 OTHER_PYTHON = (
     "The course needs Python 3.11 or 3.12, and here is Python {}.{}: install one of them (on Debian 12: sudo apt "
@@ -145,7 +141,7 @@ def install(root, prefix):
 
 
 def run_pip(root, prefix, arguments):
-    """Run pip in the environment at `prefix`; its progress is shown on a terminal, and elsewhere how far it is.
+    """Run pip in the environment at `prefix`; it shows what it does.
 
     Raises
     ------
@@ -155,30 +151,13 @@ def run_pip(root, prefix, arguments):
     command = [os.path.join(prefix, "bin", "python"), "-m", "pip", *arguments]
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     environment.update(PIP_USER="0", PIP_NO_INPUT="1", PIP_DISABLE_PIP_VERSION_CHECK="1")
-    terminal = sys.stdout.isatty()
-    if not terminal:
-        environment.setdefault("PIP_QUIET", "2")  # errors only
-    pip = subprocess.Popen(command, cwd=root, env=environment)
-    while True:
-        try:
-            status = pip.wait(TOLD_EVERY_S)
-            break
-        except subprocess.TimeoutExpired:
-            if not terminal:
-                told = "  {} s: {} packages are in place, pip is at work ..."
-                print(told.format(round(time.time() - BEGAN), count_packages(prefix)), flush=True)
-    if status:
+    if subprocess.call(command, cwd=root, env=environment):
         raise SetupError(
             "pip could not install the packages, and says why above: connect this machine to the network (or set "
             "PIP_INDEX_URL to your mirror), free {} GB of disk (12 GB for PyTorch's build for GPUs), with "
             "INFLIGHT_TORCH=cpu name PyTorch's index for CPUs in PIP_EXTRA_INDEX_URL, then run the command "
             "again.".format(DISK_GB)
         )
-
-
-def count_packages(prefix):
-    """How many packages the environment at `prefix` has by now."""
-    return len(glob.glob(os.path.join(glob.escape(prefix), "lib", "python*", "site-packages", "*.dist-info")))
 
 
 def install_here(root):

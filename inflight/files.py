@@ -45,26 +45,10 @@ def replace_text(path: Path, text: str) -> None:
     OSError
         The folder cannot be written, or the disk is full.
     """
-    aside = new_file_beside(path)
-    try:
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as scratch:
+        aside = Path(scratch, path.name)
         aside.write_text(text, encoding="utf-8")
         os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-def new_file_beside(path: Path) -> Path:
-    """An empty file with a name of its own in the folder of `path`.
-
-    Raises
-    ------
-    OSError
-        The folder cannot be written.
-    """
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.fchmod(handle, 0o644)  # a temporary file is its owner's alone otherwise
-    os.close(handle)
-    return Path(name)
 
 
 def size(path: str | Path) -> int:

@@ -7,7 +7,7 @@ import platform
 import pwd
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -23,6 +23,15 @@ MIN_MEMORY_GB = 4
 MIN_DISK_GB = 2  # for engines, once set-up has taken its part of `bootstrap.DISK_GB`
 MIN_SHM_MIB = 32  # Triton's Python backend takes about 1 MiB for each model, and more for long inputs
 TRITON_VERSION = "2.51.0"  # the server inside the nvidia-pytriton wheel
+# What to do about a row that does not know it better itself.
+FIXES = {
+    "Python": "install Python 3.11 or 3.12, then run make again",
+    "cores": "expect half the speed, or give this machine two cores",
+    "memory": "use a larger machine, or raise the memory limit of the container",
+    "cache": "set INFLIGHT_HOME to another folder",
+    "free disk": "free some, or set INFLIGHT_HOME to a folder on a larger disk",
+    "free /dev/shm": "remove stale files in /dev/shm; in a container, start it with --shm-size=256m",
+}
 
 
 @dataclass(frozen=True)
@@ -42,21 +51,16 @@ class Check:
         return "ok" if self.ok else "no" if self.required else "-"
 
 
-def _row(name: str, need: str, have: str, ok: bool, fix: str, required: bool = True) -> Check:
-    """A row, with its fix only where it is not ok."""
-    return Check(name, need, have, ok, "" if ok else fix, required)
-
-
 def checks() -> list[Check]:
     """Everything the course needs or can use, in the order of the table."""
-    return [
-        *_platform_checks(),
-        *_resource_checks(),
+    rows = [
+        *_machine_checks(),
         _tier_check(),
         _precision_check(),
         _model_check(),
         *_neighbour_checks(),
     ]
+    return [replace(row, fix="" if row.ok else row.fix or FIXES[row.name]) for row in rows]
 
 
 def device_name(tier: str | None = None) -> str:
@@ -98,64 +102,24 @@ def precision() -> dict:
 # Rows -----------------------------------------------------------------------------------------------------------------
 
 
-def _platform_checks() -> list[Check]:
+def _machine_checks() -> list[Check]:
     facts = bootstrap.machine_facts()
     glibc = "glibc {}.{}".format(*facts["glibc"]) if facts["glibc"] else "another C library"
+    system = "Linux on {}, glibc {}.{} or newer".format(" or ".join(bootstrap.MACHINES), *bootstrap.GLIBC)
+    here = f"{_os_name()}, {glibc}, {facts['machine']}, {_cpu_model()}"
     problem = bootstrap.unsupported(facts)
-    return [
-        Check(
-            "machine",
-            "Linux on {}, glibc {}.{} or newer".format(" or ".join(bootstrap.MACHINES), *bootstrap.GLIBC),
-            f"{_os_name()}, {glibc}, {facts['machine']}, {_cpu_model()}",
-            problem is None,
-            problem or "",
-        ),
-        _row(
-            "Python",
-            "3.11 or 3.12",
-            platform.python_version(),
-            sys.version_info[:2] in bootstrap.PYTHONS,
-            "install Python 3.11 or 3.12, then run make again",
-        ),
-    ]
-
-
-def _resource_checks() -> list[Check]:
-    here = cores()
+    is_python_right = sys.version_info[:2] in bootstrap.PYTHONS
     memory = memory_bytes() / GB
     disk = shutil.disk_usage(_existing(cache_dir())).free / GB
     shm = shutil.disk_usage("/dev/shm").free / MIB if Path("/dev/shm").is_dir() else 0
     return [
-        _row(
-            "cores",
-            "2 or more",
-            str(here),
-            here >= 2,
-            "expect half the speed, or give this machine two cores",
-            required=False,
-        ),
-        _row(
-            "memory",
-            f"{MIN_MEMORY_GB} GB",
-            f"{memory:.1f} GB",
-            memory >= MIN_MEMORY_GB,
-            "use a larger machine, or raise the memory limit of the container",
-        ),
+        Check("machine", system, here, problem is None, problem or ""),
+        Check("Python", "3.11 or 3.12", platform.python_version(), is_python_right),
+        Check("cores", "2 or more", str(cores()), cores() >= 2, required=False),
+        Check("memory", f"{MIN_MEMORY_GB} GB", f"{memory:.1f} GB", memory >= MIN_MEMORY_GB),
         _cache_check(),
-        _row(
-            "free disk",
-            f"{MIN_DISK_GB} GB in {_short(cache_dir())}",
-            f"{disk:.1f} GB",
-            disk >= MIN_DISK_GB,
-            "free some, or set INFLIGHT_HOME to a folder on a larger disk",
-        ),
-        _row(
-            "free /dev/shm",
-            f"{MIN_SHM_MIB} MiB",
-            f"{shm:.0f} MiB",
-            shm >= MIN_SHM_MIB,
-            "remove stale files in /dev/shm; in a container, start it with --shm-size=256m",
-        ),
+        Check("free disk", f"{MIN_DISK_GB} GB in {_short(cache_dir())}", f"{disk:.1f} GB", disk >= MIN_DISK_GB),
+        Check("free /dev/shm", f"{MIN_SHM_MIB} MiB", f"{shm:.0f} MiB", shm >= MIN_SHM_MIB),
     ]
 
 
@@ -165,13 +129,13 @@ def _cache_check() -> Check:
         cache.refuse_open(cache_dir().absolute())
     except CourseError as error:
         problem, _, fix = str(error).partition(". To go on, ")
-        return Check("cache", "written by nobody else", problem, False, fix or "set INFLIGHT_HOME to another folder")
+        return Check("cache", "written by nobody else", problem, False, fix)
     return Check("cache", "written by nobody else", _short(cache_dir()), True)
 
 
 def _tier_check() -> Check:
     found = tiers.here()
-    return _row("tier", "cpu or cuda", f"{found.name}: {found.why}", not found.fix, found.fix, required=False)
+    return Check("tier", "cpu or cuda", f"{found.name}: {found.why}", not found.fix, found.fix, required=False)
 
 
 def _precision_check() -> Check:

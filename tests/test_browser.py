@@ -75,11 +75,10 @@ CELLS = {
     "board": "batchers.board(server, log_path)",
     "editor": "widgets.ConfigEditor(server, 'batch-cost', ['max_batch_size', 'item_ms'])",
     "playground": "widgets.Playground(server)",
-    "score": "print(choice.score('that'), '|', number.score(7))",
     "running": "session.running()",
     "stop": "server.stop()",
 }
-WIDGETS = CELLS.keys() - {"set_up", "score", "running", "stop"}
+WIDGETS = CELLS.keys() - {"set_up", "running", "stop"}
 CONTROLS = "button|checkbox|combobox|listbox|radio|slider|spinbutton|textbox"
 ACTIVE_CELL = "() => window.jupyterapp.shell.currentWidget.content.activeCellIndex"
 NUM_CELLS = "() => window.jupyterapp.shell.currentWidget.content.widgets.length"
@@ -172,16 +171,15 @@ def test_a_choice_is_made_by_keyboard_and_the_notebook_stays_as_it_is(page, outp
     for _ in range(2):
         page.keyboard.press("d")
     assert page.evaluate(ACTIVE_CELL) == cell and page.evaluate(NUM_CELLS) == count
-    choice.get_by_text("Your prediction, that, is right. It was made after the measurement.").wait_for(timeout=60_000)
 
 
 @pytest.mark.server
-def test_a_number_is_given_by_keyboard_and_scored(page, outputs):
+def test_a_number_is_given_by_keyboard_and_read(page, outputs):
     number = outputs["number"]
     number.get_by_role("textbox").focus()
-    page.keyboard.type("14")
+    page.keyboard.type("fourteen")
     page.keyboard.press("Enter")
-    number.get_by_text("Your prediction: 14. It is 7, 2 times less.").wait_for(timeout=60_000)
+    number.get_by_text("That is not a number.").wait_for(timeout=60_000)
 
 
 @pytest.mark.server

@@ -123,13 +123,6 @@ def test_set_up_here_installs_into_this_python(monkeypatch, tmp_path, wish, want
     assert settings["LabApp"]["news_url"] is None
 
 
-def test_while_pip_is_at_work_set_up_says_how_far_it_is(monkeypatch, capfd):
-    monkeypatch.setattr(bootstrap, "TOLD_EVERY_S", 0.02)
-    bootstrap.run_pip(str(ROOT), sys.prefix, ["--version"])
-    packages = len(list(Path(sys.prefix).glob("lib/python*/site-packages/*.dist-info")))
-    assert re.search(rf"^  \d+ s: {packages} packages are in place, pip is at work", capfd.readouterr().out, re.M)
-
-
 def test_committed_files_name_no_package_index():
     files = (
         "requirements.txt",

@@ -4,7 +4,7 @@
     guess = predict("How many times as fast?", {"as fast": 1, "twice": 2, "eight times": 8})
     print(guess.score(measured, "the median of 5 rounds"))          # in the cell that measures
 
-Nothing is chosen for you, and what is chosen after the measurement is marked as late.
+Nothing is chosen for you. The measurement closes the question.
 """
 
 from __future__ import annotations
@@ -28,40 +28,20 @@ class Prediction(Panel):
     question : str
     options : sequence of str, or mapping of str to float, optional
         What to choose from; with a number each where a number will be measured. None asks for a number.
-    given : str or float, optional
-        The answer, where nobody is there to click: what papermill puts into the notebook's `parameters`.
 
     Attributes
     ----------
     field : RadioButtons or Text
     told : HTML
         How near the answer came, once it has been measured.
-
-    Raises
-    ------
-    CourseError
-        `given` is none of the options, or no number.
     """
 
-    def __init__(
-        self,
-        question: str,
-        options: Sequence[str] | Mapping[str, float] | None = None,
-        given: str | float | None = None,
-    ):
+    def __init__(self, question: str, options: Sequence[str] | Mapping[str, float] | None = None):
         self.question, self._options = question, options
-        self._right: str | float | None = None  # as measured; None before
-        self._judged = ""  # the number that an option was chosen by, and what it is
-        self._is_late = False
         if options is None:
             self.field = ipywidgets.Text(placeholder="a number", tooltip=question, layout={"width": "12em"})
-            self.field.value = "" if given is None else str(given)
         else:
-            known = given if given in options else None
-            self.field = ipywidgets.RadioButtons(options=list(options), value=known, layout={"width": "auto"})
-        if given is not None and self.value is None:
-            wanted = "a number" if options is None else f"one of {', '.join(options)}"
-            raise CourseError(f"The prediction {given!r} cannot be read; give {wanted}, or None.")
+            self.field = ipywidgets.RadioButtons(options=list(options), value=None, layout={"width": "auto"})
         self.told = ipywidgets.HTML()
         super().__init__([ipywidgets.HTML(f"<b>{html.escape(question)}</b>"), self.field, self.told], label=question)
         self.field.observe(self._changed, "value")
@@ -75,7 +55,7 @@ class Prediction(Panel):
         return f"Prediction: {self.question} {'none was made' if self.value is None else _shown(self.value)}"
 
     def score(self, measured: str | float, statistic: str = "") -> str:
-        """Say how near the prediction came, in the widget too. To be called where it is measured.
+        """Say how near the prediction came, in the widget too, and close the question.
 
         Parameters
         ----------
@@ -88,22 +68,29 @@ class Prediction(Panel):
         Returns
         -------
         str
-            A sentence or two: what was predicted, what was measured; that none was made, or too late.
+            A sentence or two: what was predicted, what was measured; that nothing was predicted.
 
         Raises
         ------
         CourseError
             No option begins with the text, or more than one do.
         """
-        self._right = self._right_one(measured)
-        named = f", {statistic}" if statistic else ""
-        self._judged = "" if isinstance(measured, str) else f" Measured: {_shown(measured)}{named}."
+        said, right = self.value, self._right_one(measured)
+        self.field.disabled = True
+        if said is None:
+            text = f"You made no prediction. It is {_shown(right)}."
+        elif said == right:
+            text = f"Your prediction, {_shown(said)}, is right."
+        else:
+            text = f"Your prediction: {_shown(said)}. It is {_shown(right)}{_how_far(said, right)}."
         if self._options is None:  # the answer is the number itself
-            self._judged = f" That is {statistic}." if statistic else ""
-        if self.value is not None and not self._is_late:
-            is_right = self.value == self._right
-            record.note("prediction", question=self.question, said=self.value, measured=self._right, right=is_right)
-        return self._tell()
+            text += f" That is {statistic}." if statistic else ""
+        elif not isinstance(measured, str):
+            text += f" Measured: {_shown(measured)}{f', {statistic}' if statistic else ''}."
+        if said is not None:
+            record.note("prediction", question=self.question, said=said, measured=right, right=said == right)
+        self.told.value = f"<span role='status'>{html.escape(text)}</span>"
+        return text
 
     def _right_one(self, measured: str | float) -> str | float:
         options = self._options
@@ -117,25 +104,8 @@ class Prediction(Panel):
         return found[0]
 
     def _changed(self, _change) -> None:
-        if self._right is not None:
-            self._is_late = True
-            self._tell()
-        elif self._options is None and self.field.value.strip() and self.value is None:
-            self.told.value = "<span role='alert'>That is not a number.</span>"
-        else:
-            self.told.value = ""
-
-    def _tell(self) -> str:
-        said, right = self.value, self._right
-        late = " It was made after the measurement." if self._is_late else ""
-        if said is None:
-            text = f"You made no prediction. It is {_shown(right)}.{self._judged}"
-        elif said == right:
-            text = f"Your prediction, {_shown(said)}, is right.{self._judged}{late}"
-        else:
-            text = f"Your prediction: {_shown(said)}. It is {_shown(right)}{_how_far(said, right)}.{self._judged}{late}"
-        self.told.value = f"<span role='status'>{html.escape(text)}</span>"
-        return text
+        is_no_number = self._options is None and self.field.value.strip() and self.value is None
+        self.told.value = "<span role='alert'>That is not a number.</span>" if is_no_number else ""
 
 
 predict = Prediction

@@ -6,7 +6,7 @@
         measure(size)
 
 A bar appears when a second has passed, and is gone when its block ends. A run that nobody watches (COURSE_STRICT=1, as
-notebooks are built and tested) shows none. A cell that is interrupted says so in a sentence.
+notebooks are built and tested) shows none.
 """
 
 from __future__ import annotations
@@ -119,13 +119,3 @@ def over(items: Iterable[Item], what: str, name: Callable[[Item], str] = str) ->
             bar.set_postfix_str(name(item))
             yield item
             bar.update()
-
-
-def _say_interrupted(shell, kind, interrupt, where, tb_offset=None) -> None:
-    """What stands below a cell that the toolbar's square ended: not where in the course's code that was."""
-    interrupt._render_traceback_ = lambda: ["Interrupted. Run this cell again."]
-    shell.showtraceback((kind, interrupt, where))
-
-
-if _shell := get_ipython():
-    _shell.set_custom_exc((KeyboardInterrupt,), _say_interrupted)

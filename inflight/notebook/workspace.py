@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 nbformat = lazy_loader.load("nbformat")  # one to two seconds, and a notebook needs it for no cell
 COPIED = ("notebooks", "labs")  # a learner's
 SHOWN = ("solutions", "assets")  # the course's
-VERSIONS = ".versions.json"  # what each copy was made from
+MARK = ".inflight-workspace"  # an empty file by which a workspace is known
 MINE = "mine"  # what a learner has written in the labs
 TRANSPORT = "--KernelManager.transport"
 MOST_RUNTIME_DIR = 50  # characters: a kernel's sockets in it have 50 more, and Linux takes 107 in all
@@ -69,7 +69,7 @@ def home(course: Path = COURSE) -> Path:
 
 def around(folder: Path) -> Path | None:
     """The workspace that `folder` is in, or None."""
-    return next((parent for parent in (folder, *folder.parents) if (parent / VERSIONS).is_file()), None)
+    return next((parent for parent in (folder, *folder.parents) if (parent / MARK).is_file()), None)
 
 
 def prepare(folder: Path, fresh: str | None = None, course: Path = COURSE) -> Prepared:
@@ -102,6 +102,7 @@ def prepare(folder: Path, fresh: str | None = None, course: Path = COURSE) -> Pr
         raise CourseError(f"There is no lesson {fresh!r} to start again; the lessons are {', '.join(numbers)}.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / MARK).touch()
         prepared = _copy(sources, folder, fresh)
         if fresh == "all" and (folder / MINE).exists():
             prepared.before.append(set_aside(folder / MINE))
@@ -156,22 +157,20 @@ def open_lab(folder: Path, first: Path, arguments: list[str]) -> NoReturn:
 
 
 def _copy(sources: dict[str, Path], folder: Path, fresh: str | None) -> Prepared:
-    versions, prepared = _versions(folder), Prepared(folder, [], [])
+    prepared = Prepared(folder, [], [])
     for name, source in sources.items():
         notebook = _for_learner(nbformat.read(source, as_version=4))
-        version, copy = _version(notebook), folder / name
+        copy = folder / name
         if copy.exists():
-            is_new = versions.get(name, version) != version
+            learners = nbformat.read(copy, as_version=4)
+            is_new = _made_from(learners) != _made_from(notebook)
             if not is_new and fresh not in ("all", source.name[:2]):
                 continue
-            learners = nbformat.read(copy, as_version=4)
-            if _has_run(learners) or _version(learners) not in (versions.get(name), version):
+            if _has_run(learners) or _version(learners) != _made_from(learners):
                 prepared.before.append(set_aside(copy))
         copy.parent.mkdir(exist_ok=True)
         replace_text(copy, nbformat.writes(notebook) + "\n")
         prepared.made.append(name)
-        versions[name] = version
-        replace_text(folder / VERSIONS, json.dumps(versions, indent=1) + "\n")
     return prepared
 
 
@@ -179,13 +178,9 @@ def _version(notebook: NotebookNode) -> str:
     return hashlib.sha256(json.dumps([cell.source for cell in notebook.cells]).encode()).hexdigest()
 
 
-def _versions(folder: Path) -> dict[str, str]:
-    """What each copy was made from; nothing is known where the file is lost or no longer readable."""
-    try:
-        found = json.loads((folder / VERSIONS).read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+def _made_from(copy: NotebookNode) -> str:
+    """The version of the course's notebook that a copy was made from; blank in what is no copy."""
+    return copy.metadata.get("inflight", {}).get("made_from", "")
 
 
 def _has_run(notebook: NotebookNode) -> bool:
@@ -197,6 +192,7 @@ def _for_learner(notebook: NotebookNode) -> NotebookNode:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
+    notebook.metadata["inflight"] = {"made_from": _version(notebook)}
     return notebook
 
 

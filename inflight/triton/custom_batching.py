@@ -10,15 +10,14 @@ Triton takes the first library that it finds: the one that the model's parameter
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from inflight import files
 from inflight.errors import CourseError
 from inflight.paths import ASSETS
 
@@ -33,9 +32,8 @@ FUNCTIONS = (
 )
 OPTIONS = (
     *("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror=implicit-function-declaration", "-shared", "-fPIC"),
-    *(
-        f"-Wl,--require-defined={name}" for name in FUNCTIONS
-    ),  # Triton never comes back from loading one that lacks some
+    # Triton never comes back from loading a library that lacks a function.
+    *(f"-Wl,--require-defined={name}" for name in FUNCTIONS),
 )
 
 
@@ -65,17 +63,15 @@ def build(source: str | Path, target: str | Path) -> Path:
         raise CourseError(f"There is no source {source}. Name a C file, such as {SOURCES / 'volume.c'}.")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        aside = files.new_file_beside(target)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            made = Path(folder, target.name)
+            command = [*compiler(), *OPTIONS, f"-I{SOURCES}", "-o", str(made), str(source)]
+            done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")
+            if done.returncode != 0:
+                raise CourseError(_reason(source, done.stderr))
+            made.replace(target)
     except OSError as error:
         raise CourseError(f"{target} cannot be written ({error.strerror}). Name another place.") from error
-    try:
-        command = [*compiler(), *OPTIONS, f"-I{SOURCES}", "-o", str(aside), str(source)]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")
-        if done.returncode != 0:
-            raise CourseError(_reason(source, done.stderr))
-        os.replace(aside, target)
-    finally:
-        aside.unlink(missing_ok=True)
     return target
 
 

@@ -5,10 +5,8 @@ control API ("key"), who started the server ("starter", and its "notebook"), wha
 died, how ("death"). Only this user can open it. A client that wants the key or the other ports finds them here, and so
 does whoever asks why a server does not answer.
 
-The key keeps web pages and careless clients from loading models. A server that we start loads and unloads models, and
-changes shared memory, traces and logs, only for requests that carry it; inference, health, metadata, configs,
-statistics and metrics are open to whoever reaches the ports, which is every program of this machine. The key is also an
-argument of `tritonserver`, which other accounts of the machine can read: who shares one needs a container each.
+A server that we start loads and unloads models, and changes shared memory, traces and logs, only for requests that
+carry the key; all else is open to every program of this machine. Whom that keeps out, SECURITY.md says.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +24,7 @@ from inflight.paths import own_cache_dir
 from inflight.triton import keeper
 
 NOTICED_S = 2.0  # by then the keeper has written down that a server died
-ADDRESSES = ("http", "grpc", "metrics")  # of a record
+SERVICES = ("http", "grpc", "metrics")  # of a Triton, each at an address of its own
 HEADER = "inflight-key"
 GRPC_HEADER = f"triton-grpc-protocol-{HEADER}"
 
@@ -52,7 +49,7 @@ def machine() -> str:
 def at(url: str) -> dict | None:
     """The record of the server at one of its addresses, or of the last that died there; None without one."""
     place = _host_and_port(url)
-    return next((one for _, one in _all() if place in {_host_and_port(one[name]) for name in ADDRESSES}), None)
+    return next((one for _, one in _all() if place in {_host_and_port(one[name]) for name in SERVICES}), None)
 
 
 def headers(url: str) -> dict[str, str]:
@@ -75,12 +72,6 @@ def death(url: str) -> str:
 def running() -> list[dict]:
     """The records of this user's servers that run, whoever started them."""
     return [record for _, record in _all() if "death" not in record and _lives(record["pid"], record["started"])]
-
-
-def end(record: dict) -> None:
-    """End the server of a record, as Ctrl-C would; whoever started it can start it again."""
-    if _lives(record["pid"], record["started"]):
-        os.kill(record["pid"], signal.SIGTERM)
 
 
 def sweep() -> None:

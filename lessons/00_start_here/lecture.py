@@ -16,8 +16,8 @@
 # questions](#What-you-should-know) further down tell you whether you know enough to begin.
 #
 # **Run one cell at a time.** Shift+Enter runs a cell and goes to the next; read what it shows before you go on. A lesson
-# asks you for a prediction before it measures. *Run All Cells* would measure first, and your prediction would count as
-# late.
+# asks you for a prediction before it measures. *Run All Cells* would measure first, and a measurement closes its
+# question.
 #
 # {navigation}
 

@@ -28,7 +28,7 @@ def test_a_round_that_is_out_of_line_takes_the_claim_back():
     assert told_apart([1.1, 1.1, 0.9], [1.0, 1.0, 1.0]).word == "not told apart"
 
 
-@pytest.mark.parametrize("rounds", [3, 5, 12])
+@pytest.mark.parametrize("rounds", [3, 12])
 def test_equal_things_are_told_apart_in_one_of_twenty_trials(rounds):
     draw = random.Random(3)
     trials = [[[draw.lognormvariate(0, 0.2) for _ in range(rounds)] for _ in "ab"] for _ in range(4000)]

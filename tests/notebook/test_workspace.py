@@ -111,21 +111,12 @@ def test_a_lecture_that_was_run_is_kept_though_nothing_was_written_in_it(course,
     assert "notebooks/01_engine.ipynb" in again.made and second_cell(path) == "better"
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{"])
-def test_a_version_file_that_is_lost_or_broken_loses_nothing(course, tmp_path, text):
-    folder = workspace.prepare(tmp_path / "work", course=course).folder
-    edit(folder / "labs" / "01_engine_lab.ipynb", "mine")
-    (folder / ".versions.json").write_text(text)
-    assert workspace.prepare(folder, course=course).made == []
-    assert second_cell(folder / "labs" / "01_engine_lab.ipynb") == "mine"
-
-
 @pytest.mark.parametrize(
     "call, words",
     [
         (lambda course, folder: workspace.prepare(folder, fresh="7", course=course), "no lesson '7'.*00, 01"),
         (lambda course, folder: workspace.prepare(folder, course=course / "assets"), "no notebooks"),
-        (lambda course, folder: workspace.prepare(folder / ".versions.json" / "x", course=course), "INFLIGHT_WORK"),
+        (lambda course, folder: workspace.prepare(folder / workspace.MARK / "x", course=course), "INFLIGHT_WORK"),
         (lambda course, folder: workspace.lecture(folder, "02"), "No lesson '02'.*00, 01"),
     ],
 )
