@@ -11,7 +11,6 @@ from inflight.notebook.charts.marks import (
     counted,
     in_order,
     keep_panel,
-    line_saying,
     once_in_legend,
     saying,
     words,
@@ -130,7 +129,7 @@ def _draw_holders(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
         line={"color": INK, "width": 1.5, "dash": "dash"},
         name="all blocks",
         legendgroup="all",
-        **line_saying(f"all {counted(capacity, 'block')} of the cache"),
+        **saying([f"all {counted(capacity, 'block')} of the cache"] * 2),
         **axes,
     )
 
