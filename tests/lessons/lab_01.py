@@ -15,8 +15,7 @@ from inflight.lessons.engine import grading as graders
 from inflight.notebook.parts import COURSES_OWN
 from tests.lessons.answers import SLOW, Answer, File, Made, of_the_lab, replaced
 
-# Told only where it is not kept; the answers around it are there, with four and with five in an iteration.
-FAR_FROM_BUDGET = {"1.5": ("requests in one iteration",)}
+FAR_FROM_BUDGET = {"1.5": {"requests in one iteration": "it is told only where it is not kept"}}
 
 
 # 1.1: the KV cache of any model ---------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from inflight.triton import telemetry
 from inflight.triton.client import Client
 from tests.lessons.answers import SERVER, SLOW, Answer, Made, of_the_lab, replaced, written
 
-# Tokens and pieces are those of a real server: how many more are computed after a word is a matter of its speed.
-FAR_FROM_BUDGET = {"3.2": ("tokens computed", "pieces with a time of their own")}
+FAR_FROM_BUDGET = {
+    "3.2": dict.fromkeys(("tokens computed", "pieces with a time of their own"), "a real server's speed decides"),
+}
 
 
 # 3.1: what readers feel -----------------------------------------------------------------------------------------------
