@@ -396,9 +396,9 @@ def _calls(answer: tuple[Callable, Server], choose: random.Random) -> dict[str, 
         streamed(3)  # just before, and so counted a moment later
         sent = []
         got = calls_of(lambda: sent.append(send()))
-        for client, pieces in unread:
+        for client, rest in unread:
             with client:
-                deque(pieces, maxlen=0)
+                deque(rest, maxlen=0)
         if got is None:
             return NOT_YET
         if len(sent) != 1:
