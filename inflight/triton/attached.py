@@ -28,19 +28,10 @@ class Attached:
     """What a Triton that somebody else has started lets this user do."""
 
     version: str
-    loads_on_request: bool
+    can_load: bool  # its models, with other settings
     has_our_files: bool  # it is a server of this user on this machine
-    engine: ModelConfig | None  # of its `tensorrt_llm`
-
-    @property
-    def is_llmapi(self) -> bool:
-        """Whether its `tensorrt_llm` is TensorRT-LLM's model of today."""
-        return self.engine is not None and is_llmapi(self.engine)
-
-    @property
-    def can_load(self) -> bool:
-        """Whether this user may load its models with other settings."""
-        return self.loads_on_request and not self.is_llmapi
+    is_llmapi: bool  # its `tensorrt_llm` is TensorRT-LLM's model of today
+    is_decoupled: bool  # its `tensorrt_llm` streams; true where it has none
 
     def limits(self, repo: Path, served: Collection[str]) -> Iterator[str]:
         """What it cannot do of what a repository asks for; `served` are the names of the models that it has."""
@@ -56,9 +47,8 @@ class Attached:
         ours = repository.read_config(repo / ENGINE / repository.CONFIG)
         if repository.get_parameter(ours, LOG_PATH) and not takes_our_files:
             yield "keeps no iteration log here, so that nothing can be told of its iterations"
-        if ours.model_transaction_policy.decoupled and not self.can_load:
-            if self.engine is not None and not self.engine.model_transaction_policy.decoupled:
-                yield "answers in one piece only, so that streams are refused (decoupled_mode is false)"
+        if ours.model_transaction_policy.decoupled and not self.can_load and not self.is_decoupled:
+            yield "answers in one piece only, so that streams are refused (decoupled_mode is false)"
 
 
 def look(http_url: str, grpc_url: str) -> Attached:
@@ -75,7 +65,7 @@ def look(http_url: str, grpc_url: str) -> Attached:
         raise CourseError(f"No Triton answers at {http_url}. Start one there, or name another address.") from error
     if not (isinstance(about, dict) and "extensions" in about):
         raise CourseError(f"The server at {http_url} is not a Triton.")
-    has_our_files, engine = records.at(http_url) is not None, None
+    engine = None
     try:
         loads_on_request = _loads_on_request(grpc_url, records.headers(http_url))
         with contextlib.suppress(client.Refused):  # it has none
@@ -85,7 +75,14 @@ def look(http_url: str, grpc_url: str) -> Attached:
             f"Triton answers over HTTP at {http_url}, but not over gRPC at {grpc_url}: name its gRPC address "
             f"(grpc_url, or {GRPC_URL})."
         ) from error
-    return Attached(about.get("version", ""), loads_on_request, has_our_files, engine)
+    has_llmapi = engine is not None and is_llmapi(engine)
+    return Attached(
+        version=about.get("version", ""),
+        can_load=loads_on_request and not has_llmapi,
+        has_our_files=records.at(http_url) is not None,
+        is_llmapi=has_llmapi,
+        is_decoupled=engine is None or engine.model_transaction_policy.decoupled,
+    )
 
 
 def fitted(config: ModelConfig, grpc_url: str) -> ModelConfig:

@@ -250,9 +250,10 @@ class Server:
                     self._load(name)
         except CourseError:
             failed = [row for row in self.models() if row.state != "READY" and row.reason]
-            for row in sorted(failed, key=lambda row: row.name not in parts):  # the cause, before what it drags along
-                raise self._not_loaded(row.name, row.reason) from None
-            raise
+            if not failed:
+                raise
+            cause = min(failed, key=lambda row: row.name not in parts)  # and not what it drags along
+            raise self._not_loaded(cause.name, cause.reason) from None
 
     def load(self, model: str, **values) -> None:
         """Load a model, or load it again from its files.

@@ -32,6 +32,7 @@ MAX_OUTPUT = 32
 PROMPTS = [
     [(7 * length + 31 * index) % SMALL_VOCAB for index in range(length)] for length in (1, 2, 9, 20, 31, 32, 33, 40, 48)
 ]
+PROMPTS[-2][:33] = PROMPTS[-1][:33]  # so that reuse finds the first block of another one
 TIGHT_CACHE = SMALL_BUILD.max_seq_len  # tokens: room for one longest request
 
 
@@ -194,11 +195,12 @@ SETTINGS = {
     for policy in POLICIES
     for name, cache in (("tight", TIGHT_CACHE), ("loose", None))
 } | {
-    f"inflight_fused_batching {policy} {name} reuse": ExecutorConfig(
-        batch_scheduler_policy=policy, max_tokens_in_paged_kv_cache=cache, enable_kv_cache_reuse=True
+    f"inflight_fused_batching {policy} {name} {feature}": ExecutorConfig(
+        batch_scheduler_policy=policy, max_tokens_in_paged_kv_cache=cache, **{setting: True}
     )
     for policy in POLICIES
     for name, cache in (("tight", TIGHT_CACHE), ("loose", None))
+    for feature, setting in (("reuse", "enable_kv_cache_reuse"), ("chunked", "enable_chunked_context"))
 }
 
 
@@ -241,6 +243,7 @@ def fake_executor(request):
 
 @settings(derandomize=True, max_examples=30, deadline=None, database=None)
 @given(trace=st.lists(arrivals, min_size=1, max_size=10))
+@example(trace=[Arrival(7 + n % 2, 4 + 7 * (n % 5), False, None, 0) for n in range(20)])  # many share a first block
 def test_any_trace_gets_its_tokens_from_a_model_without_weights(fake_executor, trace):
     check_trace(fake_executor, trace, ALONE)
 

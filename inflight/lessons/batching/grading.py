@@ -13,8 +13,8 @@ import pandas as pd
 
 from inflight.engine.config import BuildConfig
 from inflight.engine.play import Trial, TrialRequest
-from inflight.engine.prediction import schedule
 from inflight.engine.scheduler import GuaranteedNoEvict, Scheduler, StaticBatching
+from inflight.lessons.batching.schedule_on_paper import schedule
 from inflight.notebook import scheduler_trial
 from inflight.notebook.answers import is_untouched
 from inflight.notebook.checks import grades
