@@ -154,11 +154,6 @@ def fake_answer(prompt: Sequence[int], length: int, vocab: int) -> list[int]:
 # Servers --------------------------------------------------------------------------------------------------------------
 
 
-def clients(server: Server, model: str = "ensemble") -> list[Client]:
-    """One client a protocol."""
-    return [Client(server.grpc_url, model), Client(server.http_url, model)]
-
-
 def ask_tokens(server: Server, input_ids: list[int], length: int, **options) -> list[int]:
     """What the engine itself answers to tokens; options are its other inputs."""
     inputs = {"input_ids": input_ids, "input_lengths": len(input_ids), "request_output_len": length, **options}

@@ -81,8 +81,8 @@ WITHOUT_ENGINE = """
 import sys
 from inflight import checkpoint
 from inflight.models import gpt2, gpt2_checkpoint, huggingface
-generate = huggingface.pipeline(huggingface.folder(checkpoint.fetch(sys.argv[1])), dtype="float32")
-generate("Once", max_new_tokens=2, do_sample=False)
+model = huggingface.load(huggingface.folder(checkpoint.fetch(sys.argv[1])), dtype="float32")
+huggingface.generate(model, [1, 2], max_new_tokens=2, do_sample=False)
 gpt2.load(gpt2_checkpoint.find("course-gpt2"), "on", "float32", num_slots=1)
 """
 

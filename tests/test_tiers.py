@@ -114,7 +114,6 @@ def test_the_models_without_an_engine_follow_the_tier(pytorch, tmp_path, found, 
     pytorch(found)
     names = (*repository.GPT2, "text-embedding")
     folders = {"gpt2_checkpoint_dir": tmp_path, "checkpoint_dir": tmp_path}
-    (tmp_path / "model.safetensors").touch()
     repo = repository.assemble(tmp_path / "repository", models=names, **folders)
     for name in names:
         assert f"kind: {kind}\n" in (repo / name / "config.pbtxt").read_text()

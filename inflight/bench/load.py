@@ -206,7 +206,7 @@ class Sender:
         return not self._aborted and self.client.is_live()
 
     def abort(self) -> None:
-        """End what is under way: whole answers over gRPC at once, streams at their next piece, HTTP with its answer."""
+        """End what is under way: whole answers at once, streams at their next piece."""
         self._aborted = True
         self.client.close()
 

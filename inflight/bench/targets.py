@@ -45,8 +45,8 @@ def at(url: str, engine_dir: str | Path, stream: bool = False, model: str = "ens
     Parameters
     ----------
     url : str
-        host:port (gRPC) or http://host:port of a Triton; openai:http://host:port of any server with OpenAI's endpoints,
-        which serves the model of `engine_dir`.
+        host:port or http://host:port of a Triton, which is asked over gRPC; openai:http://host:port of any server with
+        OpenAI's endpoints, which serves the model of `engine_dir`.
     stream : bool
         Ask for answers in pieces, which gives TTFT and ITL.
 

@@ -238,7 +238,7 @@ def ask(
     max_tokens: Annotated[int, typer.Option(help="Most tokens of the answer.")] = 128,
     model: Annotated[str, typer.Option(help=f"The text model to ask: ensemble, {BASELINE}.")] = "ensemble",
     url: Annotated[
-        str | None, typer.Option(help="host:port (gRPC) or http://host:port; by default a server is started.")
+        str | None, typer.Option(help="host:port of gRPC, or http://host:port; by default a server is started.")
     ] = None,
 ) -> None:
     """Ask a running server, or one that is started for this question.

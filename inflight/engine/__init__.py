@@ -29,6 +29,5 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "builder": ["build", "cached"],
         "executor": ["Executor"],
         "sizing": ["Sizing"],
-        "prediction": ["IterationCost", "iteration_cost", "schedule"],
     },
 )

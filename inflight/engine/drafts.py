@@ -201,8 +201,6 @@ class Drafting:
     vocab_size : int
     drafter_path : path, optional
         File with a class `Drafter`, which guesses in place of `PromptLookup`.
-    traceback_to : int, optional
-        As `OwnPart` takes it.
 
     Attributes
     ----------
@@ -221,12 +219,11 @@ class Drafting:
         prices: IterationPrices,
         vocab_size: int,
         drafter_path: str | Path | None = None,
-        traceback_to: int | None = None,
     ):
         self._config, self._prices, self._vocab_size = config, prices, vocab_size
         self._own = None
         if drafter_path is not None:
-            self._own = OwnPart(drafter_path, "Drafter", "propose", "self, token_ids, k", traceback_to)
+            self._own = OwnPart(drafter_path, "Drafter", "propose", "self, token_ids, k")
         self.num_drafted = self.num_accepted = 0
         self._kinds = config.max_matching_ngram_size + 1
         self._right, self._tried = np.zeros(self._kinds), np.zeros(self._kinds)  # of all requests' guesses, by kind

@@ -83,8 +83,6 @@ class Executor:
         Makes what guided answers follow.
     prices : IterationPrices, optional
         What iterations cost, for an engine that drafts; by default they are measured.
-    traceback_to : int, optional
-        As `load` takes it, for a `drafter_path`.
 
     Raises
     ------
@@ -99,7 +97,6 @@ class Executor:
         scheduler: Scheduler | None = None,
         guides: Guides | None = None,
         prices: IterationPrices | None = None,
-        traceback_to: int | None = None,
     ):
         self.config = config or ExecutorConfig()
         self.model = model
@@ -115,7 +112,7 @@ class Executor:
             assert isinstance(options, SpeculativeConfig)
             prices = prices or IterationPrices.measured(model, options.max_draft_len)
             vocab_size = model.info.pretrained_config["vocab_size"]
-            self.drafting = Drafting(options, prices, vocab_size, self.config.drafter_path, traceback_to)
+            self.drafting = Drafting(options, prices, vocab_size, self.config.drafter_path)
         self.scheduler = scheduler or built_in(self.config)
         self._answers_together = getattr(self.scheduler, "answers_together", False)
         self.iteration_stats: deque[IterationStats] = deque(maxlen=1000)
@@ -144,15 +141,8 @@ class Executor:
         threading.Thread(target=self._compile_guides, name="guides", daemon=True).start()
 
     @classmethod
-    def load(
-        cls, engine_dir: str | Path, config: ExecutorConfig | None = None, traceback_to: int | None = None
-    ) -> Executor:
+    def load(cls, engine_dir: str | Path, config: ExecutorConfig | None = None) -> Executor:
         """An executor of the engine in a folder, with the scheduler that `config` names.
-
-        Parameters
-        ----------
-        traceback_to : int, optional
-            As `OwnPart` takes it: for a process that may be ended by a learner's part that hangs.
 
         Raises
         ------
@@ -164,9 +154,8 @@ class Executor:
         config = config or ExecutorConfig()
         info = read(engine_dir)
         check_memory(info)
-        scheduler = accepted(config, info.build_config, traceback_to) if config.scheduler_path else None
-        guides = Guides(info, config.logits_processor_path, traceback_to)
-        return cls(load_model(info), config, scheduler, guides, traceback_to=traceback_to)
+        scheduler = accepted(config, info.build_config) if config.scheduler_path else None
+        return cls(load_model(info), config, scheduler, Guides(info, config.logits_processor_path))
 
     # The loop ---------------------------------------------------------------------------------------------------------
 

@@ -60,8 +60,6 @@ class Guides:
     info : EngineInfo
     logits_processor_path : path, optional
         File with a class `LogitsProcessor`, which masks in place of llguidance.
-    traceback_to : int, optional
-        As `OwnPart` takes it.
 
     Raises
     ------
@@ -69,13 +67,11 @@ class Guides:
         The file cannot be used.
     """
 
-    def __init__(
-        self, info: EngineInfo, logits_processor_path: str | Path | None = None, traceback_to: int | None = None
-    ):
+    def __init__(self, info: EngineInfo, logits_processor_path: str | Path | None = None):
         self._info, self._own = info, None
         if logits_processor_path is not None:
             form = "self, token_ids, logits"
-            self._own = OwnPart(logits_processor_path, "LogitsProcessor", "__call__", form, traceback_to)
+            self._own = OwnPart(logits_processor_path, "LogitsProcessor", "__call__", form)
 
     def matcher(self, guide: Guide) -> Matcher:
         """The matcher of a new request.

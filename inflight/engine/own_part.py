@@ -24,12 +24,25 @@ from pathlib import Path
 from inflight.errors import CourseError
 
 LONGEST_S = 10  # of running a part's file, and of a call of it, where one that takes longer is ended
+_traceback_to: int | None = None  # file descriptor; None: no call is ended
 _watched: list[float] = []  # when each call that runs, in any thread, must have returned, the earliest first
 _watching = threading.Lock()
 
 
 class PartError(CourseError):
     """A part that cannot be loaded, raised, or gave what it must not."""
+
+
+def end_late_calls(traceback_to: int) -> None:
+    """Let a call of a part that takes longer than LONGEST_S end this process, after a traceback of where it was.
+
+    Parameters
+    ----------
+    traceback_to : int
+        File descriptor to which the traceback is written.
+    """
+    global _traceback_to
+    _traceback_to = traceback_to
 
 
 class OwnPart:
@@ -43,9 +56,6 @@ class OwnPart:
         It must define this class, with this method.
     form : str
         The method's parameters, for the message to who left it out.
-    traceback_to : int, optional
-        File descriptor. A call that takes longer than LONGEST_S ends this process, after a traceback of where it was
-        has been written there; by default none is ended.
 
     Attributes
     ----------
@@ -60,8 +70,8 @@ class OwnPart:
         The file cannot be read or run, or has no such class; with file and line.
     """
 
-    def __init__(self, path: str | Path, class_name: str, method: str, form: str, traceback_to: int | None = None):
-        self._path, self._traceback_to = Path(path).absolute(), traceback_to
+    def __init__(self, path: str | Path, class_name: str, method: str, form: str):
+        self._path = Path(path).absolute()
         with self.telling():
             self.made = self._class(class_name, method, form)
         code = inspect.unwrap(getattr(self.made, method)).__code__
@@ -95,9 +105,9 @@ class OwnPart:
 
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:
-        """Tell an error of the file in a sentence, with the last of its lines that took part; end what hangs."""
+        """Tell an error of the file in a sentence, with the last of its lines that took part; see `end_late_calls`."""
         try:
-            with _ended_if_late(self._traceback_to):
+            with _ended_if_late():
                 yield
         except PartError:
             raise
@@ -113,20 +123,20 @@ class OwnPart:
 
 
 @contextlib.contextmanager
-def _ended_if_late(traceback_to: int | None) -> Iterator[None]:
+def _ended_if_late() -> Iterator[None]:
     """End this process if the block takes longer than LONGEST_S: there is one timer for all threads."""
-    if traceback_to is None:
+    if _traceback_to is None:
         yield
         return
     with _watching:
         _watched.append(ends_by_s := time.monotonic() + LONGEST_S)
-        _watch(traceback_to)
+        _watch(_traceback_to)
     try:
         yield
     finally:
         with _watching:
             _watched.remove(ends_by_s)
-            _watch(traceback_to)
+            _watch(_traceback_to)
 
 
 def _watch(traceback_to: int) -> None:

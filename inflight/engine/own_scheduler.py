@@ -28,8 +28,6 @@ class OwnScheduler:
     ----------
     path : path
         Defines a class `Scheduler` with a method `schedule(now)`.
-    traceback_to : int, optional
-        As `OwnPart` takes it.
 
     Attributes
     ----------
@@ -43,8 +41,8 @@ class OwnScheduler:
         The file cannot be read or run, or has no such class; with file and line.
     """
 
-    def __init__(self, path: str | Path, traceback_to: int | None = None):
-        self._part = OwnPart(path, "Scheduler", "schedule", "self, now", traceback_to)
+    def __init__(self, path: str | Path):
+        self._part = OwnPart(path, "Scheduler", "schedule", "self, now")
         self.place = self._part.place
         with self._part.telling():
             self._scheduler = self._part.made()
@@ -69,8 +67,8 @@ class OwnScheduler:
 # On trial -------------------------------------------------------------------------------------------------------------
 
 
-def accepted(config: ExecutorConfig, limits: BuildConfig, traceback_to: int | None = None) -> OwnScheduler:
-    """The scheduler that `config.scheduler_path` names, after its trial; `traceback_to` is as `OwnPart` takes it.
+def accepted(config: ExecutorConfig, limits: BuildConfig) -> OwnScheduler:
+    """The scheduler that `config.scheduler_path` names, after its trial.
 
     Raises
     ------
@@ -78,9 +76,9 @@ def accepted(config: ExecutorConfig, limits: BuildConfig, traceback_to: int | No
         It failed or broke a rule.
     """
     assert config.scheduler_path is not None
-    for _ in _first_trial(config, limits).play(OwnScheduler(config.scheduler_path, traceback_to)):
+    for _ in _first_trial(config, limits).play(OwnScheduler(config.scheduler_path)):
         pass
-    return OwnScheduler(config.scheduler_path, traceback_to)  # which has seen no request yet
+    return OwnScheduler(config.scheduler_path)  # which has seen no request yet
 
 
 def _first_trial(config: ExecutorConfig, limits: BuildConfig) -> Trial:

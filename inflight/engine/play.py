@@ -27,14 +27,12 @@ MOST_ITERATIONS = 100_000
 
 @dataclass(frozen=True)
 class Iteration:
-    """What happened in an iteration, or in several that are alike.
+    """What happened in an iteration.
 
     Attributes
     ----------
     number : int
-        The first of them, from 1.
-    repeats : int
-        How many they are; more than one only where `play` may leap.
+        From 1.
     waiting, running, paused : tuple of int
         Who waited, ran and was paused before the plan; who came or was admitted first is first, as is who was paused
         first.
@@ -48,7 +46,6 @@ class Iteration:
     """
 
     number: int
-    repeats: int
     waiting: tuple[int, ...]
     running: tuple[int, ...]
     paused: tuple[int, ...]
@@ -60,7 +57,7 @@ class Iteration:
     @property
     def num_tokens(self) -> int:
         """Tokens that were computed."""
-        return self.repeats * sum(len(chunk.token_ids) for chunk in self.chunks.values())
+        return sum(len(chunk.token_ids) for chunk in self.chunks.values())
 
 
 def play(
@@ -68,7 +65,6 @@ def play(
     sequences: Sequences,
     coming: Iterable[tuple[int, Sequence]] = (),
     ends: Mapping[int, int] | None = None,
-    leaps: bool = False,
 ) -> Iterator[Iteration]:
     """Let `scheduler` serve until nobody waits, runs or is paused. Who is added between two iterations comes then.
 
@@ -81,9 +77,6 @@ def play(
     ends : mapping of int to int, optional
         By id, tokens after which an answer ends, where that is sooner than the longest that was asked for. No scheduler
         knows it.
-    leaps : bool
-        Take iterations in which nobody comes, ends, or needs a block as one, which is many times as fast: for
-        schedulers that decide the same as long as nothing of this happens, as the built-in ones do.
 
     Raises
     ------
@@ -104,13 +97,9 @@ def play(
         enforce(plan, now, scheduler)
         before = tuple(sequences.waiting), tuple(sequences.running), tuple(sequences.paused)
         chunks = sequences.carry_out(plan)
-        blocks_used, repeats = sequences.blocks.num_used, 1
-        if leaps and chunks and not (plan.admit or plan.pause):
-            until_next = line[0][0] - num_done if line else MOST_ITERATIONS
-            repeats = min(until_next, _until_something_changes(chunks, ends, now.tokens_per_block))
-        finished = _give_tokens(sequences, chunks, ends, repeats)
-        yield Iteration(num_done + 1, repeats, *before, plan, chunks, finished, blocks_used)
-        num_done += repeats
+        blocks_used = sequences.blocks.num_used
+        num_done += 1
+        yield Iteration(num_done, *before, plan, chunks, _give_tokens(sequences, chunks, ends), blocks_used)
         num_empty = 0 if chunks else num_empty + 1
         if num_empty == EMPTY_PLANS:
             left = next(iter(sequences)).id
@@ -121,31 +110,14 @@ def play(
     raise SchedulerError(f"{place(scheduler)}: after {MOST_ITERATIONS:,} plans not every answer is complete.")
 
 
-def _until_something_changes(chunks: dict[Sequence, Chunk], ends: Mapping[int, int], tokens_per_block: int) -> int:
-    """Iterations until an answer ends or needs a block; 1 where a prompt is computed."""
-    if any(chunk.is_context for chunk in chunks.values()):
-        return 1
-    return min(
-        min(
-            ends.get(sequence.id, sequence.request.request_output_len) - len(sequence.answer),
-            len(sequence.blocks) * tokens_per_block - len(sequence.tokens) + 1,
-        )
-        for sequence in chunks
-    )
-
-
-def _give_tokens(
-    sequences: Sequences, chunks: dict[Sequence, Chunk], ends: Mapping[int, int], repeats: int
-) -> list[int]:
-    """A token for each request whose known tokens are all computed, in each of the iterations; who finished."""
+def _give_tokens(sequences: Sequences, chunks: dict[Sequence, Chunk], ends: Mapping[int, int]) -> list[int]:
+    """Give a token to each request whose known tokens are all computed; return who finished."""
     finished = []
     for sequence, chunk in chunks.items():
         sequences.computed(sequence, len(chunk.token_ids))
         if sequence.num_pending:
             continue
-        reasons = [sequence.add(TOKEN) for _ in range(repeats)]
-        sequence.num_cached += repeats - 1
-        if reasons[-1] or len(sequence.answer) == ends.get(sequence.id):
+        if sequence.add(TOKEN) or len(sequence.answer) == ends.get(sequence.id):
             sequences.remove(sequence)
             finished.append(sequence.id)
     return finished
@@ -181,7 +153,7 @@ class Trial:
     chunked_context: bool = False
     reuse: bool = False
 
-    def play(self, scheduler: Scheduler, leaps: bool = False) -> Iterator[Iteration]:
+    def play(self, scheduler: Scheduler) -> Iterator[Iteration]:
         """Every iteration until the last answer is complete; see `play`."""
         blocks = BlockManager(self.num_blocks, self.limits.tokens_per_block)
         sequences = Sequences(blocks, self.limits, self.chunked_context, self.reuse)
@@ -190,14 +162,14 @@ class Trial:
             (asked.arrives, Sequence(number, Request([number] * asked.prompt_tokens, asked.max_answer_tokens)))
             for number, asked in numbered
         )
-        return play(scheduler, sequences, coming, {number: asked.answer_tokens for number, asked in numbered}, leaps)
+        return play(scheduler, sequences, coming, {number: asked.answer_tokens for number, asked in numbered})
 
     def counts(self, iterations: Iterable[Iteration]) -> Counts:
         """What its iterations come to."""
         number = num_tokens = pauses = 0
         latencies: dict[int, int] = {}
         for iteration in iterations:
-            number = iteration.number + iteration.repeats - 1
+            number = iteration.number
             num_tokens += iteration.num_tokens
             pauses += len(iteration.plan.pause)
             latencies |= {each: number - self.requests[each - 1].arrives for each in iteration.finished}

@@ -1,4 +1,4 @@
-"""Models that run without an engine: Hugging Face's pipeline, GPT-2, an embedding."""
+"""Models that run without an engine: the baseline through Hugging Face transformers, GPT-2, an embedding."""
 
 import lazy_loader
 

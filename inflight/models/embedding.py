@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inflight import tiers
+from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.models import huggingface
 
@@ -26,11 +26,8 @@ class Embedder:
     ----------
     checkpoint_dir : path
         Hugging Face folder with tokenizer.
-    dtype : str
-        Precision of weights and arithmetic: "bfloat16", "float32", or "auto": bfloat16 on a GPU or a CPU that computes
-        with it, else float32.
-    device : str, optional
-        "cpu", "cuda" or "cuda:0"; by default that of this machine's tier.
+    dtype, device : str
+        As for `huggingface.load`.
 
     Raises
     ------
@@ -39,10 +36,8 @@ class Embedder:
     """
 
     def __init__(self, checkpoint_dir: str | Path, dtype: str = "auto", device: str | None = None):
-        device = tiers.checked(device)
-        self.dtype = huggingface.best_dtype(device) if dtype == "auto" else dtype
-        whole = huggingface.pipeline(checkpoint_dir, dtype=self.dtype, device=device)
-        self._tokenizer, self._model = whole.tokenizer, whole.model.base_model
+        self._tokenizer = load_tokenizer(checkpoint_dir)
+        self._model = huggingface.load(checkpoint_dir, dtype, device).base_model
 
     @property
     def width(self) -> int:
@@ -59,7 +54,7 @@ class Embedder:
         """
         if not text.strip():
             raise CourseError("text_input is empty: send at least one character that is not a space.")
-        ids, positions = self._tokenizer(text)["input_ids"], self._model.config.max_position_embeddings
+        ids, positions = self._tokenizer.encode(text), self._model.config.max_position_embeddings
         if len(ids) > positions:
             raise CourseError(f"The text has {len(ids)} tokens and the model {positions} positions: shorten the text.")
         return ids

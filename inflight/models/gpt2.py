@@ -275,7 +275,9 @@ class SlotGpt2(Gpt2):
         parts, number = [], len(batch.slots)
         if number:
             self._cache[layer, :, batch.slots, :, batch.positions[:number]] = projected[:number, 1:]
-            parts.append(batch.attend_with_one_token(projected[:number, 0], *batch.rows(self._cache[layer])))
+            # A view of the slots when they lie side by side, else a copy.
+            keys, values = self._cache[layer][:, batch.rows, :, : batch.longest]
+            parts.append(batch.attend_with_one_token(projected[:number, 0], keys, values))
         for start, end, slot in batch.whole:
             own = projected[start:end].permute(1, 2, 0, 3)[:, None]  # [3, 1, heads, tokens, head_dim]
             if slot is not None:
@@ -326,17 +328,13 @@ class _Batch:
         if decoding:
             # In steps: each new length has the matrix kernels made anew, which takes longer than a few hidden tokens.
             longest = max(len(sequence.token_ids) for sequence in decoding)
-            self._longest = min(-(-longest // LENGTH_STEP) * LENGTH_STEP, num_positions)
+            self.longest = min(-(-longest // LENGTH_STEP) * LENGTH_STEP, num_positions)
             first = decoding[0].slot
             are_neighbours = decoding[-1].slot - first == len(decoding) - 1
-            self._rows = slice(first, first + len(decoding)) if are_neighbours else self.slots
-            hidden = torch.arange(self._longest, device=device) > self.positions[: len(decoding), None]
+            self.rows = slice(first, first + len(decoding)) if are_neighbours else self.slots
+            hidden = torch.arange(self.longest, device=device) > self.positions[: len(decoding), None]
             mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
             self._mask = mask.repeat_interleave(num_heads, 0)[:, :, None]
-
-    def rows(self, cache: torch.Tensor) -> torch.Tensor:
-        """The slots' keys and values up to the longest sequence: a view when they lie side by side, else a copy."""
-        return cache[:, self._rows, :, : self._longest]
 
     def attend_with_one_token(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """Attention of one token a sequence.

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from inflight.checkpoint import as_huggingface, sources
 from inflight.errors import CourseError
 from inflight.models import huggingface
 
@@ -76,7 +75,8 @@ class Network:
         last : list of int
             Which of `ids` are the last of their texts: one for each token that is wanted.
         attend : callable
-            As for `likeliest`.
+            Takes the number of a layer, and of each token its query, key and value, [tokens, 3, heads, head_dim]; gives
+            what its attention finds, [tokens, heads, head_dim].
 
         Returns
         -------
@@ -89,14 +89,7 @@ class Network:
             return self.likeliest(*(torch.tensor(each) for each in (ids, positions, last)), attend).tolist()
 
     def likeliest(self, ids: torch.Tensor, positions: torch.Tensor, last: torch.Tensor, attend: Attend):
-        """`next_tokens` for tensors, and as a tensor.
-
-        Parameters
-        ----------
-        attend : callable
-            Takes the number of a layer, and of each token its query, key and value, [tokens, 3, heads, head_dim]; gives
-            what its attention finds, [tokens, heads, head_dim].
-        """
+        """`next_tokens` for tensors, and as a tensor."""
         from torch.nn.functional import linear
 
         # Not argmax, which is several times slower on a CPU in bfloat16.
@@ -126,9 +119,6 @@ def pretrained(folder: str | Path, dtype: str, device: str):
     CourseError
         The folder holds no GPT-2, or is damaged; the device cannot do the precision, or has no memory.
     """
-    import torch
-    import transformers
-
     kind = device.partition(":")[0]
     if dtype == "auto":
         dtype = huggingface.best_dtype(device)
@@ -137,25 +127,12 @@ def pretrained(folder: str | Path, dtype: str, device: str):
             f"dtype is {dtype}, which this computer's {DEVICE_NAMES[kind]} does not compute GPT-2 in: use "
             f"{' or '.join(DTYPES[kind])}."
         )
-    sources.folder_files(Path(folder))
-    try:
-        config = transformers.AutoConfig.from_pretrained(folder, **as_huggingface.LOCAL)
-        if config.model_type != "gpt2":
-            raise CourseError(
-                f"The checkpoint in {folder} is a {config.model_type!r}, not a GPT-2: name a folder with one."
-            )
-        with as_huggingface.quiet():
-            model = transformers.GPT2LMHeadModel.from_pretrained(
-                folder, dtype=getattr(torch, dtype), use_safetensors=True, **as_huggingface.LOCAL
-            )
-    except CourseError:
-        raise
-    except Exception as error:  # transformers raises whatever it trips over
+    model = huggingface.load(folder, dtype, device)
+    if model.config.model_type != "gpt2":
         raise CourseError(
-            f"The checkpoint in {folder} cannot be loaded ({as_huggingface.last_line(error)}). Make or fetch that "
-            "folder again."
-        ) from error
-    return huggingface.on_device(model, device, folder).eval()
+            f"The checkpoint in {folder} is a {model.config.model_type!r}, not a GPT-2: name a folder with one."
+        )
+    return model
 
 
 def load(folder: str | Path) -> Network:

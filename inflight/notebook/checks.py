@@ -10,8 +10,8 @@ A grader says what is asked and what is counted. It stands in its lesson's `infl
 
     @grades("5.2", "A promise keeps everybody in their slot.", within_s=60)
     def _admission(path, choose):                         # a file: run in a process of its own, at most 60 s a part
-        beside = scheduler_trial.beside(path, trials, course=GuaranteedNoEvict())
-        return [beside.measured("pauses", "pauses", exactly=0, advice="Promise for the longest answer.")]
+        beside = scheduler_trial.beside(path, trials, GuaranteedNoEvict(), {"pauses": "Promise for the longest."})
+        return [beside.measured("pauses", exactly=0)]
 
 It gets the answer as `answers.plain` gives it and, where it has hidden cases, a `random.Random`. What it returns is a
 `Finding`: None, NOT_YET, a sentence, or figures with their budgets (`findings`); or a dict of these by part, in which a

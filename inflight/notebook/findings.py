@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from inflight.notebook import answers
@@ -112,16 +112,20 @@ class Compared:
     ----------
     own, course, nothing : object
         Of one kind, with a number for each count.
+    advice : mapping of str to str
+        By count, which way to go when its budget is not kept.
     """
 
     own: Any
     course: Any
     nothing: Any
+    advice: Mapping[str, str] = field(default_factory=dict)
 
-    def measured(self, what: str, count: str, **budget) -> Measured:
-        """The figure that is the attribute `count` of all three; `budget` and advice as `Measured` takes them."""
+    def measured(self, count: str, what: str = "", **budget) -> Measured:
+        """The figure that is the attribute `count` of all three, under the name `what`; `budget` as in `Measured`."""
         own, course, nothing = (getattr(one, count) for one in (self.own, self.course, self.nothing))
-        return Measured(what, own, course=course, nothing=nothing, **budget)
+        budget.setdefault("advice", self.advice.get(count, ""))
+        return Measured(what or count, own, course=course, nothing=nothing, **budget)
 
 
 # A function that is asked ---------------------------------------------------------------------------------------------

@@ -202,6 +202,10 @@ class Played:
     num_released: int = 0
     growth: int = 0
 
+    @property
+    def num_for_nobody(self) -> int:
+        return sum(stream.num_for_nobody for stream in self.streams)
+
 
 class Triton:
     """Loads a decoupled model and plays it as the sequence batcher does, each sequence in its place (`direct`).
@@ -301,7 +305,7 @@ class Triton:
         """By how much what the model keeps grows while it serves these streams once more; see `_kept`."""
         before = _kept(self._model)
         self.play(streams)
-        return _kept(self._model) - before
+        return max(0, _kept(self._model) - before)
 
 
 def _kept(model: Any) -> int:

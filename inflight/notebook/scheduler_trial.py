@@ -1,19 +1,23 @@
 """What the plans of a scheduler come to, on an engine without a model: counts, beside the course's and doing nothing's.
 
-counts = counted(GuaranteedNoEvict(), [Trial(requests, num_blocks=32, limits=BuildConfig())])
-counts.iterations, counts.pauses
+trials = [Trial(requests, num_blocks=32, limits=BuildConfig())]
+compared = beside("scheduler.py", trials, GuaranteedNoEvict(), {"pauses": "Promise for the longest answer."})
+compared.own.pauses, compared.course.pauses, compared.nothing.pauses
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from inflight.engine.own_part import PartError
+from inflight.engine.own_scheduler import OwnScheduler
 from inflight.engine.play import Trial
 from inflight.engine.scheduler import Now, Plan, Scheduler, tokens_to_compute
+from inflight.notebook.findings import Compared
 
 
 class OneAtATime:
@@ -84,6 +88,11 @@ class _Watched:
             self._counts.given_up += sum(tokens.get(request, 0) for request in plan.pause)
             self._counts.fewest += sum(sorted(tokens.values())[: len(plan.pause)])
         return plan
+
+
+def beside(path: str | Path, trials: Sequence[Trial], course: Scheduler, advice: Mapping[str, str]) -> Compared:
+    """The `Counts` of the scheduler in a file, beside those of the course's and of one request at a time."""
+    return Compared(*(counted(each, trials) for each in (OwnScheduler(path), course, OneAtATime())), advice)
 
 
 def counted(scheduler: Scheduler, trials: Sequence[Trial]) -> Counts:

@@ -12,15 +12,7 @@ URL, GRPC_URL, METRICS_URL = "INFLIGHT_URL", "INFLIGHT_GRPC_URL", "INFLIGHT_METR
 
 
 class Address(NamedTuple):
-    """Where a Triton answers. `at` finds the other two from one of them.
-
-    Attributes
-    ----------
-    http_url, metrics_url : str
-        "http://host:port" and "http://host:port/metrics".
-    grpc_url : str
-        "host:port".
-    """
+    """Where a Triton answers: "http://host:port", "host:port" for gRPC, and "http://host:port/metrics"."""
 
     http_url: str
     grpc_url: str
@@ -45,6 +37,24 @@ class Address(NamedTuple):
             http = port if is_http(url) else port - 1
             http_url, grpc, metrics = f"http://{host}:{http}", f"{host}:{http + 1}", f"http://{host}:{http + 2}/metrics"
         return cls(http_url, grpc_url or grpc, metrics_url or metrics)
+
+
+def grpc_of(url: str) -> str:
+    """Where a server answers over gRPC: the address itself, or what belongs to one of HTTP.
+
+    That is what a server of this user at that address says; else what INFLIGHT_GRPC_URL says, unless INFLIGHT_URL
+    names another server; else the next port.
+
+    Raises
+    ------
+    CourseError
+        It is no address.
+    """
+    parsed(url)
+    if not is_http(url):
+        return url
+    is_named = os.environ.get(URL, url).rstrip("/") == url and not records.at(url)
+    return Address.at(url, os.environ.get(GRPC_URL) if is_named else None).grpc_url
 
 
 def of_environment() -> Address | None:

@@ -6,141 +6,105 @@ do: load models on request, write an iteration log that can be read here, stream
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight.errors import CourseError
 from inflight.triton import client, records, repository
-from inflight.triton.address import GRPC_URL, Address
-from inflight.triton.request import is_llmapi
+from inflight.triton.address import GRPC_URL
+from inflight.triton.request import ENGINE, is_llmapi
 
-ENGINE, LOG_PATH = "tensorrt_llm", "iteration_log_path"
+LOG_PATH = "iteration_log_path"
 NO_SUCH_MODEL = "inflight-is-anything-loaded-on-request"
 PLACES = ("_path", "_dir", "_file")  # how parameters end that name files of the machine where Triton runs
 
 
+@dataclass(frozen=True)
 class Attached:
-    """A Triton at an address, and what it lets this user do. Its limits are printed in one sentence.
+    """What a Triton that somebody else has started lets this user do."""
 
-    Parameters
-    ----------
-    repo : path
-        The repository whose settings its models are to have.
+    version: str
+    can_load: bool  # its models, with other settings
+    has_our_files: bool  # it is a server of this user on this machine
+    is_llmapi: bool  # its `tensorrt_llm` is TensorRT-LLM's model of today
+    is_decoupled: bool  # its `tensorrt_llm` streams; true where it has none
 
-    Attributes
-    ----------
-    can_load : bool
-        Whether this user may load models there.
+    def limits(self, repo: Path, served: Collection[str]) -> Iterator[str]:
+        """What it cannot do of what a repository asks for; `served` are the names of the models that it has."""
+        wanted, takes_our_files = repository.models(repo), self.can_load and self.has_our_files
+        if self.is_llmapi:
+            yield "has TensorRT-LLM's model of today, which takes text and has its settings in its own model.yaml"
+        elif not self.can_load:
+            yield "loads no model on request, so that its settings stay as they are"
+        if not self.is_llmapi and not takes_our_files and (missing := sorted(set(wanted) - set(served))):
+            yield f"has no {' and no '.join(missing)}"
+        if ENGINE not in wanted:
+            return
+        ours = repository.read_config(repo / ENGINE / repository.CONFIG)
+        if repository.get_parameter(ours, LOG_PATH) and not takes_our_files:
+            yield "keeps no iteration log here, so that nothing can be told of its iterations"
+        if ours.model_transaction_policy.decoupled and not self.can_load and not self.is_decoupled:
+            yield "answers in one piece only, so that streams are refused (decoupled_mode is false)"
+
+
+def look(http_url: str, grpc_url: str) -> Attached:
+    """What the Triton at these addresses lets this user do.
 
     Raises
     ------
     CourseError
         Nobody answers at the address, or no Triton, or not over gRPC.
     """
+    try:
+        about = client.get_json(http_url, "/v2")
+    except (client.ServerGone, client.NoAnswer) as error:
+        raise CourseError(f"No Triton answers at {http_url}. Start one there, or name another address.") from error
+    if not (isinstance(about, dict) and "extensions" in about):
+        raise CourseError(f"The server at {http_url} is not a Triton.")
+    engine = None
+    try:
+        loads_on_request = _loads_on_request(grpc_url, records.headers(http_url))
+        with contextlib.suppress(client.Refused):  # it has none
+            engine = _config(grpc_url, ENGINE)
+    except client.ServerGone as error:
+        raise CourseError(
+            f"Triton answers over HTTP at {http_url}, but not over gRPC at {grpc_url}: name its gRPC address "
+            f"(grpc_url, or {GRPC_URL})."
+        ) from error
+    has_llmapi = engine is not None and is_llmapi(engine)
+    return Attached(
+        version=about.get("version", ""),
+        can_load=loads_on_request and not has_llmapi,
+        has_our_files=records.at(http_url) is not None,
+        is_llmapi=has_llmapi,
+        is_decoupled=engine is None or engine.model_transaction_policy.decoupled,
+    )
 
-    def __init__(self, repo: Path, address: Address):
-        self.repo, self.address = repo, address
-        try:
-            about = client.get_json(address.http_url, "/v2")
-        except (client.ServerGone, client.NoAnswer) as error:
-            raise CourseError(
-                f"No Triton answers at {address.http_url}. Start one there, or name another address."
-            ) from error
-        if not (isinstance(about, dict) and "extensions" in about):
-            raise CourseError(f"The server at {address.http_url} is not a Triton.")
-        try:
-            loads_on_request = self._loads_on_request()
-        except client.ServerGone as error:
-            raise CourseError(
-                f"Triton answers over HTTP at {address.http_url}, but not over gRPC at {address.grpc_url}: name its "
-                f"gRPC address (grpc_url, or {GRPC_URL})."
-            ) from error
-        self._is_llmapi = ENGINE in self.names() and is_llmapi(self._config(ENGINE))
-        self.can_load = loads_on_request and not self._is_llmapi
-        limits = "; it ".join(self._limits())
-        print(
-            f"Attached to Triton {about.get('version', '')} at {address.http_url}.{f' It {limits}.' if limits else ''}",
-            file=sys.stderr,
-        )
 
-    def _limits(self) -> Iterator[str]:
-        """What it cannot do of what our repository asks for."""
-        takes_our_files = self.can_load and self._has_our_files()
-        served, wanted = self.names(), repository.models(self.repo)
-        if self._is_llmapi:
-            yield "has TensorRT-LLM's model of today, which takes text and has its settings in its own model.yaml"
-        elif not self.can_load:
-            yield "loads no model on request, so that its settings stay as they are"
-        if not self._is_llmapi and not takes_our_files and (missing := sorted(set(wanted) - set(served))):
-            yield f"has no {' and no '.join(missing)}"
-        if ENGINE not in wanted:
-            return
-        ours = repository.read_config(self.repo / ENGINE / repository.CONFIG)
-        if repository.get_parameter(ours, LOG_PATH) and not takes_our_files:
-            yield "keeps no iteration log here, so that nothing can be told of its iterations"
-        if ours.model_transaction_policy.decoupled and not self.can_load and ENGINE in served:
-            if not self._config(ENGINE).model_transaction_policy.decoupled:
-                yield "answers in one piece only, so that streams are refused (decoupled_mode is false)"
+def fitted(config: ModelConfig, grpc_url: str) -> ModelConfig:
+    """A model's config with our settings, and with the places of files as the server has them."""
+    theirs = _config(grpc_url, config.name)
+    theirs.model_transaction_policy.CopyFrom(config.model_transaction_policy)
+    for name, value in config.parameters.items():
+        if not name.endswith(PLACES):
+            theirs.parameters[name].CopyFrom(value)
+    return theirs
 
-    def names(self) -> list[str]:
-        """The models that it serves, as far as it tells: those of our repository where it tells no others."""
-        try:
-            index = self._ask(lambda triton, **how: triton.get_model_repository_index(**how))
-            return sorted({model.name for model in index.models if model.state == "READY"})
-        except client.Refused:
-            known = repository.models(self.repo)
-            return [name for name in known if client.is_ok(self.address.http_url, f"/v2/models/{name}/ready")]
 
-    def differing(self) -> list[str]:
-        """The models of our repository that the server is to load: those with other settings, and those it lacks."""
-        if not self.can_load:
-            return []
-        served = self.names()
-        return [
-            name
-            for name in repository.models(self.repo)
-            if (self._differs(name) if name in served else self._has_our_files())
-        ]
+def _config(grpc_url: str, model: str) -> ModelConfig:
+    with client.Client(grpc_url, model) as asking:
+        return asking.config()
 
-    def _differs(self, model: str) -> bool:
-        theirs = self._config(model)
-        ours = self.fitted(repository.read_config(self.repo / model / repository.CONFIG))
-        return (
-            dict(ours.parameters) != dict(theirs.parameters)
-            or ours.model_transaction_policy != theirs.model_transaction_policy
-        )
 
-    def fitted(self, config: ModelConfig) -> ModelConfig:
-        """A config of our repository with the places of the server's; on a server of this user, as it is."""
-        if self._has_our_files():
-            return config
-        theirs = self._config(config.name)
-        theirs.model_transaction_policy.CopyFrom(config.model_transaction_policy)
-        for name, value in config.parameters.items():
-            if not name.endswith(PLACES):
-                theirs.parameters[name].CopyFrom(value)
-        return theirs
-
-    def _loads_on_request(self) -> bool:
-        """Whether this user may load and unload models, asked by unloading one that no server has."""
-        try:
-            self._ask(lambda triton, **how: triton.unload_model(NO_SUCH_MODEL, **how))
-        except client.Refused as error:
-            return NO_SUCH_MODEL in str(error)
-        return True
-
-    def _has_our_files(self) -> bool:
-        """Whether it is a server of this user on this machine."""
-        return records.at(self.address.http_url) is not None
-
-    def _config(self, model: str) -> ModelConfig:
-        return self._ask(lambda triton, **how: triton.get_model_config(model, **how)).config
-
-    def _ask(self, ask: Callable[..., Any]) -> Any:
-        """What tritonclient's client answers, asked with the key; CourseError with the reason."""
-        with client.Connection(self.address.grpc_url) as connection, client.errors(self.address.grpc_url):
-            return ask(connection.triton, headers=records.headers(self.address.http_url))
+def _loads_on_request(grpc_url: str, headers: dict[str, str]) -> bool:
+    """Whether this user may load and unload models, asked by unloading one that no server has."""
+    try:
+        with client.Connection(grpc_url) as connection, client.errors(grpc_url):
+            connection.triton.unload_model(NO_SUCH_MODEL, headers=headers)
+    except client.Refused as error:
+        return NO_SUCH_MODEL in str(error)
+    return True

@@ -47,29 +47,25 @@ def tritonserver(arguments: Sequence[str]) -> Server:
     CourseError
         An argument that may not be given, or no repository; the server ended, with Triton's own words.
     """
-    if isinstance(arguments, str) or not all(isinstance(argument, str) for argument in arguments):
-        raise CourseError('Give tritonserver a list of texts, one an argument: ["--model-repository=repo", …].')
-    values = dict(_checked(argument) for argument in arguments)
-    if not Path(repo := values.get("model-repository", "")).is_dir() or not repo:
+    repo = ""
+    for argument in arguments:
+        if not str(argument).startswith("--"):
+            raise CourseError(f"{argument!r} is no argument of tritonserver. Give a list of texts, each --name=value.")
+        if found := next((name for name in OURS if name in argument), None):
+            raise CourseError(
+                f"--{found} cannot be given here. It is added for you, so that the server answers on this machine "
+                "alone, and to your key: leave it out."
+            )
+        name, _, value = argument.partition("=")
+        if name == "--model-repository":
+            repo = value
+    if not repo or not Path(repo).is_dir():
         raise CourseError(
             f"--model-repository={repo}: there is no such folder. Say which one holds the models, or make it."
         )
     server = Server(repo, arguments=arguments).start()
     print(_command_line(arguments, server))
     return server
-
-
-def _checked(argument: str) -> tuple[str, str]:
-    """Name and value of an argument; Triton itself refuses those that it does not know."""
-    if not argument.startswith("--"):
-        raise CourseError(f"{argument!r} is no argument of tritonserver. Write --name=value, in one text.")
-    if found := next((name for name in OURS if name in argument), None):
-        raise CourseError(
-            f"--{found} cannot be given here. It is added for you, so that the server answers on this machine alone, "
-            "and to your key: leave it out."
-        )
-    name, _, value = argument.removeprefix("--").partition("=")
-    return name, value
 
 
 def _command_line(arguments: Sequence[str], server: Server) -> str:

@@ -1,6 +1,6 @@
 """Ask a running server for text, whole or streamed, and any of its models by the names of tensors.
 
-    client = Client("127.0.0.1:8001")                   # gRPC; "http://127.0.0.1:8000" for HTTP
+    client = Client("127.0.0.1:8001")                   # gRPC's port; or "http://127.0.0.1:8000", where it is found
     print(client.ask("Name the capital of France.").text)
     for piece in client.stream("Tell me a story.", max_tokens=100):
         print(piece, end="")
@@ -16,7 +16,6 @@ tritonclient speaks gRPC, httpx HTTP. Whatever they raise becomes a CourseError 
 from __future__ import annotations
 
 import contextlib
-import json
 import queue
 import re
 import time
@@ -31,14 +30,12 @@ import grpc
 import httpx
 import numpy as np
 import tritonclient.grpc as triton
-from google.protobuf import json_format
-from httpx_sse import EventSource
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from inflight.errors import CourseError
 from inflight.triton import address, records
-from inflight.triton.request import ENGINE, arrays_for, is_llmapi, named
+from inflight.triton.request import ENGINE, arrays_for, is_llmapi
 from inflight.triton.request import ENSEMBLE as TEXT_MODEL
 
 SHORT_TIMEOUT_S = 10  # of what Triton answers at once: health, metadata, statistics
@@ -278,20 +275,21 @@ def get_json(url: str, path: str, timeout_s: float = SHORT_TIMEOUT_S) -> Any:
     """
     with errors(url, timeout_s), http_client(url, timeout_s) as http:
         response = http.get(path)
-        return _content(response, response.text)
+        return _content(response)
 
 
-def _content(response: httpx.Response, piece: str) -> Any:
-    """The JSON of an answer, or of one of its pieces; `Refused` with the reason where it says no."""
+def _content(response: httpx.Response) -> Any:
+    """The JSON of an answer; `Refused` with the reason where it says no."""
     try:
-        content = json.loads(piece)
+        content = response.json()
     except ValueError:
         content = None
     if isinstance(content, dict) and isinstance(content.get("error"), str):
         raise Refused(_PREFIX.sub("", content["error"]).strip())
     if content is None or response.is_error:  # Triton gives a reason with each of these
         raise Refused(
-            f"What answers at {response.url} is not Triton's HTTP: status {response.status_code} and {piece[:200]!r}. "
+            f"What answers at {response.url} is not Triton's HTTP: status {response.status_code} and "
+            f"{response.text[:200]!r}. "
             "By default HTTP has port 8000, gRPC 8001 and the metrics 8002."
         )
     return content
@@ -350,11 +348,6 @@ class Answer:
 class Stream:
     """Pieces of an answer as they arrive: iterate over it; leave the loop early, or `cancel()`, to end the request.
 
-    Parameters
-    ----------
-    pieces : generator
-    request_id : str
-
     Attributes
     ----------
     answer : Answer
@@ -393,13 +386,12 @@ class Client:
     Parameters
     ----------
     url : str
-        "host:port" for gRPC, "http://host:port" for HTTP.
+        "host:port" of gRPC, or "http://host:port", to which `address.grpc_of` finds it.
     model : str
         The text model. Where there is no ensemble and `tensorrt_llm` takes text itself, as TensorRT-LLM's model of
         today does, that one is asked, by its own names of the inputs.
     timeout_s : float
-        Longest time to wait for a whole answer, or for the next piece of one. Over gRPC the server gives a whole answer
-        up then; over HTTP, which has no word for it, in the time that the model allows.
+        Longest time to wait for a whole answer, or for the next piece of one. The server gives a whole answer up then.
 
     Raises
     ------
@@ -408,15 +400,13 @@ class Client:
     """
 
     def __init__(self, url: str, model: str = TEXT_MODEL, timeout_s: float = 120):
-        self.url = url.rstrip("/")
+        self._given = url.rstrip("/")
+        self.url = address.grpc_of(self._given)
         self.model = model
         self.timeout_s = timeout_s
         self._config: ModelConfig | None = None
-        self._connection = None if address.is_http(self.url) else Connection(self.url)
-        self._idle = deque([self._connection] if self._connection else [])  # with no stream at the moment
-        if self._connection is None:
-            address.parsed(self.url)
-            self._http = http_client(self.url)
+        self._connection = Connection(self.url)
+        self._idle = deque([self._connection])  # with no stream at the moment
 
     def ask(self, text: str, max_tokens: int = 64, **options) -> Answer:
         """Ask for a whole answer.
@@ -436,11 +426,9 @@ class Client:
         """
         inputs = {"text_input": text, "max_tokens": max_tokens, **options}
         name = _new_name()
-        if self._connection is None:
-            return Stream(self._over_http(inputs, name), name).read()
         allowed_us = int((self.timeout_s + GIVE_UP_S) * 1e6)  # then nobody waits any more, and the server gives it up
         if self.is_decoupled():  # such a model answers only on a stream
-            return Stream(self._over_grpc(inputs, name, timeout=allowed_us), name).read()
+            return Stream(self._pieces(inputs, name, timeout=allowed_us), name).read()
         config, how = self.config(), {"request_id": name, "timeout": allowed_us}
         arrays, started = arrays_for(config, inputs), time.perf_counter()
         result = self._connection.infer(config.name, arrays, self.timeout_s, **how)
@@ -449,25 +437,23 @@ class Client:
     def stream(self, text: str, max_tokens: int = 64, **options) -> Stream:
         """Ask for an answer in pieces, as they are made. The model must be decoupled. Parameters as `ask`."""
         inputs = {"text_input": text, "max_tokens": max_tokens, **options, "stream": True}
-        name, send = _new_name(), self._over_http if self._connection is None else self._over_grpc
-        return Stream(self._new(send(inputs, name)), name)
+        name = _new_name()
+        return Stream(self._new(self._pieces(inputs, name)), name)
 
     def is_live(self) -> bool:
         """Whether the server answers, whatever its models do."""
-        return self._says("/v2/health/live", lambda triton, **how: triton.is_server_live(**how))
+        return self._says(lambda triton, **how: triton.is_server_live(**how))
 
     def is_ready(self) -> bool:
         """Whether the server answers, every model it was told to load is ready, and this client's is among them."""
-        if not self._says("/v2/health/ready", lambda triton, **how: triton.is_server_ready(**how)):
+        if not self._says(lambda triton, **how: triton.is_server_ready(**how)):
             return False
         with contextlib.suppress(CourseError):
             name = self.config().name
-            return self._says(f"/v2/models/{name}/ready", lambda triton, **how: triton.is_model_ready(name, **how))
+            return self._says(lambda triton, **how: triton.is_model_ready(name, **how))
         return False
 
-    def _says(self, path: str, ask: Callable[..., bool]) -> bool:
-        if self._connection is None:
-            return is_ok(self.url, path)
+    def _says(self, ask: Callable[..., bool]) -> bool:
         with contextlib.suppress(CourseError), errors(self.url):
             return ask(self._connection.triton, client_timeout=SHORT_TIMEOUT_S)
         return False
@@ -480,9 +466,6 @@ class Client:
 
     def _told_config(self) -> ModelConfig:
         def told(model: str) -> ModelConfig:
-            if self._connection is None:  # of a newer server, without the fields that are unknown here
-                content = get_json(self.url, f"/v2/models/{model}/config")
-                return json_format.ParseDict(content, ModelConfig(), ignore_unknown_fields=True)
             with errors(self.url):
                 return self._connection.triton.get_model_config(model, client_timeout=SHORT_TIMEOUT_S).config
 
@@ -494,15 +477,18 @@ class Client:
                     if is_llmapi(found := told(ENGINE)):
                         return found
             raise
+        except ServerGone as error:
+            if self.url == self._given:
+                raise
+            raise ServerGone(
+                f"{error} That is where gRPC of {self._given} is looked for: if it is elsewhere, name it as host:port."
+            ) from error
 
     def is_decoupled(self) -> bool:
         """Whether the model may answer a request several times."""
         return self.config().model_transaction_policy.decoupled
 
     def close(self) -> None:
-        if self._connection is None:
-            self._http.close()
-            return
         for connection in {self._connection, *self._idle}:
             connection.close()
 
@@ -512,7 +498,7 @@ class Client:
     def __exit__(self, *_) -> None:
         self.close()
 
-    def _over_grpc(self, inputs: dict, name: str, **options) -> Generator[str, None, None]:
+    def _pieces(self, inputs: dict, name: str, **options) -> Generator[str, None, None]:
         """Yield pieces until the server says that it has sent the last; to end the stream ends the request."""
         config, is_over = self.config(), False
         arrays = arrays_for(config, inputs)
@@ -535,28 +521,6 @@ class Client:
         finally:
             connection.end_stream()
             self._idle.append(connection)
-
-    def _over_http(self, inputs: dict, name: str) -> Generator[str, None, None]:
-        """Yield pieces until the response ends; closing it ends the request. Inputs are checked as for gRPC."""
-        config = self.config()
-        arrays_for(config, inputs)
-        try:
-            body = json.dumps({**named(config, inputs), "id": name}, allow_nan=False)
-        except ValueError as error:
-            raise CourseError(f"The request cannot be written as JSON ({error}): give finite numbers.") from None
-        with (
-            errors(self.url, self.timeout_s),
-            self._http.stream(
-                "POST", f"/v2/models/{config.name}/generate_stream", content=body, timeout=self.timeout_s
-            ) as response,
-        ):
-            if response.is_error:  # the reason of a model is an event of the stream, Triton's own is none
-                _content(response, response.read().decode("utf-8", "replace").removeprefix("data:"))
-            for event in EventSource(response).iter_sse():
-                reply = _content(response, event.data)
-                if not isinstance(reply, dict) or not isinstance(reply.get("text_output"), str):
-                    raise CourseError(f"{config.name} answers without a text_output: name a model of text.")
-                yield reply["text_output"]
 
     def _new(self, pieces: Generator[str, None, None]) -> Generator[str, None, None]:
         """What is new in each piece: each of TensorRT-LLM's model of today has all that came before as well."""

@@ -32,9 +32,8 @@ FUNCTIONS = (
 )
 OPTIONS = (
     *("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror=implicit-function-declaration", "-shared", "-fPIC"),
-    *(
-        f"-Wl,--require-defined={name}" for name in FUNCTIONS
-    ),  # Triton never comes back from loading one that lacks some
+    # Triton never comes back from loading a library that lacks a function.
+    *(f"-Wl,--require-defined={name}" for name in FUNCTIONS),
 )
 
 

@@ -90,15 +90,7 @@ class EngineModel:
         cancellation_check_period_ms: int,
         stats_check_period_ms: int,
     ) -> None:
-        """Begin to take requests.
-
-        Parameters
-        ----------
-        args : dict
-            What Triton gives to `initialize`.
-        allotted_time_ms : float
-            Most time of a request, its wait included; 0: no such limit.
-        """
+        """Begin to take requests. `allotted_time_ms` is the most time of one, its wait included; 0: no such limit."""
         self.executor, self.decoupled, self.allotted_time_ms = executor, decoupled, allotted_time_ms
         self._fields = [  # name, what it asks for, type, shape, and whether it is optional
             (own[0], known.asks, *parsed(own[1]))
@@ -109,8 +101,11 @@ class EngineModel:
         self.running: set[Running] = set()
         self.lock = threading.Lock()  # of what runs: no final response leaves while it is held
         metrics = EngineMetrics(args, executor)
-        jobs = {self._cancel_abandoned: cancellation_check_period_ms, metrics.update: stats_check_period_ms}
-        self.jobs = python_model.RepeatedJobs(jobs)
+        jobs = [(self._cancel_abandoned, cancellation_check_period_ms), (metrics.update, stats_check_period_ms)]
+        self.closing = threading.Event()
+        self.threads = [threading.Thread(target=self._repeat, args=job, daemon=True) for job in jobs]
+        for thread in self.threads:
+            thread.start()
 
     def execute(self, requests):
         for request in requests:
@@ -126,8 +121,14 @@ class EngineModel:
         return None
 
     def finalize(self):
-        self.jobs.close()
+        self.closing.set()
+        for thread in self.threads:
+            thread.join()
         self.executor.shutdown()
+
+    def _repeat(self, job: Callable[[], None], period_ms: int) -> None:
+        while not self.closing.wait(period_ms / 1000):
+            job()
 
     # A request --------------------------------------------------------------------------------------------------------
 
@@ -191,22 +192,17 @@ class EngineModel:
                         if not running.numbers:
                             self.running.discard(running)
                             running.is_over = True
-                if response.error:
-                    told = python_model.error_response(CourseError(response.error))
+                try:
+                    if response.error:
+                        raise CourseError(response.error)
+                    told = message(response)
+                except Exception as error:  # it is this request's alone, whatever it is
                     self._give_up(running)
-                else:
-                    told = self._told(running, message, response)
+                    told = python_model.error_response(error)
                 if told is not None:
                     running.sender.send(told, flags=FINAL if running.is_over else 0)
 
         return receive
-
-    def _told(self, running, message, response):
-        try:
-            return message(response)
-        except Exception as error:  # it is this request's alone, whatever it is
-            self._give_up(running)
-            return python_model.error_response(error)
 
     # Its end ----------------------------------------------------------------------------------------------------------
 

@@ -93,8 +93,6 @@ class Housekeeping:
 
     Parameters
     ----------
-    args : dict
-        What Triton gives to `initialize`.
     begin : callable
         Takes the request of a new sequence and gives the model's state of it; what it raises is the request's error.
     forget : callable
@@ -200,7 +198,8 @@ class Housekeeping:
         try:
             if is_new:
                 self._forget(number)
-                _refuse_end(request)
+                if _control(request, "end"):  # Triton would lose it at its first rescheduling
+                    raise CourseError("The request sets sequence_end: leave it out, since the model ends the sequence.")
                 self._kept[number] = _Kept(self._begin(request), row.sender, now_s)
         except Exception as error:
             self.end(row, error)
@@ -260,12 +259,6 @@ class Housekeeping:
     def _forget(self, number: int) -> None:
         if number in self._kept:
             self._forget_state(self._kept.pop(number).state)
-
-
-def _refuse_end(request: Any) -> None:
-    """Refuse a request that ends its own sequence: Triton would lose it at its first rescheduling."""
-    if _control(request, "end"):
-        raise CourseError("The request sets sequence_end: leave it out, since the model ends the sequence.")
 
 
 def _control(request: Any, name: str) -> Any:

@@ -553,17 +553,16 @@ class OpenAIServer:
 
 
 def _listener(host: str, port: int) -> socket.socket:
-    if not 0 <= port < 1 << 16:
-        raise CourseError(f"There is no port {port}: give --openai-port a number up to 65535, or 0 for a free one.")
     try:
         listener = socket.create_server((host, port))
         # Connections inherit it: a piece must not wait until the one before is acknowledged, some 40 ms. asyncio sees
         # to that only where a socket names its protocol, which these do not.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
-    except OSError as error:
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", error)
         raise CourseError(
-            f"Port {port} of {host} cannot be listened on ({error.strerror}): give another --openai-port, or --host."
+            f"Port {port} of {host} cannot be listened on ({reason}): give another --openai-port, or --host."
         ) from None
 
 

@@ -29,28 +29,54 @@ from inflight.errors import CourseError
 from inflight.triton import keeper, records
 from inflight.triton.address import Address
 from inflight.triton.client import is_ok
+from inflight.triton.records import SERVICES
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60
+LOOK_EVERY_S = 0.05
 PORT_ATTEMPTS = 3
 LOG_LINES = 15
 MAX_ROW = 160  # columns of a row of Triton's tables that are read in a notebook
-PORTS = ("http", "grpc", "metrics")
 CONTROL = "model-repository,shared-memory,trace,logging"  # what takes the key
 REINSTALL = "install the course's requirements (`make course` does it)."
 
 
-class Process:
-    """A `tritonserver` of ours and its keeper. `start` makes one that answers; to make one is to launch it.
+def start_triton(arguments: Sequence[str], ports: Mapping[str, int | None], has_key: bool) -> Process:
+    """Start a `tritonserver`; returns when its API answers. With free ports, tries others if somebody was faster.
 
-    Attributes
+    Parameters
     ----------
-    pid : int
-        Of `tritonserver`.
-    address : Address
+    arguments : sequence of str
+        Of `tritonserver`; what it takes to keep it is added.
     ports : dict
-        By "http", "grpc" and "metrics".
+        By "http", "grpc" and "metrics" the port, or None for a free one; the arguments may name others.
+    has_key : bool
+        Whether its control takes a key.
+
+    Raises
+    ------
+    CourseError
+        A named port is in use; there is no `tritonserver` here, it ends while starting, or does not answer in time.
     """
+    values = dict(argument.partition("=")[::2] for argument in arguments)
+    named = {name: values.get(f"--{name}-port", port) for name, port in ports.items()}
+    records.sweep()
+    for _ in range(PORT_ATTEMPTS):
+        process = Process(arguments, free_ports(named), has_key)
+        try:
+            process.wait_until_it_answers()
+            return process
+        except BaseException as error:  # an interrupt too: nothing half-started is left
+            process.stop(drain_s=0)
+            if "already in use" not in str(error):
+                raise
+    raise CourseError(
+        "There are no free ports for tritonserver. Name three with http_port, grpc_port and metrics_port."
+    )
+
+
+class Process:
+    """A `tritonserver` and its keeper, launched; `pid` is that of `tritonserver`."""
 
     def __init__(self, arguments: Sequence[str], ports: Mapping[str, int], has_key: bool):
         triton = installation()
@@ -63,12 +89,12 @@ class Process:
                 f"No folder for the server could be made in {tempfile.gettempdir()} ({error.strerror}). "
                 "Make room there, or set TMPDIR."
             ) from error
-        self.ports = dict(ports)
-        http, grpc, metrics = (f"{HOST}:{ports[name]}" for name in PORTS)
+        self.ports = ports
+        http, grpc, metrics = (f"{HOST}:{ports[name]}" for name in SERVICES)
         self.address = Address(f"http://{http}", grpc, f"http://{metrics}/metrics")
         key = secrets.token_hex(16) if has_key else ""
         record = {
-            **dict(zip(records.ADDRESSES, self.address)),
+            **dict(zip(SERVICES, self.address)),
             "key": key,
             "folder": str(folder),
             "shm_prefix": shm_prefix,
@@ -78,7 +104,7 @@ class Process:
         }
         control = f"{CONTROL}:{records.HEADER}={key}"
         ours = {
-            **{f"--{name}-address": HOST for name in PORTS},
+            **{f"--{name}-address": HOST for name in SERVICES},
             **{f"--{name}-port": port for name, port in ports.items()},
             **({"--http-restricted-api": control, "--grpc-restricted-protocol": control} if key else {}),
             "--backend-directory": folder / "backends",
@@ -111,62 +137,28 @@ class Process:
             )
         self.pid = int(said)
 
-    @classmethod
-    def start(cls, arguments: Sequence[str], ports: Mapping[str, int | None], has_key: bool) -> Process:
-        """Start a `tritonserver`; returns when its API answers. With free ports, tries others if somebody was faster.
-
-        Parameters
-        ----------
-        arguments : sequence of str
-            Of `tritonserver`; what it takes to keep it is added.
-        ports : dict
-            By "http", "grpc" and "metrics" the port, or None for a free one; the arguments may name others.
-        has_key : bool
-            Whether its control takes a key.
-
-        Raises
-        ------
-        CourseError
-            A named port is in use; there is no `tritonserver` here, it ends while starting, or does not answer in time.
-        """
-        values = dict(argument.partition("=")[::2] for argument in arguments)
-        named = {name: values.get(f"--{name}-port", port) for name, port in ports.items()}
-        records.sweep()
-        for _ in range(PORT_ATTEMPTS):
-            process = cls(arguments, free_ports(named), has_key)
-            try:
-                if process.answers():
-                    return process
-                log = process.log_tail()
-            except BaseException:  # an interrupt too: nothing half-started is left
-                process.stop(drain_s=0)
-                raise
-            process.stop(drain_s=0)
-            if "already in use" not in log:
-                raise CourseError(f"tritonserver ended while starting. Its last lines:\n{log}")
-        raise CourseError(
-            "There are no free ports for tritonserver. Name three with http_port, grpc_port and metrics_port."
-        )
-
-    def answers(self) -> bool:
-        """Wait until the API answers, which is true, or the process has ended."""
+    def wait_until_it_answers(self) -> None:
+        """Wait for the API; CourseError where the process has ended before, or takes too long."""
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not self.ends(within_s=0.05):
+        while not self.has_ended():
             if is_ok(self.address.http_url, "/v2/health/live", timeout_s=1):
-                record = records.at(self.address.http_url)  # not another's, who took the port first
-                return record is not None and record["pid"] == self.pid and not self.ends(within_s=0)
+                record = records.at(self.address.http_url)
+                # Not another's, who took the port first.
+                if record is not None and record["pid"] == self.pid and not self.has_ended():
+                    return
             if time.monotonic() > deadline:
                 raise CourseError(
                     f"tritonserver did not answer within {START_TIMEOUT_S} s. Its last lines:\n{self.log_tail()}"
                 )
-        return False
+            time.sleep(LOOK_EVERY_S)
+        raise CourseError(f"tritonserver ended while starting. Its last lines:\n{self.log_tail()}")
 
-    def ends(self, within_s: float | None) -> bool:
-        """Whether the server has ended, or ends in the next seconds; None waits for it. Returns as soon as it has."""
+    def has_ended(self) -> bool:
+        """Whether the server has ended."""
         if self._keeper.poll() is not None:
             return True
         try:
-            return bool(select.select([self._news], [], [], within_s)[0])  # the keeper says that it has ended
+            return bool(select.select([self._news], [], [], 0)[0])  # the keeper says that it has ended
         except ValueError:  # another thread has stopped it meanwhile, and closed this
             return True
 
@@ -250,21 +242,22 @@ def _is_noise(line: str) -> bool:
 
 def free_ports(named: Mapping[str, int | str | None]) -> dict[str, int]:
     """A free port for each name: the one that is named, or any; all different, as each is held until all are found."""
+    found = {}
     with contextlib.ExitStack() as held:
-        probes = {name: held.enter_context(socket.socket()) for name in named}
-        return {name: _bound_port(probes[name], name, port) for name, port in named.items()}
-
-
-def _bound_port(probe: socket.socket, name: str, named: int | str | None) -> int:
-    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        probe.bind((HOST, int(named or 0)))
-        probe.listen()  # or a second one could have the same
-    except (OverflowError, ValueError):
-        raise CourseError(f"The {name} port {named} is not a port number: name one between 1 and 65535.") from None
-    except OSError as error:
-        raise CourseError(
-            f"The {name} port {named} cannot be used ({error.strerror}). Stop what uses it, name another "
-            "port, or leave it out for a free one."
-        ) from None
-    return probe.getsockname()[1]
+        for name, port in named.items():
+            probe = held.enter_context(socket.socket())
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, int(port or 0)))
+                probe.listen()  # or a second one could have the same
+            except (OverflowError, ValueError):
+                raise CourseError(
+                    f"The {name} port {port} is not a port number: name one between 1 and 65535."
+                ) from None
+            except OSError as error:
+                raise CourseError(
+                    f"The {name} port {port} cannot be used ({error.strerror}). Stop what uses it, name another port, "
+                    "or leave it out for a free one."
+                ) from None
+            found[name] = probe.getsockname()[1]
+    return found

@@ -13,8 +13,6 @@ import json
 import logging
 import os
 import signal
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -162,25 +160,21 @@ def texts(request, name: str, called: str, row: int | None = None) -> list[str]:
 
 def prompt(request) -> str:
     """The one text of a request; CourseError when there are more, or when it is empty."""
-    given = prompts(request)
-    if len(given) != 1:
-        raise _several(len(given))
-    return given[0]
-
-
-def prompts(request, name: str = "text_input") -> list[str]:
-    """The texts of a request, one in each row; CourseError when there are more in a row, or when one is empty."""
-    rows = len(required(request, name))
-    given = texts(request, name, "text_input")
-    if len(given) != rows:
-        raise _several(len(given))
-    if not all(text.strip() for text in given):
-        raise CourseError("text_input is empty: send at least one character that is not a space.")
+    [given] = prompts(request, at_most=1)
     return given
 
 
-def _several(number: int) -> CourseError:
-    return CourseError(f"Expected batch dimension to be 1 for each request, got {number}: send one prompt a request.")
+def prompts(request, name: str = "text_input", at_most: int = MAX_TEXTS) -> list[str]:
+    """The texts of a request, one in each row; CourseError when there are more, or when one is empty."""
+    rows = len(required(request, name))
+    given = texts(request, name, "text_input")
+    if len(given) != rows or rows > at_most:
+        raise CourseError(
+            f"Expected batch dimension to be 1 for each request, got {len(given)}: send one prompt a request."
+        )
+    if not all(text.strip() for text in given):
+        raise CourseError("text_input is empty: send at least one character that is not a space.")
+    return given
 
 
 def request_parameters(request) -> dict:
@@ -209,32 +203,8 @@ def error_response(error: Exception) -> pb_utils.InferenceResponse:
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(sentence, pb_utils.TritonError.INTERNAL))
 
 
-class RepeatedJobs:
-    """Jobs of a model, each in a thread of its own and again after so many milliseconds, until they are closed."""
-
-    def __init__(self, periods_ms: dict[Callable[[], None], int]):
-        self._closing = threading.Event()
-        self._threads = [threading.Thread(target=self._every, args=each, daemon=True) for each in periods_ms.items()]
-        for thread in self._threads:
-            thread.start()
-
-    def _every(self, job: Callable[[], None], period_ms: int) -> None:
-        while not self._closing.wait(period_ms / 1000):
-            job()
-
-    def close(self) -> None:
-        self._closing.set()
-        for thread in self._threads:
-            thread.join()
-
-
 class ExecutionLog:
-    """One JSON line an execution, in a file that several instances of a model append to.
-
-    Parameters
-    ----------
-    path : str or None
-        None: nothing is written.
+    """One JSON line an execution, in a file that several instances of a model append to; none without a path.
 
     Raises
     ------
@@ -261,8 +231,6 @@ class Gauges:
 
     Parameters
     ----------
-    args : dict
-        What Triton gives to `initialize`.
     families : dict
         Name of a family of gauges -> its description, and the label that tells its gauges apart.
     """

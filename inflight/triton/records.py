@@ -5,10 +5,8 @@ control API ("key"), who started the server ("starter", and its "notebook"), wha
 died, how ("death"). Only this user can open it. A client that wants the key or the other ports finds them here, and so
 does whoever asks why a server does not answer.
 
-The key keeps web pages and careless clients from loading models. A server that we start loads and unloads models, and
-changes shared memory, traces and logs, only for requests that carry it; inference, health, metadata, configs,
-statistics and metrics are open to whoever reaches the ports, which is every program of this machine. The key is also an
-argument of `tritonserver`, which other accounts of the machine can read: who shares one needs a container each.
+A server that we start loads and unloads models, and changes shared memory, traces and logs, only for requests that
+carry the key; all else is open to every program of this machine. Whom that keeps out, SECURITY.md says.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from inflight.paths import own_cache_dir
 from inflight.triton import keeper
 
 NOTICED_S = 2.0  # by then the keeper has written down that a server died
-ADDRESSES = ("http", "grpc", "metrics")  # of a record
+SERVICES = ("http", "grpc", "metrics")  # of a Triton, each at an address of its own
 HEADER = "inflight-key"
 GRPC_HEADER = f"triton-grpc-protocol-{HEADER}"
 
@@ -51,7 +49,7 @@ def machine() -> str:
 def at(url: str) -> dict | None:
     """The record of the server at one of its addresses, or of the last that died there; None without one."""
     place = _host_and_port(url)
-    return next((one for _, one in _all() if place in {_host_and_port(one[name]) for name in ADDRESSES}), None)
+    return next((one for _, one in _all() if place in {_host_and_port(one[name]) for name in SERVICES}), None)
 
 
 def headers(url: str) -> dict[str, str]:

@@ -15,8 +15,7 @@ import re
 import sys
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,10 +25,11 @@ from google.protobuf import json_format
 
 from inflight.errors import CourseError
 from inflight.triton import address as addresses
-from inflight.triton import client, records, repository
+from inflight.triton import attached, client, records, repository
 from inflight.triton.address import Address
 from inflight.triton.attached import Attached
-from inflight.triton.process import LOG_LINES, PORTS, Process
+from inflight.triton.process import LOG_LINES, Process, start_triton
+from inflight.triton.records import SERVICES
 
 LOAD_TIMEOUT_S = 300
 DRAIN_S = 10
@@ -108,11 +108,10 @@ class Server:
             address = address or addresses.of_environment()
         self.is_attached = address is not None
         self.http_url, self.grpc_url, self.metrics_url = address or ("", "", "")
-        self._ports: dict[str, int | None] = dict(zip(PORTS, (http_port, grpc_port, metrics_port)))
+        self._ports: Mapping[str, int | None] = dict(zip(SERVICES, (http_port, grpc_port, metrics_port)))
         self._arguments = arguments
         self._process: Process | None = None  # while it runs, and when it has died
         self._attached: Attached | None = None  # until it is let go
-        self._overridden: set[str] = set()  # models that were loaded with other values than their files have
         _made.append(weakref.ref(self))
 
     @property
@@ -145,26 +144,24 @@ class Server:
     def start(self) -> Server:
         """Start the server and load every model of the repository; returns when all are ready.
 
-        Attached, it loads what has other settings in the repository, as far as the server lets it. One that has run
-        before gets the same ports: its clients find it again.
+        An attached one gets the repository's settings, as far as it lets us. One that has run before gets the same
+        ports: its clients find it again.
         """
         if self.is_alive():
             return self
         self.stop(drain_s=0)  # what is left of one that has died
         if not self.is_attached and self._arguments is None and (problems := repository.check(self.repo)):
             raise CourseError(f"The repository is not ready to be served: {problems[0]}")
-        if self._overridden:
-            _tell(
-                f"Loaded as its files say, without what was overridden before: {', '.join(sorted(self._overridden))}."
-            )
-            self._overridden.clear()
         try:
             if self.is_attached:
-                self._attached = Attached(self.repo, Address(self.http_url, self.grpc_url, self.metrics_url))
+                self._attached = attached.look(self.http_url, self.grpc_url)
+                limits = "; it ".join(self._attached.limits(self.repo, self._ready()))
+                said = f"Attached to Triton {self._attached.version} at {self.http_url}."
+                _tell(f"{said} It {limits}." if limits else said)
             else:
-                self._process = Process.start(self._arguments or self._usual(), self._ports, not self.open_control)
+                self._process = start_triton(self._arguments or self._usual(), self._ports, not self.open_control)
                 self.http_url, self.grpc_url, self.metrics_url = self._process.address
-                self._ports = dict(self._process.ports)
+                self._ports = self._process.ports
             if self._arguments is None:
                 self.load_all()
         except BaseException:  # an interrupt too: nothing half-started is left
@@ -182,7 +179,7 @@ class Server:
     def is_alive(self) -> bool:
         """Whether the server's process runs, or an attached one answers."""
         if (process := self._process) is not None:
-            return not process.ends(within_s=0)
+            return not process.has_ended()
         return self._attached is not None and client.is_ok(self.http_url, "/v2/health/live")
 
     def wait(self) -> None:
@@ -193,10 +190,8 @@ class Server:
         CourseError
             The server died: of what, and the last lines of its log.
         """
-        if self._process is not None:
-            self._process.ends(within_s=None)
         while self.is_alive():
-            time.sleep(LOOK_EVERY_S)  # an attached one is asked over a network: there is nothing to wait on
+            time.sleep(LOOK_EVERY_S)
         raise CourseError(
             (records.death(self.http_url) or f"The server at {self.http_url} does not answer any more.")
             + self._last_lines()
@@ -211,8 +206,7 @@ class Server:
             How many seconds the requests that run may take to their end; new ones are refused, and streams end. The
             clients of those that take longer are told that the server went away. An interrupt ends the server at once.
         """
-        process, self._process = self._process, None
-        self._attached = None
+        process, self._process, self._attached = self._process, None, None
         if process is not None:
             process.stop(drain_s)
 
@@ -238,27 +232,28 @@ class Server:
     def load_all(self) -> None:
         """Load every model; an ensemble takes the models that it is made of along, side by side.
 
-        On an attached server, those that have other settings in the repository than there.
+        On an attached server that loads on request: those that it has, or all where it reads this user's files. Triton
+        itself leaves those as they are whose settings have not changed.
         """
-        if self._attached is not None:
-            for model in self._attached.differing():
-                self.load(model)
-            return
         names = repository.models(self.repo)
+        if (theirs := self._attached) is not None:
+            ready = self._ready()
+            for name in names:
+                if theirs.can_load and (theirs.has_our_files or name in ready):
+                    self.load(name)
+            return
         configs = [repository.read_config(self.repo / name / repository.CONFIG) for name in names]
         parts = {step.model_name for config in configs for step in config.ensemble_scheduling.step}
-        with ThreadPoolExecutor(max_workers=len(names)) as pool:
-            loads = [pool.submit(self._load, name) for name in names if name not in parts]
-            try:
-                wait(loads)
-            except BaseException:  # an interrupt: without a server the loads end, which this block waits for
-                self.stop(drain_s=0)
+        try:
+            for name in names:
+                if name not in parts:
+                    self._load(name)
+        except CourseError:
+            failed = [row for row in self.models() if row.state != "READY" and row.reason]
+            if not failed:
                 raise
-        failed = [row for row in self.models() if row.state != "READY" and row.reason]
-        for row in sorted(failed, key=lambda row: row.name not in parts):  # the cause, before what it drags along
-            raise self._not_loaded(row.name, row.reason)
-        for load in loads:
-            load.result()
+            cause = min(failed, key=lambda row: row.name not in parts)  # and not what it drags along
+            raise self._not_loaded(cause.name, cause.reason) from None
 
     def load(self, model: str, **values) -> None:
         """Load a model, or load it again from its files.
@@ -288,10 +283,10 @@ class Server:
                     "(--model-control-mode=explicit, and control that is open to you, would let it)."
                 )
                 return
-            config = self._attached.fitted(config)
+            if not self._attached.has_our_files:
+                config = attached.fitted(config, self.grpc_url)
         # Always with a config: told to load files that have not changed, Triton keeps an earlier override.
         self._load(model, json_format.MessageToJson(config, preserving_proto_field_name=True))
-        (self._overridden.add if values else self._overridden.discard)(model)
 
     def _load(self, model: str, config: str | None = None) -> None:
         try:
@@ -310,21 +305,23 @@ class Server:
     def models(self) -> list[ModelState]:
         """State of each model of the repository, as in the table that Triton logs."""
         known = repository.models(self.repo)
+        try:
+            told = self._control(lambda triton, **how: triton.get_model_repository_index(as_json=True, **how))
+            index = told.get("models", [])
+        except client.Refused:
+            if not self.is_attached:
+                raise
+            # It does not let us ask: of our own models, those that are ready.
+            ready = [name for name in known if client.is_ok(self.http_url, f"/v2/models/{name}/ready")]
+            index = [{"name": name, "state": "READY"} for name in ready]
         rows = [
             ModelState(row["name"], row.get("version", "1"), row.get("state", ""), _sentence(row.get("reason", "")))
-            for row in self._index()
+            for row in index
         ]
         return sorted(rows, key=lambda row: known.index(row.name) if row.name in known else len(known))
 
-    def _index(self) -> list[dict]:
-        """What the server tells of the models in its repository; of one that does not let us ask, which are ready."""
-        try:
-            told = self._control(lambda triton, **how: triton.get_model_repository_index(as_json=True, **how))
-            return told.get("models", [])
-        except client.Refused:
-            if self._attached is None:
-                raise
-            return [{"name": name, "state": "READY"} for name in self._attached.names()]
+    def _ready(self) -> set[str]:
+        return {row.name for row in self.models() if row.state == "READY"}
 
     def _control(self, ask: Callable[..., Any]) -> Any:
         """What `ask` has tritonclient's client do, with the key; CourseError with the log's end when nobody answers."""

@@ -173,16 +173,6 @@ def statistics(http_url: str, model: str) -> Statistics:
     )
 
 
-def statistics_when(http_url: str, model: str, is_enough: Callable[[Statistics], bool]) -> Statistics:
-    """Triton's statistics of a model as soon as they are enough; CourseError if they are not within METRICS_LAG_S."""
-    return wait_for(
-        lambda: statistics(http_url, model),
-        is_enough,
-        f"Triton does not count all requests to {model!r}, even {METRICS_LAG_S} s later. Do not load the model while "
-        "requests are under way, and run it again.",
-    )
-
-
 def iterations(path: str | Path, start: int = 0) -> pd.DataFrame:
     """The iteration log that an engine writes when `iteration_log_path` is set.
 
@@ -247,12 +237,7 @@ def read_log(path: str | Path, kind: str, columns: Sequence[str], start: int = 0
 
 
 def shares(log: pd.DataFrame) -> pd.DataFrame:
-    """What each request got of each iteration.
-
-    Parameters
-    ----------
-    log : DataFrame
-        From `iterations`.
+    """What each request got of each iteration of a log.
 
     Returns
     -------

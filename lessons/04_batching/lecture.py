@@ -454,7 +454,7 @@ pd.DataFrame(rows, columns=columns).set_index("trace").round(2)
 #
 # ## Where we came from
 #
-# `llama-python` is what one writes first: the checkpoint in Hugging Face's pipeline, as a model of Triton with the same
+# `llama-python` is what one writes first: the checkpoint in Hugging Face's transformers, as a model of Triton with the same
 # inputs. It has no slots and serves one request after the other. Four of the prompts go to both, for 16 tokens each.
 # The engine gets them twice, one after the other and all at once.
 

@@ -150,12 +150,6 @@ def test_users_do_not_wait_for_a_time_but_for_their_answers(concurrency):
     assert (table["error"] == "").all() and len(table) == 12
 
 
-def test_a_load_over_http(served):
-    with Sender(Client(served[False][0].http_url)) as send:
-        run = send_all(send, requests(12), 4)
-    assert (run.requests["error"] == "").all()
-
-
 # Trouble --------------------------------------------------------------------------------------------------------------
 
 

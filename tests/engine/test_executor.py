@@ -32,6 +32,7 @@ MAX_OUTPUT = 32
 PROMPTS = [
     [(7 * length + 31 * index) % SMALL_VOCAB for index in range(length)] for length in (1, 2, 9, 20, 31, 32, 33, 40, 48)
 ]
+PROMPTS[-2][:33] = PROMPTS[-1][:33]  # so that reuse finds the first block of another one
 TIGHT_CACHE = SMALL_BUILD.max_seq_len  # tokens: room for one longest request
 
 
@@ -194,11 +195,12 @@ SETTINGS = {
     for policy in POLICIES
     for name, cache in (("tight", TIGHT_CACHE), ("loose", None))
 } | {
-    f"inflight_fused_batching {policy} {name} reuse": ExecutorConfig(
-        batch_scheduler_policy=policy, max_tokens_in_paged_kv_cache=cache, enable_kv_cache_reuse=True
+    f"inflight_fused_batching {policy} {name} {feature}": ExecutorConfig(
+        batch_scheduler_policy=policy, max_tokens_in_paged_kv_cache=cache, **{setting: True}
     )
     for policy in POLICIES
     for name, cache in (("tight", TIGHT_CACHE), ("loose", None))
+    for feature, setting in (("reuse", "enable_kv_cache_reuse"), ("chunked", "enable_chunked_context"))
 }
 
 
@@ -241,6 +243,7 @@ def fake_executor(request):
 
 @settings(derandomize=True, max_examples=30, deadline=None, database=None)
 @given(trace=st.lists(arrivals, min_size=1, max_size=10))
+@example(trace=[Arrival(7 + n % 2, 4 + 7 * (n % 5), False, None, 0) for n in range(20)])  # many share a first block
 def test_any_trace_gets_its_tokens_from_a_model_without_weights(fake_executor, trace):
     check_trace(fake_executor, trace, ALONE)
 
@@ -372,13 +375,9 @@ def hold(executor: Executor) -> threading.Event:
             "gpt_model_type is 'V2'; it must be V1, inflight_batching or inflight_fused_batching",
         ),
         ({"batch_scheduler_policy": "fair"}, "is 'fair'; it must be guaranteed_no_evict or max_utilization"),
-        (
-            {"kv_cache_free_gpu_mem_fraction": -0.1},
-            "kv_cache_free_gpu_mem_fraction is -0.1; give a value of at least 0 and at most 1",
-        ),
-        ({"kv_cache_free_gpu_mem_fraction": float("nan")}, "kv_cache_free_gpu_mem_fraction is nan"),
-        ({"max_queue_size": -1}, "max_queue_size is -1; give a value of at least 0"),
-        ({"max_tokens_in_paged_kv_cache": 0}, "max_tokens_in_paged_kv_cache is 0; give a value of at least 1"),
+        ({"kv_cache_free_gpu_mem_fraction": float("nan")}, "is nan; give a finite number of at least 0 and at most 1"),
+        ({"max_queue_size": -1}, "max_queue_size is -1; give a whole number of at least 0"),
+        ({"max_tokens_in_paged_kv_cache": 0}, "max_tokens_in_paged_kv_cache is 0; give a finite number of at least 1"),
     ],
 )
 def test_a_wrong_setting_is_refused(options, message):

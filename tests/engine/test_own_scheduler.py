@@ -104,7 +104,8 @@ def test_one_that_does_not_return_ends_its_process_after_a_traceback(write, text
 import inflight.engine.own_part as own_part
 import inflight.engine.own_scheduler as own_scheduler
 own_part.LONGEST_S = 2
-own_scheduler.accepted({config(str(path))!r}, {LIMITS!r}, traceback_to=2)
+own_part.end_late_calls(traceback_to=2)
+own_scheduler.accepted({config(str(path))!r}, {LIMITS!r})
 """
     names = "from inflight.engine.config import BuildConfig, ExecutorConfig"
     ran = subprocess.run([sys.executable, "-c", f"{names}\n{script}"], capture_output=True, text=True)
@@ -118,7 +119,8 @@ def test_it_ends_also_while_calls_of_another_thread_return(write):
 import threading
 import inflight.engine.own_part as own_part
 own_part.LONGEST_S = 1
-part = own_part.OwnPart({str(path)!r}, "Scheduler", "schedule", "self, now", traceback_to=2)
+own_part.end_late_calls(traceback_to=2)
+part = own_part.OwnPart({str(path)!r}, "Scheduler", "schedule", "self, now")
 
 def hang():
     with part.telling():

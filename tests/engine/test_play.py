@@ -1,68 +1,30 @@
-"""The engine without a model: the same iterations as with one, whole or in leaps."""
-
-import random
+"""The engine without a model: what an iteration tells, who comes when, and what ends a trial."""
 
 import pytest
 
 from inflight.engine.config import BuildConfig
 from inflight.engine.plan_rules import SchedulerError
 from inflight.engine.play import Trial, TrialRequest
-from inflight.engine.scheduler import GuaranteedNoEvict, MaxUtilization, Plan, StaticBatching
-from tests.engine.test_scheduler import Arrival, play
+from inflight.engine.scheduler import GuaranteedNoEvict, Plan
 
 LIMITS = BuildConfig(max_batch_size=4, max_input_len=150, max_seq_len=300, max_num_tokens=256)
-SCHEDULERS = [StaticBatching, GuaranteedNoEvict, MaxUtilization]
-SEED, NUM_TRACES = 31, 25
 
 
-def any_trials(whole=False):
-    print("seed", SEED)
-    draw = random.Random(SEED)
-    for _ in range(NUM_TRACES):
-        requests = []
-        for _ in range(draw.randint(1, 12)):
-            longest = draw.randint(1, 150)
-            ends = longest if whole else draw.randint(1, longest)
-            arrives = draw.choice([0, 0, draw.randint(1, 40)])
-            requests.append(TrialRequest(draw.randint(1, 150), longest, ends, 0 if whole else arrives))
-        yield Trial(requests, draw.choice([10, 14, 60]), LIMITS)
-
-
-def counts(trial, scheduler, leaps=False):
-    return trial.counts(trial.play(scheduler, leaps))
-
-
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_it_plans_what_the_engine_plans(scheduler):
-    for trial in any_trials(whole=True):
-        iterations = list(trial.play(scheduler()))
-        trace = [Arrival(0, (3,) * row.prompt_tokens, row.answer_tokens, None) for row in trial.requests]
-        engine = play(scheduler(), trace, trial.num_blocks, LIMITS).plans
-        assert [iteration.plan for iteration in iterations] == [plan for _, plan in engine]
-        waiting = [tuple(view.id for view in now.waiting) for now, _ in engine]
-        assert [iteration.waiting for iteration in iterations] == waiting
-
-
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_leaps_come_to_the_same_with_fewer_plans(scheduler):
-    for trial in any_trials():
-        one_by_one, leaping = (list(trial.play(scheduler(), leaps)) for leaps in (False, True))
-        assert trial.counts(one_by_one) == trial.counts(leaping)
-        blocks = [row.blocks_used for row in leaping for _ in range(row.repeats)]
-        assert blocks == [row.blocks_used for row in one_by_one]
-        assert len(leaping) <= len(one_by_one)
+def counts(trial, scheduler):
+    return trial.counts(trial.play(scheduler))
 
 
 def test_an_iteration_tells_who_finished_and_the_blocks_that_were_held():
     trial = Trial([TrialRequest(30, 40, 40)] * 2, 6, BuildConfig(max_batch_size=2))
-    rows = [(row.number, row.repeats, row.blocks_used, row.finished) for row in trial.play(GuaranteedNoEvict(), True)]
-    assert rows == [(1, 1, 2, []), (2, 2, 2, []), (4, 32, 4, []), (36, 5, 6, [1, 2])]
+    rows = list(trial.play(GuaranteedNoEvict()))
+    assert [row.number for row in rows] == list(range(1, 41))
+    assert [row.blocks_used for row in rows] == [2] * 3 + [4] * 32 + [6] * 5
+    assert [row.finished for row in rows] == [[]] * 39 + [[1, 2]]
 
 
 def test_who_comes_later_waits_from_then_on():
     trial = Trial([TrialRequest(10, 50, 5), TrialRequest(10, 50, 3, arrives=90)], 60, LIMITS)
     assert counts(trial, GuaranteedNoEvict()).latencies == [5, 3]
-    assert counts(trial, GuaranteedNoEvict(), leaps=True).latencies == [5, 3]
 
 
 class Sleeper:

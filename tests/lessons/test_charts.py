@@ -14,7 +14,6 @@ import plotly.graph_objects as go
 import pytest
 
 from inflight.engine import BuildConfig
-from inflight.engine.prediction import schedule
 from inflight.lessons import (
     batchers,
     batching,
@@ -30,6 +29,7 @@ from inflight.lessons import (
     structured_output,
 )
 from inflight.lessons.batchers.batch_run import Outcome
+from inflight.lessons.batching.schedule_on_paper import schedule
 from inflight.lessons.capstone.service import LECTURE, ROUND, Contract
 from inflight.notebook.palette import DECODE, EMPTY, INK, PREFILL, REQUEST, SHADES, WASTE
 from inflight.paths import PACKAGE
@@ -72,6 +72,12 @@ def bars(trace):
     """(lane, begin, length) of each bar of a trace that lies on its side."""
     assert trace.type == "bar" and trace.orientation == "h"
     return list(zip(trace.y, trace.base, trace.x, strict=True))
+
+
+def told(trace):
+    """What each mark of a trace says when it is pointed at."""
+    assert trace.hovertemplate == "%{customdata[0]}<extra></extra>"
+    return trace.customdata[:, 0].tolist()
 
 
 def points(trace):
@@ -154,7 +160,7 @@ def test_request_map():
     notes = {note.text: note.x for note in fig.layout.annotations}
     assert notes["<b>first word: 60 ms</b>"] == 60 and notes["Enter"] == 0 and notes["prompt"] == 11
     assert "2 iterations,<br>one token each" in notes
-    assert "prompt · 44.0 ms: 11.0 to 55.0 ms · tensorrt_llm" in one(fig, "prompt").hovertext
+    assert told(one(fig, "prompt")) == ["prompt · 44.0 ms: 11.0 to 55.0 ms · tensorrt_llm"]
     assert start_here.request_map_summary(path, pd.DataFrame({"stage": ["prompt"], "ms": [60.0]})).endswith(
         "the last of 2 pieces arrives after 93 ms."
     )
@@ -196,7 +202,7 @@ def test_bytes_held():
     fig = engine.bytes_held(weights, {1: 20e6, 8: 160e6})
     assert points(one(fig, "feed-forward")) == [(50, "weights")] and points(one(fig, "norms")) == [(1, "weights")]
     assert points(one(fig, "KV cache")) == [(20, "cache of 1 user"), (160, "cache of 8 users")]
-    assert one(fig, "KV cache").marker.color == DECODE and fig.layout.barmode == "stack"
+    assert one(fig, "KV cache").marker.color == DECODE and fig.layout.barmode == "relative"
     assert titles(fig, "xaxis") == ["megabytes"] and list(one(fig, "KV cache").text) == ["20 MB", "160 MB"]
     assert list(one(fig, "norms").text) == ["feed-forward 50, norms 1 MB"]
 
@@ -262,20 +268,15 @@ def test_repository_map():
     assert [note.text for note in notes if note.text in said] == said, "from the top down"
     assert at["╌ 1 optional"] < at["<b>tensorrt_llm/</b>"], "past the model between, at the arrow to its target"
     assert abs(at["└ 1/model.py"] - at["<b>preprocessing/</b>"]) <= 9, "beside its model"
-    boxes = [trace.text for trace in fig.data if trace.fill == "toself"]
-    assert boxes == [
-        "client · gives 2 tensors",
-        "preprocessing · 2 files · gets 1 tensor · gives 1 tensor",
-        "tensorrt_llm · 1 file · gets 2 tensors · gives 1 tensor",
-        "client · gets 1 tensor",
+    _, *boxes = [(shape.y0 - 8, shape.y1) for shape in fig.layout.shapes]  # an arrow's head is 8 high
+    lines = [
+        tuple(
+            number for y in (line.y[0], line.y[-1]) for number, (top, bottom) in enumerate(boxes) if top <= y <= bottom
+        )
+        for line in fig.data
     ]
-    lines = [(trace.hovertext[0], trace.y[0] < trace.y[-1], trace.line.dash) for trace in fig.data if not trace.fill]
-    assert lines == [
-        ("client → preprocessing · 1 tensor", True, None),
-        ("preprocessing → tensorrt_llm · 1 tensor", True, None),
-        ("tensorrt_llm → client · 1 tensor", True, None),
-        ("client → tensorrt_llm · 1 tensor", True, "dash"),
-    ]
+    assert lines == [(0, 1), (1, 2), (2, 3), (0, 2)], "from the client through the models, and past one"
+    assert [line.line.dash for line in fig.data] == [None, None, None, "dash"]
 
 
 # Lesson 03 ------------------------------------------------------------------------------------------------------------
@@ -294,22 +295,23 @@ def test_token_timeline():
         ("one user", "whole"), ("one user", "streamed"), ("two users", "streamed")))  # fmt: skip
     assert whole > streamed > both
     assert points(one(fig, "a whole answer")) == [(1.2, whole)]
-    alone, *pair = named(fig)["a piece of an answer"]
-    assert points(alone) == [(0.2, streamed), (0.3, streamed), (0.4, streamed), (0.6, streamed)]
-    assert [list(trace.x) for trace in pair] == [[0.5, 0.6, 0.7], [1.5, 1.6, 1.7]]
-    assert [trace.y[0] for trace in pair] == [both + 0.5, both - 0.5]
-    waits = [(list(trace.x), trace.y[0], trace.line.color) for trace in named(fig)["nothing to read"]]
-    assert waits[:2] == [([0, 1.2], whole, WASTE), ([0, 0.2], streamed, WASTE)]
-    marked = {trace.hovertext[0]: list(trace.x) for trace in named(fig)[None]}
-    assert marked == {"TTFT · 200 ms": [0, 0.2], "ITL · 200 ms": [0.4, 0.6], "end-to-end · 600 ms": [0, 0.6]}
-    assert {trace.marker.color for trace in (alone, *pair, one(fig, "a whole answer"))} == {DECODE}
+    arrived, waits = one(fig, "a piece of an answer"), one(fig, "nothing to read")
+    assert points(arrived)[:4] == [(0.2, streamed), (0.3, streamed), (0.4, streamed), (0.6, streamed)]
+    assert points(arrived)[4:] == [
+        (pytest.approx(0.5 + user + 0.1 * number), both + 0.5 - user) for user in range(2) for number in range(3)
+    ]
+    assert points(waits)[:5] == [(0, whole), (1.2, whole), (None, whole), (0, streamed), (0.2, streamed)]
+    marked = {shape.label.text: (shape.x0, shape.x1) for shape in fig.layout.shapes}
+    assert marked == {"TTFT 200 ms": (0, 0.2), "ITL 200 ms": (0.4, 0.6), "end-to-end 600 ms": (0, 0.6)}
+    assert arrived.marker.color == one(fig, "a whole answer").marker.color == DECODE and waits.line.color == WASTE
+    assert arrived.hovertext[-1] == "two users, streamed · user 2 · piece 3 of 3 · after 1.70 s"
     assert titles(fig, "xaxis") == ["time since the request was sent (s)"]
     said = [note.text for note in fig.layout.annotations]
     for words in ("all at once · end-to-end 1.20 s",
                   "TTFT 200 ms · median ITL 100.0 ms · TPOT 133.3 ms · end-to-end 0.60 s",
                   "TTFT 1000 ms · median ITL 100.0 ms · TPOT 100.0 ms · end-to-end 1.20 s"):  # fmt: skip
         assert words in said and words in serve.token_timeline_summary(pieces)
-    assert legend(fig) == ["nothing to read", "a whole answer", "a piece of an answer"]
+    assert [trace.name for trace in fig.data] == ["nothing to read", "a whole answer", "a piece of an answer"]
 
 
 # Lesson 04 ------------------------------------------------------------------------------------------------------------
@@ -326,31 +328,28 @@ STAYS = {
 
 def test_slot_map():
     fig = batching.slot_map(STAYS, 2)
-    empty = {"static": 96, "in-flight": 64}
-    begins = {"static": 64, "in-flight": 8}
-    for title, x, y, y_axis in (("static", "x", "y", "yaxis"), ("in-flight", "x2", "y2", "yaxis2")):
-        assert {name: bars(trace) for name, [trace] in named(fig, y).items()} == {
+    colours = dict(zip(("short answer", "medium answer", "long answer"), (GREEN, SKY, VERMILION)))
+    colours["empty slot: waste"] = EMPTY["color"]
+    for x, y, begin, end in (("x", "y", 64, 96), ("x2", "y2", 8, 64)):
+        drawn = {name: trace for name, [trace] in named(fig, y).items()}
+        assert {name: trace.marker.color for name, trace in drawn.items()} == colours
+        assert {name: bars(trace) for name, trace in drawn.items()} == {
             "short answer": [(1, 0, 8)],
-            "medium answer": [(1, begins[title], 32)],
+            "medium answer": [(1, begin, 32)],
             "long answer": [(2, 0, 64)],
-            "empty slot: waste": [(1, 0, empty[title]), (2, 0, empty[title])],
+            "empty slot: waste": [(1, 0, end), (2, 0, end)],
         }
-        looks = {name: trace.marker.color for name, [trace] in named(fig, y).items()}
-        waste = EMPTY["color"]
-        assert looks == dict(zip(looks, [GREEN, SKY, VERMILION, waste], strict=True))
-        assert list(looks) == ["short answer", "medium answer", "long answer", "empty slot: waste"]
-        assert one(fig, "empty slot: waste", y).zorder == -1, "behind the stays"
-        assert {trace.xaxis for [trace] in named(fig, y).values()} == {x}
-        assert panel(fig, y_axis).startswith(f"{title} ")
-    assert "96 iterations, 46 % of the slots' time wasted" in panel(fig, "yaxis")
-    assert "64 iterations, 19 % of the slots' time wasted" in panel(fig, "yaxis2")
+        assert drawn["empty slot: waste"].zorder == -1, "behind the stays"
+        assert {trace.xaxis for trace in drawn.values()} == {x}
+    assert panel(fig, "yaxis") == "static 96 iterations, 46 % of the slots' time wasted"
+    assert panel(fig, "yaxis2") == "in-flight 64 iterations, 19 % of the slots' time wasted"
     assert titles(fig, "xaxis2", "yaxis", "yaxis2") == ["iteration", "slot", "slot"]
     assert fig.layout.yaxis.range[0] > fig.layout.yaxis.range[1], "slot 1 at the top"
     assert fig.layout.xaxis.range == fig.layout.xaxis2.range and fig.layout.xaxis.matches == "x2"
-    assert list(one(fig, "medium answer", "y2").hovertext) == [
-        "request 3 · slot 1 · 32 iterations: 9 to 40 · medium answer"
-    ], "numbers begin with 1 in each run"
-    assert legend(fig) == ["short answer", "medium answer", "long answer", "empty slot: waste"]
+    assert told(one(fig, "medium answer", "y2")) == ["request 3 · slot 1 · medium answer · 32 iterations: 9 to 40"], (
+        "numbers begin with 1 in each run"
+    )
+    assert legend(fig) == list(colours)
     assert "in-flight: 3 requests in 64 iterations, 19 %" in batching.slot_map_summary(STAYS, 2)
     assert "nobody yet" in panel(batching.slot_map({"now": STAYS["static"].iloc[:0]}, 2), "yaxis")
 
@@ -386,23 +385,18 @@ def test_who_pays():
         "in flight": pd.DataFrame({"output_len": [8, 64], "latency_ms": [500.0, 6000.0], "itl_ms": [14.0, 13.0]}),
     }
     fig = batching.who_pays(runs)
-    assert {name: points(trace) for name, [trace] in named(fig).items() if trace.mode == "markers"} == {
-        "short answer": [(4, 0.5)], "long answer": [(5, 6)],
-    }  # fmt: skip
-    assert {name: points(trace) for name, [trace] in named(fig, "y2").items() if trace.mode == "markers"} == {
-        "short answer": [(10, 14)], "long answer": [(8, 13)],
-    }  # fmt: skip
-    for axis in ("y", "y2"):
-        assert one(fig, "short answer", axis).marker.color == GREEN
-        assert one(fig, "long answer", axis).marker.color == VERMILION
-        assert all(x == y for x, y in points(one(fig, "no change", axis)))
+    for axis, short, long in (("y", (4, 0.5), (5, 6)), ("y2", (10, 14), (8, 13))):
+        drawn = {name: (trace.marker.color, points(trace)) for name, [trace] in named(fig, axis).items()}
+        assert drawn == {"short answer": (GREEN, [short]), "long answer": (VERMILION, [long])}
     assert titles(fig, "xaxis", "yaxis") == ["static (s)", "in flight (s)"]
     assert titles(fig, "xaxis2", "yaxis2") == ["static (ms)", "in flight (ms)"]
     assert panel(fig, "yaxis") == "end-to-end latency 1 of 2 requests slower in flight"
     assert panel(fig, "yaxis2") == "time from one token to the next (ITL) 2 of 2 requests slower in flight"
+    assert [(line.name, line.x0 == line.y0, line.x1 == line.y1) for line in fig.layout.shapes] == 2 * [
+        ("no change", True, True)
+    ]
     sides = {note.text: note for note in fig.layout.annotations if note.xref == "x2"}
     assert sides["pays"].y > sides["pays"].x and sides["gains"].y < sides["gains"].x
-    assert list(one(fig, "long answer").hovertext) == ["long answer · static 5.00 s · in flight 6.00 s"]
     assert "it is longer for 1 of 2 requests; the mean ITL goes from 9.0 ms to 13.5 ms" in batching.who_pays_summary(
         runs
     )
@@ -613,8 +607,9 @@ def test_steps():
     fig = speculation.steps(answers)
     for axis, accepted, thrown in (("y", (0, 3), (-2, -1)), ("y2", (0, 0, 1), (0, -4, 0))):
         own = one(fig, "the token that comes in any case", axis)
-        assert set(own.y) == {1} and own.x == tuple(range(1, 1 + len(accepted))) and own.marker.color == DECODE
-        assert one(fig, "accepted drafts", axis).y == accepted and one(fig, "drafts thrown away", axis).y == thrown
+        assert points(own) == [(number, 1) for number in range(1, 1 + len(accepted))] and own.marker.color == DECODE
+        assert tuple(one(fig, "accepted drafts", axis).y) == accepted
+        assert tuple(one(fig, "drafts thrown away", axis).y) == thrown
     assert one(fig, "accepted drafts").marker.color == GREEN and one(fig, "drafts thrown away").marker.color == WASTE
     assert fig.layout.barmode == "relative" and titles(fig, "xaxis2", "yaxis", "yaxis2") == ["iteration"] + 2 * [
         "tokens"
@@ -636,7 +631,7 @@ def test_gains():
     assert points(one(fig, "edit")) == [(0, 1), (2, 1.5)] and points(one(fig, "edit", "y2")) == [(0, 1), (2, 0.9)]
     assert (panel(fig, "yaxis"), panel(fig, "yaxis2")) == ("1 user", "8 users")
     assert titles(fig, "xaxis2", "yaxis") == ["tokens proposed at most", "times as fast"] and legend(fig) == ["edit"]
-    assert all(shape.y1 == 1 for shape in fig.layout.shapes) and len(fig.layout.shapes) == 2
+    assert [(shape.type, shape.y1) for shape in fig.layout.shapes] == 2 * [("line", 1)] + 2 * [("rect", 1)]
     assert "8 users, edit: 1.00 times as fast with the best length, 0, and 0.90 with 2" in speculation.gains_summary(
         rows
     )
@@ -682,6 +677,7 @@ def test_watched():
     fig = replicas.watched(lines, {"killed": 101.0}, 14.4)
     assert points(one(fig, "burn rate", "y")) == [(0, 0), (2, 10)]
     assert points(one(fig, "healthy", "y2")) == [(0, 1), (2, 0)]
-    assert points(one(fig, "the alert")) == [(0, 14.4), (2, 14.4)]
-    assert one(fig, "killed", "y2").x == (1, 1)
+    [limit] = [shape for shape in fig.layout.shapes if shape.y0 == shape.y1]
+    assert (limit.y0, limit.yref) == (14.4, "y") and {shape.x0 for shape in fig.layout.shapes if shape != limit} == {1}
+    assert {"the alert: 14.4", "killed"} <= {note.text for note in fig.layout.annotations}
     assert "killed at 1.0 s" in replicas.watched_summary(lines, {"killed": 101.0})

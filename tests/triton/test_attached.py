@@ -2,11 +2,8 @@
 
 import pytest
 
-from inflight.bench import trace_run
-from inflight.bench.workload import TimedRequest
 from inflight.errors import CourseError
-from inflight.lessons import kv_cache
-from inflight.triton import repository
+from inflight.triton import process, repository
 from inflight.triton.address import Address
 from inflight.triton.client import Client, get_json, is_ok
 from inflight.triton.server import Server
@@ -14,8 +11,6 @@ from tests.engines import is_ready
 from tests.triton import foreign
 
 pytestmark = pytest.mark.server
-
-REQUESTS = [TimedRequest("Hi", length, 0.0, 2) for length in (20, 6, 6, 6, 6, 6, 6, 6)]
 
 
 def assembled(folder, engine, **values):
@@ -53,13 +48,6 @@ def test_what_a_fixed_server_cannot_do_is_one_sentence_and_all_goes_on(fixed, le
         with pytest.raises(CourseError, match="was started elsewhere"):
             server.pid  # noqa: B018
     assert not server.is_alive() and is_ok(fixed.http_url, "/v2/health/ready")
-
-
-def test_a_run_of_its_requests_is_measured_without_iterations(fixed, lesson, tmp_path):
-    with Server(lesson, address=fixed) as server, Client(server.grpc_url) as client:
-        run = trace_run.run(client, REQUESTS, tmp_path / "iterations.jsonl")
-    assert run.tokens_per_s > 0 and run.log.empty and run.stays.empty
-    kv_cache.kv_blocks({"run": run.log})
 
 
 def test_one_whose_control_is_closed_by_another_is_used_without_it(small_engine, tmp_path, capsys):
@@ -116,13 +104,13 @@ def test_what_is_no_address_is_refused(url):
 
 
 def test_nobody_there_is_one_sentence(lesson):
-    [http] = foreign.free_ports(1)
+    [http] = process.free_ports({"http": None}).values()
     with pytest.raises(CourseError, match=f"No Triton answers at http://127.0.0.1:{http}"):
         Server(lesson, address=Address.at(f"http://127.0.0.1:{http}")).start()
 
 
 def test_a_wrong_grpc_address_is_named(fixed, lesson):
-    [port] = foreign.free_ports(1)
+    [port] = process.free_ports({"grpc": None}).values()
     with pytest.raises(CourseError, match=f"not over gRPC at 127.0.0.1:{port}"):
         Server(lesson, address=Address.at(fixed.http_url, f"127.0.0.1:{port}")).start()
 

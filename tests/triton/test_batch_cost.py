@@ -1,4 +1,4 @@
-"""Each property of Triton's dynamic batcher, by what it does to real batches: their number, order and answers."""
+"""Requests to the model of batches on a time line: what became of each, and what Triton counts of them."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,6 @@ from inflight.lessons.batchers import batch_run
 from inflight.lessons.batchers.batch_run import QUEUE_FULL, TIMED_OUT, Arrival, at
 from inflight.triton import repository
 from inflight.triton.server import Server
-from tests.engines import is_ready
 
 pytestmark = pytest.mark.server
 
@@ -33,14 +32,12 @@ def server(log_path, tmp_path_factory):
 
 @pytest.fixture
 def trial(server, log_path):
-    """Load the model with a batcher, then send: `trial("dynamic_batching { }", arrivals, max_batch_size=4)`."""
+    """Load the model with a batcher, then send: `trial("dynamic_batching { }", arrivals)`."""
     path = server.repo / MODEL / repository.CONFIG
     plain = repository.read_config(path)
 
-    def run(fragment, arrivals, **values):
-        repository.write_config(plain, path)
-        values = {name.replace("__", "."): value for name, value in values.items()}
-        repository.edit(server.repo, MODEL, fragment, **values)
+    def run(fragment, arrivals):
+        repository.edit(server.repo, MODEL, fragment)
         server.load(MODEL)
         outcome = batch_run.run(server, MODEL, arrivals, log_path)
         assert_all_are_accounted_for(outcome, len(arrivals))
@@ -101,15 +98,6 @@ def test_in_a_closed_loop_a_request_waits_for_a_caller_who_has_an_answer(plain_s
     assert (rows["sent_s"] > rows["at_s"]).all()
 
 
-# Size and time --------------------------------------------------------------------------------------------------------
-
-
-def test_what_waits_while_the_model_is_busy_becomes_a_batch_of_at_most_max_batch_size(trial):
-    arrivals = [BUSY, *waiting(12)]
-    assert trial("dynamic_batching { }", arrivals).executions["size"].tolist() == [1, 8, 4]
-    assert trial("dynamic_batching { }", arrivals, max_batch_size=5).executions["size"].tolist() == [1, 5, 5, 2]
-
-
 # The queue ------------------------------------------------------------------------------------------------------------
 
 
@@ -124,22 +112,6 @@ def test_what_waits_too_long_is_rejected(trial):
     outcome = trial(f"dynamic_batching {{ {policy} }}", [BUSY, *waiting(5), Arrival(LATER_S)])
     assert outcomes(outcome)[1:6] == [TIMED_OUT] * 5
     assert outcome.requests["execution"].isna().tolist()[1:6] == [True] * 5
-
-
-# What Triton refuses --------------------------------------------------------------------------------------------------
-
-REFUSED = {  # part of a config, and a fact of Triton's reason
-    "dynamic_batching { preferred_batch_size: [ 4, 16 ] }": "preferred size must be <= max batch size",
-    "dynamic_batching { priority_levels: 2 default_priority_level: 3 }": r"range \[1, 2\]",
-    "sequence_batching { direct { minimum_slot_utilization: 1.5 } }": "minimum slot utilization",
-}
-
-
-@pytest.mark.parametrize("fragment", REFUSED)
-def test_tritons_reason_is_told_and_the_model_goes_on(server, trial, fragment):
-    with pytest.raises(CourseError, match=f"'batch-cost' could not be loaded: .*{REFUSED[fragment]}"):
-        trial(fragment, [])
-    assert is_ready(server)
 
 
 # When it goes wrong ---------------------------------------------------------------------------------------------------

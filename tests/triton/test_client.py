@@ -1,4 +1,4 @@
-"""Asking a server: whole and streamed, over both protocols; what ends an answer early, and what Triton counts of it."""
+"""Asking a server: whole and streamed; what ends an answer early, and what Triton counts of it."""
 
 import threading
 
@@ -7,8 +7,8 @@ import pytest
 
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
-from inflight.triton.client import Client, Connection, Refused
-from tests.engines import active_requests, clients, wait_until
+from inflight.triton.client import Client, Connection, Refused, ServerGone
+from tests.engines import active_requests, wait_until
 
 pytestmark = pytest.mark.server
 
@@ -18,9 +18,9 @@ LONG = 1500  # tokens; some ten seconds, so that there is something to end early
 NO_END = {"end_id": -1}
 
 
-@pytest.fixture(params=[0, 1], ids=["grpc", "http"])
-def client(request, streaming_server):
-    with clients(streaming_server)[request.param] as client:
+@pytest.fixture
+def client(streaming_server):
+    with Client(streaming_server.grpc_url) as client:
         yield client
 
 
@@ -34,17 +34,29 @@ def slot_is_free(server) -> None:
 def test_whole_and_streamed_give_the_same_text(client, whole_server):
     asked, streamed = client.ask(FRANCE), client.stream(FRANCE).read()
     assert "Paris" in asked.text and asked.latency_s >= asked.time_to_first_s > 0
-    assert {asked.text} == {other.ask(FRANCE).text for other in clients(whole_server)} == {streamed.text}
+    assert asked.text == Client(whole_server.grpc_url).ask(FRANCE).text == streamed.text
     assert len(streamed.pieces) > 5 and len(streamed.inter_token_s) == len(streamed.pieces) - 1
     assert streamed.times_s == sorted(streamed.times_s)
 
 
 def test_a_server_is_ready_where_it_answers(client):
     assert client.is_live() and client.is_ready()
-    for nobody in (Client("127.0.0.1:1"), Client("http://127.0.0.1:1")):
-        assert not nobody.is_live() and not nobody.is_ready()
-        with pytest.raises(CourseError, match="does not answer, or went away.* Start it"):
-            nobody.ask(FRANCE)
+    nobody = Client("127.0.0.1:1")
+    assert not nobody.is_live() and not nobody.is_ready()
+    with pytest.raises(CourseError, match="does not answer, or went away.* Start it"):
+        nobody.ask(FRANCE)
+
+
+def test_an_address_of_http_leads_to_grpc(streaming_server, monkeypatch):
+    """Of a server of ours by its record, of another as the environment says, else at the next port."""
+    monkeypatch.setenv("INFLIGHT_GRPC_URL", "127.0.0.1:2")
+    with Client(f"{streaming_server.http_url}/") as client:
+        assert client.url == streaming_server.grpc_url and "Paris" in client.ask(FRANCE).text
+    assert Client("http://127.0.0.1:9").url == "127.0.0.1:2"
+    monkeypatch.setenv("INFLIGHT_URL", "http://elsewhere:8000")
+    nobody = Client("http://127.0.0.1:9")
+    with pytest.raises(ServerGone, match="at 127.0.0.1:10 does not answer.* gRPC of http://127.0.0.1:9 is looked for"):
+        nobody.ask(FRANCE)
 
 
 def test_multi_byte_characters_stay_whole(streaming_server, course_engine):
@@ -98,8 +110,8 @@ def test_several_requests_at_once(streaming_server):
     def ask(index: int, client: Client) -> None:
         answers[index] = client.stream(prompts[index % len(prompts)], max_tokens=24).read().text
 
-    shared = clients(streaming_server)
-    threads = [threading.Thread(target=ask, args=(index, shared[index % 2])) for index in range(12)]
+    shared = Client(streaming_server.grpc_url)
+    threads = [threading.Thread(target=ask, args=(index, shared)) for index in range(12)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -122,15 +134,9 @@ def test_leaving_the_loop_frees_the_slot(client, streaming_server):
 
 
 @pytest.mark.parametrize("kind", ["streaming_server", "whole_server"])
-@pytest.mark.parametrize("protocol, length", [(0, LONG), (1, 100)], ids=["grpc", "http"])
-def test_a_time_out_says_so_and_frees_the_slot(request, kind, protocol, length):
-    """Over HTTP it cannot be said how long one waits: the engine goes on to the end of the answer."""
+def test_a_time_out_says_so_and_frees_the_slot(request, kind):
     server = request.getfixturevalue(kind)
-    url = (server.grpc_url, server.http_url)[protocol]
     with pytest.raises(CourseError, match=r"No answer from .* within 0.2 s. Wait longer with timeout_s"):
-        Client(url, timeout_s=0.2).ask("Tell me a long story.", max_tokens=length, **NO_END)
+        Client(server.grpc_url, timeout_s=0.2).ask("Tell me a long story.", max_tokens=LONG, **NO_END)
     slot_is_free(server)
-    assert "Paris" in Client(url).ask(FRANCE).text
-
-
-# Triton's statistics --------------------------------------------------------------------------------------------------
+    assert "Paris" in Client(server.grpc_url).ask(FRANCE).text

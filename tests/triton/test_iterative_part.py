@@ -1,4 +1,6 @@
-"""A learner's iterative model in a real Triton: the course's own part, and one with a fault."""
+"""A learner's iterative model in a real Triton: the course's own part."""
+
+import shutil
 
 import pytest
 
@@ -10,6 +12,7 @@ from inflight.triton.server import Server
 
 pytestmark = pytest.mark.server
 
+MODEL = "own"
 PROMPTS = ["Programming in C++ is like", "One", "The capital of France", "A cat is", "Once upon a time", "A king"]
 CONFIG = """
 name: "{name}"
@@ -37,13 +40,9 @@ def server(tmp_path_factory):
     repo, folder = tmp_path_factory.mktemp("part") / "repo", gpt2_checkpoint.find("course-gpt2")
     models = ("iterative-gpt2",)
     repository.assemble(repo, models=models, gpt2_checkpoint_dir=folder, gpt2_dtype="float32")
-    right = (parts.COURSES_OWN / parts.PARTS["iterative_gpt2"]).read_text()
-    wrong = right.replace("range(text.cached, len(text.ids))", "range(len(text.ids) - text.cached)")
-    assert wrong != right
-    for name, source in (("right", right), ("wrong", wrong)):
-        (repo / name / "1").mkdir(parents=True)
-        (repo / name / "1" / "model.py").write_text(source)
-        (repo / name / "config.pbtxt").write_text(CONFIG.format(name=name, folder=folder))
+    (repo / MODEL / "1").mkdir(parents=True)
+    shutil.copy(parts.COURSES_OWN / parts.PARTS["iterative_gpt2"], repo / MODEL / "1" / "model.py")
+    (repo / MODEL / "config.pbtxt").write_text(CONFIG.format(name=MODEL, folder=folder))
     with Server(repo) as server:
         yield server
 
@@ -53,5 +52,5 @@ def answers(server, model):
     return gpt2_client.standings(tokens)["text"].tolist()
 
 
-def test_a_right_model_answers_like_the_courses(server):
-    assert answers(server, "right") == answers(server, "iterative-gpt2")
+def test_it_answers_like_the_courses_model(server):
+    assert answers(server, MODEL) == answers(server, "iterative-gpt2")

@@ -1,4 +1,4 @@
-"""The baseline without an engine: the checkpoint as a Hugging Face folder, and the pipeline behind Triton."""
+"""The baseline without an engine: the checkpoint as a Hugging Face folder, and its model behind Triton."""
 
 import json
 import os
@@ -41,8 +41,8 @@ def small_folder(small_checkpoint, home):
 def test_a_folder_that_cannot_be_loaded(small_folder, tmp_path):
     broken = shutil.copytree(small_folder, tmp_path / "broken")
     os.truncate(broken / "model.safetensors", 1000)
-    with pytest.raises(CourseError, match="broken.* Remove that folder, then make it again"):
-        huggingface.pipeline(broken)
+    with pytest.raises(CourseError, match="broken cannot be loaded .* Make or fetch that folder again"):
+        huggingface.load(broken)
 
 
 # Behind Triton, beside the ensemble -----------------------------------------------------------------------------------
@@ -111,14 +111,11 @@ def test_the_prompt_comes_back_when_it_is_not_excluded(server, baseline):
     "text, options, fact",
     [
         ("", {}, "text_input"),
-        (b"\xff\xfe", {}, "text_input is not valid UTF-8"),
         ("Hi", {"max_tokens": 0}, "max_tokens is 0"),
         ("a " * POSITIONS, {}, f"{POSITIONS} positions"),
         ("Hi", {"temperature": 0.5}, "temperature"),
-        ("Hi", {"stop_words": ["."]}, "stop_words"),
-        ("Hi", {"random_seed": 1}, "random_seed"),
     ],
-    ids=["empty", "not text", "no tokens", "too long", "warm", "stop words", "no such input"],
+    ids=["empty", "no tokens", "too long", "warm"],
 )
 def test_what_is_refused_in_one_sentence(baseline, text, options, fact):
     with pytest.raises(CourseError, match=fact) as refusal:

@@ -244,7 +244,6 @@ def part(**content):
         (TEXT, {"prompt": "x", "min_p": 0.1}, 400, "min_p", None),
         (TEXT, {"prompt": "x", "logit_bias": {"5": 1}}, 400, "logit_bias", None),
         (TEXT, {"prompt": "x", "guided_json": {"type": "object"}}, 400, "guided_json", None),
-        (TEXT, {"prompt": "x", "temperature": "hot"}, 400, "temperature", None),
         (TEXT, {"prompt": "x", "temperature": -1}, 400, "temperature", None),
         (TEXT, {"prompt": "x", "temperature": 1e39}, 400, "temperature", None),
         (TEXT, {"prompt": "x", "top_p": 2}, 400, "top_p", None),
@@ -256,15 +255,12 @@ def part(**content):
         (TEXT, {"prompt": "x", "stop": [""]}, 400, "stop", None),
         (TEXT, {"prompt": "x", "stop": ["x" * 10_000]}, 400, "stop", None),
         (TEXT, {"prompt": "x", "stop": ["x"] * 10_000}, 400, "stop", None),
-        (TEXT, {"prompt": "x", "stream": "perhaps"}, 400, "stream", None),
         (TEXT, {"prompt": "x", "stream_options": []}, 400, "stream_options", None),
         (TEXT, {"prompt": ["x", "y"]}, 400, "prompt", None),
         (TEXT, {"prompt": [-1]}, 400, "prompt", None),
-        (TEXT, {"prompt": [1, "x"]}, 400, "prompt", None),
         (TEXT, {"prompt": ""}, 400, "prompt", None),
         (TEXT, {}, 400, "prompt", None),
         (TEXT, {"prompt": "x " * 1100}, 400, "prompt", "context_length_exceeded"),
-        (TEXT, {"prompt": "x " * 2100}, 400, "prompt", "context_length_exceeded"),
         (TEXT, {"prompt": "x" * 100_000}, 400, "prompt", "context_length_exceeded"),
         (TEXT, {"prompt": [5] * 1025}, 400, "prompt", "context_length_exceeded"),
         (CHAT, {"messages": [{"role": "user", "content": "x " * 1020}]}, 400, "messages", "context_length_exceeded"),
@@ -274,7 +270,6 @@ def part(**content):
         (CHAT, {"messages": []}, 400, "messages", None),
         (CHAT, {"messages": "Hello"}, 400, "messages", None),
         (CHAT, {"messages": [{"role": "zookeeper", "content": "x"}]}, 400, "messages", None),
-        (CHAT, {"messages": [{"role": "function", "content": "x"}]}, 400, "messages", None),
         (CHAT, {"messages": [{"role": "user", "content": None}]}, 400, "messages", None),
         (CHAT, {"messages": [{"role": "assistant", "content": None}]}, 400, "messages", None),
         (CHAT, part(type="image_url", image_url={"url": "data:"}), 400, "messages", None),
@@ -502,15 +497,12 @@ def test_it_ends_at_once_with_streams_open_and_tells_their_clients(streaming_ser
     wait_until(lambda: active_requests(streaming_server) == 0, "the request has left the engine")
 
 
-@pytest.mark.parametrize("port", [-1, 65536, 70000])
-def test_what_is_no_port_is_refused(streaming_server, course_engine, port):
-    with pytest.raises(CourseError, match=f"There is no port {port}"):
-        OpenAIServer(streaming_server.grpc_url, course_engine, port)
-
-
-def test_a_model_that_is_not_decoupled_and_a_port_that_is_taken_are_refused(whole_server, served, course_engine):
+def test_a_model_that_is_not_decoupled_is_refused(whole_server, course_engine):
     with pytest.raises(CourseError, match="decoupled_mode"):
         OpenAIServer(whole_server.grpc_url, course_engine)
-    port = int(served.url.removesuffix("/v1").rpartition(":")[2])
-    with pytest.raises(CourseError, match=f"{port}"):
-        OpenAIServer(served._engine.url, course_engine, port)
+
+
+def test_a_port_that_is_none_or_is_taken_is_refused(served, streaming_server, course_engine):
+    for port in (-1, 65536, httpx.URL(served.url).port):
+        with pytest.raises(CourseError, match=rf"Port {port} of 127.0.0.1 cannot be listened on \(\w"):
+            OpenAIServer(streaming_server.grpc_url, course_engine, port)

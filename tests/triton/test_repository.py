@@ -1,21 +1,14 @@
 """Model repositories: filled from templates, edited as messages, checked before a server sees them."""
 
 import shutil
+from dataclasses import fields
 
 import pytest
 
+from inflight.engine.config import ExecutorConfig
 from inflight.errors import CourseError
 from inflight.triton import repository
-from inflight.triton.repository import (
-    PIPELINE,
-    assemble,
-    check,
-    edit,
-    fill,
-    parse,
-    read_config,
-    to_text,
-)
+from inflight.triton.repository import PARAMETERS, PIPELINE, assemble, check, edit, fill, parse, read_config, to_text
 
 NASTY = [
     "back\\slash",
@@ -106,6 +99,34 @@ def test_a_wrong_value_is_refused_and_nothing_is_written(tmp_path, values, fact)
     assert list(tmp_path.iterdir()) == []
 
 
+# Settings of the engine -----------------------------------------------------------------------------------------------
+
+ROWS = PARAMETERS["tensorrt_llm"]
+OTHER = {"bool": "true", "int": "7", "float": "0.25", "path": "/some/file.py", "text": "x"}  # than the default
+SETTINGS = [setting.name for setting in fields(ExecutorConfig)]
+
+
+def typed(repo):
+    config = read_config(repo / "tensorrt_llm" / "config.pbtxt")
+    return repository.typed_parameters(
+        "tensorrt_llm", {key: row.string_value for key, row in config.parameters.items()}
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in SETTINGS if ROWS[name].kind != "choice"])
+def test_a_setting_is_assembled_and_reaches_the_model(tmp_path, name):
+    text = OTHER[ROWS[name].kind]
+    repo = assemble(tmp_path / "repo", tmp_path, **{name: text})
+    assert typed(repo)[name] == ROWS[name].parse(text) != ROWS[name].default
+    assert check(repo) == []
+
+
+def test_an_engine_served_as_it_comes_is_an_engine_loaded_as_it_comes(assembled):
+    values = typed(assembled)
+    assert ExecutorConfig(**{name: values[name] for name in SETTINGS}) == ExecutorConfig()
+    assert values["exclude_input_in_output"] is True
+
+
 # Filling --------------------------------------------------------------------------------------------------------------
 
 
@@ -133,7 +154,7 @@ def replace(file, old: str, new: str) -> None:
     file.write_text(text.replace(old, new, 1))
 
 
-ENSEMBLE, ENGINE, BEFORE = (f"{name}/config.pbtxt" for name in ("ensemble", "tensorrt_llm", "preprocessing"))
+ENSEMBLE, ENGINE = (f"{name}/config.pbtxt" for name in ("ensemble", "tensorrt_llm"))
 
 
 @pytest.mark.parametrize(
@@ -141,12 +162,9 @@ ENSEMBLE, ENGINE, BEFORE = (f"{name}/config.pbtxt" for name in ("ensemble", "ten
     [
         (ENGINE, "max_batch_size: 64", "max_batch_size: ${n}", ["${n}"]),
         (ENGINE, "max_batch_size: 64", "max_batch_sise: 64", ["'max_batch_sise'", "'max_batch_size'"]),
-        (ENGINE, "max_batch_size: 64", 'max_batch_size: "64"', ["line 2"]),
         (ENGINE, 'key: "gpt_model_type"', 'key: "gpt_model_typ"', ["gpt_model_typ", "Did you mean 'gpt_model_type'"]),
         (ENGINE, '"inflight_fused_batching"', '"V9"', ["parameters.gpt_model_type", "'V9'", "V1"]),
         (ENGINE, 'string_value: "100"', 'string_value: "0"', ["_period_ms", "'0'", "at least 1"]),
-        (ENGINE, 'name: "tensorrt_llm"', 'name: "engine"', ["'engine'"]),
-        (BEFORE, '"/engines/llama"', '""', ["parameters.tokenizer_dir"]),
         (
             ENSEMBLE,
             'model_name: "tensorrt_llm"',

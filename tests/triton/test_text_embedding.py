@@ -12,6 +12,7 @@ from inflight.triton import repository, telemetry
 from inflight.triton.client import Connection
 from inflight.triton.repository import EMBEDDING
 from inflight.triton.server import Server
+from tests.engines import wait_until
 
 pytestmark = pytest.mark.server
 
@@ -97,8 +98,10 @@ def test_requests_that_share_a_batch_get_their_own_rows_and_their_own_errors(ser
     before = telemetry.statistics(server.http_url, EMBEDDING)
     results = together(connection, TEXTS)
     expected = before.inferences + len(TEXTS)
-    done = telemetry.statistics_when(server.http_url, EMBEDDING, lambda now: now.inferences >= expected) - before
-    assert done.batches.to_dict() == {4: 1}
+    wait_until(
+        lambda: telemetry.statistics(server.http_url, EMBEDDING).inferences >= expected, "Triton counts all requests"
+    )
+    assert (telemetry.statistics(server.http_url, EMBEDDING) - before).batches.to_dict() == {4: 1}
     np.testing.assert_allclose(np.concatenate(results), embedder([embedder.encode(text) for text in TEXTS]), atol=1e-5)
     good, empty, strange, last = together(connection, ["pasta", " ", b"\xff", "how tall is it"])
     assert "text_input is empty" in str(empty) and "not valid UTF-8" in str(strange)

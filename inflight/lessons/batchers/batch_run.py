@@ -139,7 +139,13 @@ def run(
         done = now - before
         return done.succeeded + done.failed >= ended and done.inferences >= computed
 
-    return Outcome(requests, executions, telemetry.statistics_when(server.http_url, model, is_whole) - before)
+    after = telemetry.wait_for(
+        lambda: telemetry.statistics(server.http_url, model),
+        is_whole,
+        f"Triton does not count all requests to {model!r}, even {telemetry.METRICS_LAG_S} s later. Do not load the "
+        "model while requests are under way, and run it again.",
+    )
+    return Outcome(requests, executions, after - before)
 
 
 def _answer(connection: Connection, server: Server, model: str, left: int, silence_s: float) -> tuple[int, float, str]:

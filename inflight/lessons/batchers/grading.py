@@ -55,6 +55,9 @@ def _batch_sizes(sizes: Callable, choose: random.Random) -> dict[str, Callable[[
 LEAST_MEAN_BATCH, MOST_MS, RATE = 3.0, 300, 30
 MOST, DELAY = "max_batch_size", "dynamic_batching.max_queue_delay_microseconds"
 _COURSES_OWN = {MOST: 8, DELAY: 125_000}
+TOO_SMALL = "What lets a request wait for others, and how many may a batch hold?"
+TOO_LATE = "At thirty a second, how long do you wait for two or three more?"
+TOO_LATE_ALONE = "Where no other request comes, a batch is never full, and the whole delay is waited."
 
 
 @grades("6.2", "A delay buys larger batches with the latency of the first in each: set it from the budget backwards.")
@@ -73,27 +76,11 @@ def _within_budget(settings: dict, choose: random.Random) -> Finding:
         Compared(*(_played(arrivals_s, each) for each in (values, _COURSES_OWN, {})))
         for arrivals_s in (workload.poisson(2000, rate=RATE, seed=choose.randrange(10**6)), [0.0])
     )
+    late = {"at_most": MOST_MS, "unit": "ms"}
     return [
-        busy.measured(
-            "requests a batch",
-            "mean_batch",
-            at_least=LEAST_MEAN_BATCH,
-            advice="What lets a request wait for others, and how many may a batch hold?",
-        ),
-        busy.measured(
-            "P95",
-            "p95_ms",
-            at_most=MOST_MS,
-            unit="ms",
-            advice="At thirty a second, how long do you wait for two or three more?",
-        ),
-        alone.measured(
-            "answer to a request that comes alone",
-            "p95_ms",
-            at_most=MOST_MS,
-            unit="ms",
-            advice="Where no other request comes, a batch is never full, and the whole delay is waited.",
-        ),
+        busy.measured("mean_batch", "requests a batch", at_least=LEAST_MEAN_BATCH, advice=TOO_SMALL),
+        busy.measured("p95_ms", "P95", advice=TOO_LATE, **late),
+        alone.measured("p95_ms", "answer to a request that comes alone", advice=TOO_LATE_ALONE, **late),
     ]
 
 
@@ -108,6 +95,8 @@ LIMIT, MOST_IN_A_BATCH, REQUESTS = 24, 8, 32
 _FRAGMENT = "dynamic_batching { max_queue_delay_microseconds: 200000 }"
 _SILENCE_S = 8  # a library that never says yes has nobody answered
 _ALONE = "A request that is alone may always join, or nobody ever serves it."
+WITH_THE_NEWCOMER = "Number of requests times the longest, the newcomer among them."
+WOULD_FIT = "Compare with what the batch would be with the newcomer."
 _POINTER = "Look at your pointers and arrays: userp is what you wrote into *userp, and is freed once."
 # What decides in the file as it is handed out: nothing is kept, and everybody joins.
 _OPEN = ("*userp = NULL;  /* your code */", "*should_include = true;  /* your code */")
@@ -133,22 +122,14 @@ def _library(source: Path, choose: random.Random) -> Finding:
         own = _batches(Path(scratch), library, lengths)
     if isinstance(own, str):
         return own
+    over = sum(len(batch) > 1 and len(batch) * max(batch) > LIMIT for batch in own)
+    sent_away = sum(
+        len(batch) < MOST_IN_A_BATCH and (len(batch) + 1) * max([*batch, after[0]]) <= LIMIT
+        for batch, after in pairwise(own)
+    )
     return [
-        Measured(
-            "batches over the limit",
-            sum(len(batch) > 1 and len(batch) * max(batch) > LIMIT for batch in own),
-            exactly=0,
-            advice="Number of requests times the longest, the newcomer among them.",
-        ),
-        Measured(
-            "requests sent away though they fit",
-            sum(
-                len(batch) < MOST_IN_A_BATCH and (len(batch) + 1) * max([*batch, after[0]]) <= LIMIT
-                for batch, after in pairwise(own)
-            ),
-            at_most=1,
-            advice="Compare with what the batch would be with the newcomer.",
-        ),
+        Measured("batches over the limit", over, exactly=0, advice=WITH_THE_NEWCOMER),
+        Measured("requests sent away though they fit", sent_away, at_most=1, advice=WOULD_FIT),
     ]
 
 

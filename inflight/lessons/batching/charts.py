@@ -2,14 +2,23 @@
 
 import numpy as np
 import pandas as pd
+import plotly.express as px
 import plotly.graph_objects as go
 
-from inflight.notebook.charts.marks import counted, in_order, line_saying, once_in_legend, saying, words
-from inflight.notebook.charts.panels import axes_of, panels
-from inflight.notebook.palette import EMPTY, REQUEST, SYMBOLS, WASTE, WASTE_TEXT, patterns
+from inflight.notebook.charts.marks import counted, in_order, once_in_legend
+from inflight.notebook.charts.panels import panels
+from inflight.notebook.palette import EMPTY, PATTERN, REQUEST, SYMBOLS, WASTE, WASTE_TEXT
 
-CLASSES = {"short": REQUEST[0], "medium": REQUEST[2], "long": REQUEST[3]}
-PATTERNS = dict(zip(CLASSES, patterns(len(CLASSES)), strict=True))
+WASTED = "empty slot: waste"
+COLOURS = {
+    "short answer": REQUEST[0],
+    "medium answer": REQUEST[2],
+    "long answer": REQUEST[3],
+    WASTED: EMPTY["color"],
+}
+PATTERNS = dict(zip(COLOURS, ("", "/", "x", "")))
+SYMBOL_OF = dict(zip(COLOURS, SYMBOLS))
+EQUAL = {"type": "line", "name": "no change", "line": {"color": WASTE, "width": 2, "dash": "dash"}}
 
 
 def length_class(tokens: pd.Series) -> pd.Series:
@@ -34,24 +43,39 @@ def slot_map(runs: dict[str, pd.DataFrame], slots: int) -> go.Figure:
     """
     fig = panels(list(runs), 150, [_waste(stays, slots) for stays in runs.values()])
     for number, stays in enumerate(runs.values(), 1):
-        _draw_stays(fig, stays, slots, axes_of(number))
+        bars = px.bar(
+            _drawn(stays, slots), x="iterations", base="begin", y="slot", orientation="h", color="what",
+            color_discrete_map=COLOURS, pattern_shape="what", pattern_shape_map=PATTERNS,
+            category_orders={"what": list(COLOURS)}, custom_data="told",
+        )  # fmt: skip
+        fig.add_traces(bars.data, rows=number, cols=1)
+    fig.update_traces(marker={"pattern": PATTERN, "line": {"color": "white", "width": 1}})
+    fig.update_traces(marker=EMPTY, zorder=-1, selector={"name": WASTED})  # behind the stays
+    fig.update_traces(width=0.88, hovertemplate="%{customdata[0]}<extra></extra>")
     end = max([stays["last"].max() for stays in runs.values() if len(stays)], default=1)
     fig.update_xaxes(range=[0, end * 1.02], showgrid=False)
     fig.update_xaxes(title="iteration", row=len(runs), col=1)
     fig.update_yaxes(title="slot", dtick=1, range=[slots + 0.6, 0.4], showgrid=False)
     once_in_legend(fig)
-    fig.update_traces(width=0.88)  # by itself it grows where the long answers have every second slot only
     return fig.update_layout(barmode="overlay")
 
 
-def _kinds(stays: pd.DataFrame) -> pd.Series:
-    """Class of the request of each stay; one that was paused has several, and its class is that of all together."""
-    if stays.empty:
-        return pd.Series(dtype=object)
-    if "kind" in stays:
-        return stays["kind"]
-    tokens = stays["last"] - stays["first"] + 1
-    return length_class(tokens.groupby(stays["request"]).transform("sum"))
+def _drawn(stays: pd.DataFrame, slots: int) -> pd.DataFrame:
+    """What is drawn of a run: each stay, and behind them the iterations that each slot could have been used in."""
+    end = stays["last"].max() if len(stays) else 0
+    stays = stays.assign(begin=stays["first"] - 1, iterations=stays["last"] - stays["first"] + 1)
+    busy = stays.groupby("slot")["iterations"].sum().reindex(range(1, slots + 1), fill_value=0)
+    waste = pd.DataFrame({"slot": busy.index, "begin": 0, "iterations": end, "what": WASTED})
+    waste["told"] = [f"slot {slot} · empty in {end - own} of {counted(end, 'iteration')}" for slot, own in busy.items()]
+    if "kind" not in stays:  # of one that was paused, that of all its stays together
+        stays["kind"] = length_class(stays.groupby("request")["iterations"].transform("sum"))
+    stays = stays.assign(number=in_order(stays["request"]), what=stays["kind"] + " answer")
+    stays["told"] = [
+        f"request {stay.number} · slot {stay.slot} · {stay.what} · {counted(stay.iterations, 'iteration')}: "
+        f"{stay.first} to {stay.last}"
+        for stay in stays.itertuples()
+    ]
+    return pd.concat([stays, waste])
 
 
 def _waste(stays: pd.DataFrame, slots: int) -> str:
@@ -59,48 +83,6 @@ def _waste(stays: pd.DataFrame, slots: int) -> str:
         return "nobody yet"
     end, busy = stays["last"].max(), (stays["last"] - stays["first"] + 1).sum()
     return f"{end:,} iterations, {100 * (1 - busy / (end * slots)):.0f} % of the slots' time wasted"
-
-
-def _draw_stays(fig: go.Figure, stays: pd.DataFrame, slots: int, axes: dict) -> None:
-    end, tokens = stays["last"].max() if len(stays) else 0, stays["last"] - stays["first"] + 1
-    busy = tokens.groupby(stays["slot"]).sum().reindex(range(1, slots + 1), fill_value=0)
-    kinds, stays = _kinds(stays), stays.assign(number=in_order(stays["request"]))
-    for kind, colour in CLASSES.items():
-        rows = stays[kinds == kind]
-        if len(rows):
-            fig.add_bar(
-                orientation="h",
-                base=(rows["first"] - 1).tolist(),
-                x=tokens[rows.index].tolist(),
-                y=rows["slot"].tolist(),
-                name=f"{kind} answer",
-                legendgroup=kind,
-                marker={"color": colour, "pattern": PATTERNS[kind], "line": {"color": "white", "width": 1}},
-                **saying(_stay_in_words(row, kind) for row in rows.itertuples()),
-                **axes,
-            )
-    fig.add_bar(
-        orientation="h",
-        base=[0] * slots,
-        x=[int(end)] * slots,
-        y=list(range(1, slots + 1)),
-        zorder=-1,  # behind the stays
-        name="empty slot: waste",
-        legendgroup="waste",
-        marker=EMPTY,
-        **saying(f"slot {slot} · empty in {end - own} of {counted(end, 'iteration')}" for slot, own in busy.items()),
-        **axes,
-    )
-
-
-def _stay_in_words(stay: tuple, kind: str) -> str:
-    number = stay.last - stay.first + 1
-    return words(
-        f"request {stay.number}",
-        f"slot {stay.slot}",
-        counted(number, "iteration") + (f": {stay.first} to {stay.last}" if number > 1 else f": {stay.first}"),
-        f"{kind} answer",
-    )
 
 
 def slot_map_summary(runs: dict[str, pd.DataFrame], slots: int) -> str:
@@ -132,12 +114,21 @@ def who_pays(runs: dict[str, pd.DataFrame]) -> go.Figure:
         notes.append(f"{slower} of {counted(len(first), 'request')} slower {after}")
     fig = panels(titles, 270, notes, shared=False)
     for number, (column, scale, unit) in enumerate((("latency_ms", 1000, "s"), ("itl_ms", 1, "ms")), 1):
-        pairs = pd.DataFrame({"x": first[column] / scale, "y": second[column] / scale})
-        most = 1.08 * float(pairs.max().max())
-        _draw_pairs(fig, pairs, kinds, (before, after), unit, axes_of(number))
-        _draw_equal(fig, most, unit, axes_of(number))
-        fig.update_xaxes(range=[0, most], title=f"{before} ({unit})", row=number, col=1)
-        fig.update_yaxes(range=[0, most], title=f"{after} ({unit})", row=number, col=1)
+        names = f"{before} ({unit})", f"{after} ({unit})"
+        pairs = pd.DataFrame(
+            {"what": kinds + " answer", names[0]: first[column] / scale, names[1]: second[column] / scale}
+        )
+        drawn = px.scatter(
+            pairs, *names, color="what", color_discrete_map=COLOURS, symbol="what", symbol_map=SYMBOL_OF,
+            category_orders={"what": list(COLOURS)}, hover_data=dict.fromkeys(names, ":.2f"), labels={"what": "class"},
+        )  # fmt: skip
+        place, most = {"row": number, "col": 1}, 1.08 * pairs[[*names]].max(axis=None)
+        fig.add_traces(drawn.update_traces(marker_size=9).data, rows=number, cols=1)
+        fig.add_shape(EQUAL, x0=0, y0=0, x1=most, y1=most, showlegend=number == 1, **place)
+        for text, x, y in (("pays", 0.07, 0.94), ("gains", 0.93, 0.06)):
+            fig.add_annotation(x=x * most, y=y * most, text=text, font_color=WASTE_TEXT, showarrow=False, **place)
+        fig.update_xaxes(range=[0, most], title=names[0], **place)
+        fig.update_yaxes(range=[0, most], title=names[1], **place)
     once_in_legend(fig)
     return fig
 
@@ -154,41 +145,3 @@ def who_pays_summary(runs: dict[str, pd.DataFrame]) -> str:
             f"{counted(len(first), 'request')}"
         )
     return f"Each request {before} against {after}: {'; '.join(parts)}."
-
-
-def _draw_pairs(
-    fig: go.Figure, pairs: pd.DataFrame, kinds: pd.Series, names: tuple[str, str], unit: str, axes: dict
-) -> None:
-    for kind, symbol in zip(CLASSES, SYMBOLS):
-        rows = pairs[kinds == kind]
-        if len(rows):
-            fig.add_scatter(
-                x=rows["x"].tolist(),
-                y=rows["y"].tolist(),
-                mode="markers",
-                marker={"color": CLASSES[kind], "symbol": symbol, "size": 9},
-                name=f"{kind} answer",
-                legendgroup=kind,
-                **saying(
-                    f"{kind} answer · {names[0]} {row.x:.2f} {unit} · {names[1]} {row.y:.2f} {unit}"
-                    for row in rows.itertuples()
-                ),
-                **axes,
-            )
-
-
-def _draw_equal(fig: go.Figure, most: float, unit: str, axes: dict) -> None:
-    """The line on which nothing changes, and what its two sides mean."""
-    fig.add_scatter(
-        x=[0, most],
-        y=[0, most],
-        mode="lines",
-        line={"color": WASTE, "width": 2, "dash": "dash"},
-        name="no change",
-        legendgroup="equal",
-        **line_saying(f"as many {unit} in both runs"),
-        **axes,
-    )
-    place = {"xref": axes["xaxis"], "yref": axes["yaxis"], "showarrow": False, "font": {"color": WASTE_TEXT}}
-    fig.add_annotation(x=0.03 * most, y=0.97 * most, text="pays", xanchor="left", yanchor="top", **place)
-    fig.add_annotation(x=0.97 * most, y=0.03 * most, text="gains", xanchor="right", yanchor="bottom", **place)

@@ -4,8 +4,8 @@ import ipywidgets
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.engine.prediction import Schedule, schedule
 from inflight.lessons.batching.charts import length_class, slot_map
+from inflight.lessons.batching.schedule_on_paper import Schedule, schedule
 from inflight.notebook.dashboard import Frame
 from inflight.notebook.explorable import Explorable
 from inflight.notebook.palette import INK

@@ -12,14 +12,13 @@ from functools import partial
 import pandas as pd
 
 from inflight.engine.config import BuildConfig
-from inflight.engine.own_scheduler import OwnScheduler
 from inflight.engine.play import Trial, TrialRequest
-from inflight.engine.prediction import schedule
 from inflight.engine.scheduler import GuaranteedNoEvict, Scheduler, StaticBatching
+from inflight.lessons.batching.schedule_on_paper import schedule
+from inflight.notebook import scheduler_trial
 from inflight.notebook.answers import is_untouched
 from inflight.notebook.checks import grades
 from inflight.notebook.findings import NOT_YET, Case, Compared, Finding, Measured, asked, told
-from inflight.notebook.scheduler_trial import OneAtATime, counted
 
 TRIAL_S = 30  # for all that a learner's scheduler plays; it takes one or two, or some on a busy machine
 SLACK = 1.03  # so much of the built-in rule's count is another way to do the same
@@ -74,16 +73,20 @@ def _log(choose: random.Random) -> Case:
 # 4.2 and 4.3: schedulers ----------------------------------------------------------------------------------------------
 
 
+ADVICE = {
+    "joined": "With V1 nobody starts while anybody runs: look at now.running.",
+    "overtaken": "now.waiting is in the order of arrival: start with its first, and stop at the first that does not "
+    "fit.",
+    "iterations": "Each running request gets a token in every iteration, and a free slot is taken right away.",
+}
+
+
 @grades("4.2", "Static batching is one condition: nobody starts while anybody runs.", within_s=TRIAL_S)
 def _static(path: str, choose: random.Random) -> list[Measured]:
-    beside = _beside(path, _short_prompts(choose), StaticBatching())
-    joined = beside.measured(
-        "requests that started while others ran",
-        "joined",
-        exactly=0,
-        advice="With V1 nobody starts while anybody runs: look at now.running.",
-    )
-    return [joined, *_of_both_rules(beside, "A batch takes as many as wait, up to now.max_batch_size.")]
+    empty_slots = "A batch takes as many as wait, up to now.max_batch_size."
+    beside = _beside(path, _short_prompts(choose), StaticBatching(), empty_slots)
+    joined = beside.measured("joined", "requests that started while others ran", exactly=0)
+    return [joined, *_of_both_rules(beside)]
 
 
 @grades(
@@ -94,43 +97,30 @@ def _static(path: str, choose: random.Random) -> list[Measured]:
 )
 def _in_flight(path: str, choose: random.Random) -> dict[str, Callable[[], Finding]]:
     def with_these(case: str, trial: Trial) -> list[Measured]:
-        advice = "Start a waiting request as soon as a slot is free, even if others run."
-        return _of_both_rules(_beside(path, trial, GuaranteedNoEvict()), advice, SLACK, f", {case}")
+        empty_slots = "Start a waiting request as soon as a slot is free, even if others run."
+        return _of_both_rules(_beside(path, trial, GuaranteedNoEvict(), empty_slots), SLACK, f", {case}")
 
     trials = {"short prompts": _short_prompts(choose), "long prompts": _long_prompts(choose)}
     return {case: partial(with_these, case, trial) for case, trial in trials.items()}
 
 
-def _beside(path: str, trial: Trial, built_in: Scheduler) -> Compared:
-    """A learner's scheduler beside the built-in rule and one request at a time, which is the file as it was given."""
-    beside = Compared(*(counted(each, [trial]) for each in (OwnScheduler(path), built_in, OneAtATime())))
+def _beside(path: str, trial: Trial, built_in: Scheduler, empty_slots: str) -> Compared:
+    """A learner's scheduler beside the built-in rule and one request at a time, which is the file as it was given.
+
+    `empty_slots` is the advice for who leaves slots empty.
+    """
+    beside = scheduler_trial.beside(path, [trial], built_in, ADVICE | {"empty_slots": empty_slots})
     if beside.own == beside.nothing:
         raise NotImplementedError
     return beside
 
 
-def _of_both_rules(beside: Compared, advice: str, slack: float = 1.0, case: str = "") -> list[Measured]:
-    """`advice` is for who leaves slots empty."""
+def _of_both_rules(beside: Compared, slack: float = 1.0, case: str = "") -> list[Measured]:
+    most = {count: math.floor(slack * getattr(beside.course, count)) for count in ("empty_slots", "iterations")}
     return [
-        beside.measured(
-            f"requests overtaken by one that came later{case}",
-            "overtaken",
-            exactly=0,
-            advice="now.waiting is in the order of arrival: start with its first, and stop at the first that does not "
-            "fit.",
-        ),
-        beside.measured(
-            f"slots left empty while requests waited{case}",
-            "empty_slots",
-            at_most=math.floor(slack * beside.course.empty_slots),
-            advice=advice,
-        ),
-        beside.measured(
-            f"iterations{case}",
-            "iterations",
-            at_most=math.floor(slack * beside.course.iterations),
-            advice="Each running request gets a token in every iteration, and a free slot is taken right away.",
-        ),
+        beside.measured("overtaken", f"requests overtaken by one that came later{case}", exactly=0),
+        beside.measured("empty_slots", f"slots left empty while requests waited{case}", at_most=most["empty_slots"]),
+        beside.measured("iterations", f"iterations{case}", at_most=most["iterations"]),
     ]
 
 
@@ -163,6 +153,9 @@ def _trial(requests: list[TrialRequest], limits: BuildConfig) -> Trial:
 # 4.4 ------------------------------------------------------------------------------------------------------------------
 
 WINS = ([128] + [8] * 7) * 3  # the course's
+A_LONG_ONE_EACH = "The worst batch for static batching has one long answer; let each batch have one."
+EIGHT_AND_EIGHT = "Let eight answers be long and eight short; a single long one is not enough."
+ALIKE_IN_A_BATCH = "A batch loses nothing when its answers end together."
 
 
 @grades("4.4", "It matters how lengths differ within a batch, not in the whole list.")
@@ -179,32 +172,14 @@ def _is_trace(name: str, lengths: list[int] | None) -> Finding:
             f"{name} needs 24 lengths between 8 and 128; it has {len(lengths)}, from {min(lengths)} to {max(lengths)}."
         )
     if name == "wins":
-        return Measured(
-            "times the iterations, in wins",
-            _times(lengths),
-            at_least=2.5,
-            course=_times(WINS),
-            nothing=1,
-            advice="The worst batch for static batching has one long answer; let each batch have one.",
-        )
+        what = "times the iterations, in wins"
+        return Measured(what, _times(lengths), at_least=2.5, course=_times(WINS), nothing=1, advice=A_LONG_ONE_EACH)
     ordered = sorted(lengths)
+    differ = "times the length, of the eighth longest against the eighth shortest, in draws"
+    what = "times the iterations, in draws"
     return [
-        Measured(
-            "times the length, of the eighth longest against the eighth shortest, in draws",
-            ordered[-8] / ordered[7],
-            at_least=4,
-            course=4,
-            nothing=1,
-            advice="Let eight answers be long and eight short; a single long one is not enough.",
-        ),
-        Measured(
-            "times the iterations, in draws",
-            _times(lengths),
-            at_most=1.1,
-            course=1,
-            nothing=1,
-            advice="A batch loses nothing when its answers end together.",
-        ),
+        Measured(differ, ordered[-8] / ordered[7], at_least=4, course=4, nothing=1, advice=EIGHT_AND_EIGHT),
+        Measured(what, _times(lengths), at_most=1.1, course=1, nothing=1, advice=ALIKE_IN_A_BATCH),
     ]
 
 

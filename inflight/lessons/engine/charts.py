@@ -3,12 +3,13 @@
 import math
 
 import pandas as pd
+import plotly.express as px
 import plotly.graph_objects as go
 
-from inflight.notebook.charts.marks import line_saying, saying, words
+from inflight.notebook.charts.marks import counted, saying
 from inflight.notebook.palette import DECODE, INK, PREFILL, SYMBOLS, WASTE, pattern
 
-PHASES = {"decode": (DECODE, SYMBOLS[0]), "prefill": (PREFILL, SYMBOLS[1])}
+PHASES = {"decode": DECODE, "prefill": PREFILL}
 GREYS = ("#444444", "#6A6A6A", "#8C8C8C", "#AEAEAE")  # weights by kind: neighbours that are told apart
 GIGA, MEGA = 1e9, 1e6
 
@@ -26,43 +27,30 @@ def roofline(points: pd.DataFrame, bytes_per_s: float, products_per_s: float) ->
     ridge = products_per_s / bytes_per_s
     left, right = min(0.5, points["products_per_byte"].min() / 2), 3 * max(ridge, points["products_per_byte"].max())
     lowest = min(points["products_per_s"].min(), left * bytes_per_s) / GIGA / 4  # room for what is written at the foot
-    fig = go.Figure()
-    for name, ends, ending, side in (
-        ("memory", (left, ridge), f"{bytes_per_s / GIGA:.1f} GB a second", "top left"),
-        ("arithmetic", (ridge, right), f"{products_per_s / GIGA:,.0f} billion products a second", "top center"),
+    fig = px.scatter(
+        points.assign(billions=points["products_per_s"] / GIGA), x="products_per_byte", y="billions", text="what",
+        color="phase", color_discrete_map=PHASES, symbol="phase", symbol_map=dict(zip(PHASES, SYMBOLS)),
+        labels={"products_per_byte": "products for each byte that is read", "billions": "billion products a second"},
+        hover_data={"products_per_byte": ":,.1f", "billions": ":,.1f"},
+    )  # fmt: skip
+    fig.update_traces(marker_size=13, textposition="bottom center", textfont_color=INK)
+    fig.update_traces(textposition="bottom right", selector={"name": "decode"})
+    for name, ends, said in (
+        ("memory", (left, ridge), f"memory: {bytes_per_s / GIGA:.1f} GB a second"),
+        ("arithmetic", (ridge, right), f"arithmetic: {products_per_s / GIGA:,.0f} billion products a second"),
     ):
-        said = f"{name}: {ending}"
         x = [ends[0], math.sqrt(ends[0] * ends[1]), ends[1]]  # the middle, on a log axis, for the words
+        is_rising = name == "memory"
         fig.add_scatter(
             x=x,
             y=[min(products_per_s, at * bytes_per_s) / GIGA for at in x],
             mode="lines+text",
             name=name,
+            zorder=-1,  # behind the points
             line={"color": INK, "width": 3},
-            text=["", "", said] if name == "memory" else ["", said, ""],  # left of the ridge, or in the middle
-            textposition=side,
-            textfont={"color": INK},
-            **line_saying(f"{name} · {ending}", 3),
-        )
-    for phase, (colour, symbol) in PHASES.items():
-        rows = points[points["phase"] == phase]
-        fig.add_scatter(
-            x=rows["products_per_byte"].tolist(),
-            y=(rows["products_per_s"] / GIGA).tolist(),
-            mode="markers+text",
-            name=phase,
-            marker={"color": colour, "symbol": symbol, "size": 13},
-            text=rows["what"].tolist(),
-            textposition="bottom right" if phase == "decode" else "bottom center",
-            textfont={"color": INK},
-            **saying(
-                words(
-                    row.what,
-                    f"{row.products_per_byte:,.1f} products a byte",
-                    f"{row.products_per_s / GIGA:,.1f} billion products a second",
-                )
-                for row in rows.itertuples()
-            ),
+            text=["", "", said] if is_rising else ["", said, ""],  # left of the ridge, or in the middle
+            textposition="top left" if is_rising else "top center",
+            **saying([said] * 3),
         )
     for text, side in (
         ("<b>← bound by memory</b> ", "right"),
@@ -74,8 +62,8 @@ def roofline(points: pd.DataFrame, bytes_per_s: float, products_per_s: float) ->
         )  # fmt: skip
     fig.add_vline(x=ridge, line={"color": WASTE, "width": 1, "dash": "dot"})
     ranges = [[math.log10(end) for end in pair] for pair in ((left, right), (lowest, 2 * products_per_s / GIGA))]
-    fig.update_xaxes(title="products for each byte that is read", type="log", dtick=1, range=ranges[0])
-    fig.update_yaxes(title="billion products a second", type="log", dtick="D2", range=ranges[1])
+    fig.update_xaxes(type="log", dtick=1, range=ranges[0])
+    fig.update_yaxes(type="log", dtick="D2", range=ranges[1])
     return fig.update_layout(title="The roofline of this machine", height=440, showlegend=False)
 
 
@@ -105,24 +93,19 @@ def bytes_held(weights: pd.DataFrame, cache_bytes: dict[int, int]) -> go.Figure:
     cache_bytes : dict of int to int
         Bytes of the KV cache by the number of users.
     """
-    fig = go.Figure()
-    sizes_mb = {row.kind: row.bytes / MEGA for row in weights.itertuples()}
-    in_words = ", ".join(f"{kind} {megabytes:.0f}" for kind, megabytes in sizes_mb.items())
-    for (kind, megabytes), colour in zip(sizes_mb.items(), GREYS):
-        fig.add_bar(
-            orientation="h", x=[megabytes], y=["weights"], name=kind, marker={"color": colour},
-            text=[f"{in_words} MB" if kind == list(sizes_mb)[-1] else ""], textposition="outside",
-            **saying([f"weights · {kind} · {megabytes:,.1f} MB"]),
-        )  # fmt: skip
-    labels = [f"cache of {users} user{'s' if users > 1 else ''}" for users in cache_bytes]
-    sizes = [size / MEGA for size in cache_bytes.values()]
-    fig.add_bar(
-        orientation="h", x=sizes, y=labels, name="KV cache", marker={"color": DECODE, "pattern": pattern("/")},
-        text=[f"{size:,.0f} MB" for size in sizes], textposition="outside",
-        **saying(f"{label} · {size:,.0f} MB" for label, size in zip(labels, sizes)),
+    in_words = ", ".join(f"{row.kind} {row.bytes / MEGA:.0f}" for row in weights.itertuples())
+    texts = [""] * (len(weights) - 1) + [f"{in_words} MB"]  # beside the last
+    rows = weights.assign(what="weights", megabytes=weights["bytes"] / MEGA, text=texts)
+    caches = pd.DataFrame({"megabytes": cache_bytes}) / MEGA
+    caches["what"] = [f"cache of {counted(users, 'user')}" for users in cache_bytes]
+    caches["text"] = [f"{megabytes:,.0f} MB" for megabytes in caches["megabytes"]]
+    fig = px.bar(
+        pd.concat([rows, caches.assign(kind="KV cache")]), x="megabytes", y="what", color="kind", text="text",
+        color_discrete_map={**dict(zip(weights["kind"], GREYS)), "KV cache": DECODE}, orientation="h",
+        hover_data={"megabytes": ":,.1f", "text": False},
     )  # fmt: skip
-    fig.update_xaxes(title="megabytes", range=[0, 1.15 * max(*sizes, weights["bytes"].sum() / MEGA)])
-    fig.update_yaxes(autorange="reversed", showgrid=False)
-    return fig.update_layout(
-        title="Bytes in memory", barmode="stack", height=320, showlegend=False, meta={"device": ""}
-    )
+    fig.update_traces(textposition="outside")
+    fig.update_traces(marker_pattern=pattern("/"), selector={"name": "KV cache"})
+    fig.update_xaxes(range=[0, 1.15 * max(caches["megabytes"].max(), rows["megabytes"].sum())])
+    fig.update_yaxes(title=None, autorange="reversed", showgrid=False)
+    return fig.update_layout(title="Bytes in memory", height=320, showlegend=False, meta={"device": ""})

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.notebook.charts.marks import keep_panel, once_in_legend, saying, saying_alike
+from inflight.notebook.charts.marks import keep_panel, once_in_legend, saying
 from inflight.notebook.charts.panels import axes_of, panels
 from inflight.notebook.palette import DASHES, INK, REQUEST
 
@@ -40,7 +40,7 @@ def race(runs: dict[str, pd.DataFrame], offsets_s: Sequence[float] | Mapping[str
                 line={"color": colour, "width": 3, "dash": DASHES[(stream - 1) % len(DASHES)]},
                 name=name,
                 legendgroup=name,
-                **saying_alike(f"{name} · token %{{y}} · at %{{x:.2f}} s"),
+                hovertemplate=f"{name} · token %{{y}} · at %{{x:.2f}} s<extra></extra>",
                 **axes,
             )
             fig.add_scatter(

@@ -71,12 +71,17 @@ def without_a_cache(streams: Sequence[PlayedStream]) -> Computed:
     def attend(_layer, projected):
         return scaled_dot_product_attention(*projected.permute(1, 2, 0, 3), is_causal=True).transpose(0, 1)
 
-    network, tokenizer, result = gpt2_network.load(str(CHECKPOINT)), load_tokenizer(CHECKPOINT), Computed([])
+    network, tokenizer, result = (
+        gpt2_network.load(str(CHECKPOINT)),
+        load_tokenizer(CHECKPOINT),
+        Computed([], together=1),
+    )
     for stream in streams:
         ids = tokenizer.encode(stream.text)
         start = len(ids)
         for _ in range(stream.wanted if stream.leaves_after is None else stream.leaves_after):
             result.computed += len(ids)
+            result.passes += 1
             ids += network.next_tokens(ids, list(range(len(ids))), [len(ids) - 1], attend)
         result.texts.append("".join(tokenizer.decode([token], skip_special_tokens=False) for token in ids[start:]))
     return result

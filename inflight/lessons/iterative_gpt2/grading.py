@@ -112,6 +112,10 @@ def _prompt_in_parts(next_part: Callable, choose: random.Random) -> dict[str, Fi
 
 # 8.3 ------------------------------------------------------------------------------------------------------------------
 
+WHAT_LIMITS_A_BATCH = "Which field limits a batch?"
+THEY_WAITED = "They waited, in Triton or for a row of the KV cache: which fields limit who has begun?"
+NOBODY_WAITS = "Nobody waits for a row where there is no cache: leave kv_cache on, and give all ten room in it."
+
 
 def passes_with(server: Server, settings: dict) -> pd.DataFrame:
     """Load the model with these settings, let the ten stream, and read from its log who was in which forward pass."""
@@ -134,29 +138,25 @@ def _ten_streams_four_places(answer: tuple[dict, Server]) -> dict[str, Finding] 
         return str(error).partition("\n")[0]
     of_each = found.groupby("sequence")["iteration"].agg(["min", "max"])
     later = found[found.groupby("sequence").cumcount() > 0]
+    in_fullest = int(found.groupby("iteration")["sequence"].nunique().max())
+    late = int((of_each["min"] > of_each["max"].min()).sum())
+    twice = int((later["computed"] - 1).sum())
     return {
-        "four in a pass": Measured(
-            "streams in the fullest pass",
-            int(found.groupby("iteration")["sequence"].nunique().max()),
-            exactly=4,
-            advice="Which field limits a batch?",
-        ),
-        "all ten begun": Measured(
-            "streams that began after another had ended",
-            int((of_each["min"] > of_each["max"].min()).sum()),
-            exactly=0,
-            advice="They waited, in Triton or for a row of the KV cache: which fields limit who has begun?",
-        ),
-        "nothing twice": Measured(
-            "tokens computed twice",
-            int((later["computed"] - 1).sum()),
-            exactly=0,
-            advice="Nobody waits for a row where there is no cache: leave kv_cache on, and give all ten room in it.",
-        ),
+        "four in a pass": Measured("streams in the fullest pass", in_fullest, exactly=4, advice=WHAT_LIMITS_A_BATCH),
+        "all ten begun": Measured("streams that began after another had ended", late, exactly=0, advice=THEY_WAITED),
+        "nothing twice": Measured("tokens computed twice", twice, exactly=0, advice=NOBODY_WAITS),
     }
 
 
 # 8.4 ------------------------------------------------------------------------------------------------------------------
+
+FEW_ROWS = {
+    "texts": "Does each text have a row of its own, as long as it is computed?",
+    "together": f"There are {ROWS} rows: who finds none waits.",
+    "computed": "A newcomer's prompt goes into the network, then one token a pass: keep its row until it is over.",
+    "passes": "All texts with a row share one pass, and a row that is given back is taken in the next.",
+    "grown": "Forget a text that is over, and give its row back: a server runs for weeks.",
+}
 
 
 @grades(
@@ -165,46 +165,20 @@ def _ten_streams_four_places(answer: tuple[dict, Server]) -> dict[str, Finding] 
     keeps="iterative_gpt2",
     within_s=TRIAL_S,
 )
-def _few_rows_many_readers(path: str, choose: random.Random) -> Finding:
+def _few_rows_many_readers(path: str, choose: random.Random) -> list[Measured]:
     streams = _streams(choose)
-    own = gpt2_trial.with_model(path, streams, PLACES)
-    course = gpt2_trial.with_model(COURSES_OWN / PARTS["iterative_gpt2"], streams, PLACES)
     plain = gpt2_trial.without_a_cache(streams)
-    beside = Compared(own, course, plain)
+    own, course = (
+        gpt2_trial.with_model(each, streams, PLACES) for each in (path, COURSES_OWN / PARTS["iterative_gpt2"])
+    )
+    beside = Compared(own, course, plain, FEW_ROWS)
+    differ = sum(got[: len(right)] != right for got, right in zip(own.texts, plain.texts, strict=True))
     return [
-        Measured(
-            "answers that differ",
-            sum(got[: len(right)] != right for got, right in zip(own.texts, plain.texts, strict=True)),
-            exactly=0,
-            advice="Does each text have a row of its own, as long as it is computed?",
-        ),
-        Measured(
-            "texts in the fullest pass",
-            own.together,
-            at_most=ROWS,
-            course=course.together,
-            advice=f"There are {ROWS} rows: who finds none waits.",
-        ),
-        beside.measured(
-            "tokens computed",
-            "computed",
-            at_most=course.computed,
-            advice="A newcomer's prompt goes into the network, then one token a pass: keep its row until it is over.",
-        ),
-        Measured(
-            "forward passes",
-            own.passes,
-            at_most=course.passes + 2,
-            course=course.passes,
-            advice="All texts with a row share one pass, and a row that is given back is taken in the next.",
-        ),
-        Measured(
-            "more kept after the same texts once more",
-            max(0, own.grown),
-            at_most=MOST_GROWN,
-            course=max(0, course.grown),
-            advice="Forget a text that is over, and give its row back: a server runs for weeks.",
-        ),
+        Measured("answers that differ", differ, exactly=0, advice=FEW_ROWS["texts"]),
+        beside.measured("together", "texts in the fullest pass", at_most=ROWS),
+        beside.measured("computed", "tokens computed", at_most=course.computed),
+        beside.measured("passes", "forward passes", at_most=course.passes + 2),
+        beside.measured("grown", "more kept after the same texts once more", at_most=MOST_GROWN),
     ]
 
 

@@ -8,11 +8,12 @@ from inflight.engine.config import BuildConfig
 from inflight.engine.own_scheduler import OwnScheduler
 from inflight.engine.play import Trial, TrialRequest
 from inflight.engine.scheduler import GuaranteedNoEvict, MaxUtilization
+from inflight.notebook import scheduler_trial
 from inflight.notebook.answers import load
 from inflight.notebook.checks import grades
 from inflight.notebook.findings import Case, Compared, Finding, Measured, asked
 from inflight.notebook.parts import COURSES_OWN
-from inflight.notebook.scheduler_trial import Counts, OneAtATime, counted
+from inflight.notebook.scheduler_trial import Counts, counted
 
 NUM_BLOCKS = 32
 LIMITS = BuildConfig(max_input_len=512, max_seq_len=1024)
@@ -53,40 +54,37 @@ def _unused(unused: Callable, choose: random.Random) -> Finding:
 
 # Schedulers -----------------------------------------------------------------------------------------------------------
 
+P99 = "P99 of the latency, in iterations"
+PROMISES = {
+    "pauses": "A request that has started must never have to give blocks back: promise for its longest answer.",
+    "iterations": "Let requests in until a slot, blocks that can be promised, or room in the iteration runs out.",
+    "too_soon": "Take each newcomer's pending_tokens off room, and stop at the first that does not fit.",
+    "p99": "First come, first served: stop at the first request that does not fit, or it may wait for ever.",
+}
+PAUSES = {
+    "iterations": "Slots stay empty: let requests in as soon as their next iteration fits, with a little room to "
+    "spare, and not only when their longest answer does.",
+    "twice": "Every pause costs all tokens that its request had. Leave some blocks free for running requests when you "
+    "let another one in, and pause one that has few tokens.",
+    "p99": "A request waits too long: let paused requests back in first, then the others in the order in which they "
+    "came.",
+    "passed_over": "Paused requests come first: while new ones pass it, one of them may wait for ever.",
+    "cost": "Of those that run, the one with the fewest tokens loses least: neither the newest nor the oldest.",
+}
+
 
 @grades(
     "5.2",
     "A promise keeps everybody in their slot; its price is blocks that lie idle until the promise is called.",
     within_s=TRIALS_S,
 )
-def _admission(path: str, choose: random.Random) -> Finding:
-    trials = _trials(choose, SHORT_ITERATIONS)
-    beside = Compared(*(counted(each, trials) for each in (OwnScheduler(path), GuaranteedNoEvict(), OneAtATime())))
+def _admission(path: str, choose: random.Random) -> list[Measured]:
+    beside = scheduler_trial.beside(path, _trials(choose, SHORT_ITERATIONS), GuaranteedNoEvict(), PROMISES)
     return [
-        beside.measured(
-            "pauses",
-            "pauses",
-            exactly=0,
-            advice="A request that has started must never have to give blocks back: promise for its longest answer.",
-        ),
-        beside.measured(
-            "iterations",
-            "iterations",
-            at_most=beside.course.iterations,
-            advice="Let requests in until a slot, blocks that can be promised, or room in the iteration runs out.",
-        ),
-        beside.measured(
-            "let in before there was room for their prompts",
-            "too_soon",
-            exactly=0,
-            advice="Take each newcomer's pending_tokens off room, and stop at the first that does not fit.",
-        ),
-        beside.measured(
-            "P99 of the latency, in iterations",
-            "p99",
-            at_most=beside.course.p99,
-            advice="First come, first served: stop at the first request that does not fit, or it may wait for ever.",
-        ),
+        beside.measured("pauses", exactly=0),
+        beside.measured("iterations", at_most=beside.course.iterations),
+        beside.measured("too_soon", "let in before there was room for their prompts", exactly=0),
+        beside.measured("p99", P99, at_most=beside.course.p99),
     ]
 
 
@@ -97,7 +95,7 @@ def _admission(path: str, choose: random.Random) -> Finding:
     keeps="scheduler",
     within_s=TRIALS_S,
 )
-def _eviction(path: str, choose: random.Random) -> Finding:
+def _eviction(path: str, choose: random.Random) -> list[Measured]:
     trials = _trials(choose, LIMITS)
     courses = load(COURSES_OWN / "scheduler.py").Scheduler()
     mine, best, promises, tight = (
@@ -107,41 +105,14 @@ def _eviction(path: str, choose: random.Random) -> Finding:
     def points(counts: Counts) -> float:
         return counts.iterations / tight.iterations + counts.twice / tight.twice
 
-    beside_tight, beside_promises = Compared(mine, best, tight), Compared(mine, best, promises)
+    beside_tight, beside_promises = (Compared(mine, best, nothing, PAUSES) for nothing in (tight, promises))
+    cost = "tokens that pauses gave up, over the fewest that would have done"
     return [
-        beside_promises.measured(
-            "iterations",
-            "iterations",
-            at_most=int(MOST_ITERATIONS * tight.iterations),
-            advice="Slots stay empty: let requests in as soon as their next iteration fits, with a little room to "
-            "spare, and not only when their longest answer does.",
-        ),
-        beside_tight.measured(
-            "tokens computed twice",
-            "twice",
-            at_most=int(MOST_TWICE * tight.twice),
-            advice="Every pause costs all tokens that its request had. Leave some blocks free for running requests "
-            "when you let another one in, and pause one that has few tokens.",
-        ),
-        beside_tight.measured(
-            "P99 of the latency, in iterations",
-            "p99",
-            at_most=promises.p99,
-            advice="A request waits too long: let paused requests back in first, then the others in the order in which "
-            "they came.",
-        ),
-        beside_tight.measured(
-            "let in before somebody who was paused",
-            "passed_over",
-            exactly=0,
-            advice="Paused requests come first: while new ones pass it, one of them may wait for ever.",
-        ),
-        beside_tight.measured(
-            "tokens that pauses gave up, over the fewest that would have done",
-            "cost",
-            at_most=MOST_COST,
-            advice="Of those that run, the one with the fewest tokens loses least: neither the newest nor the oldest.",
-        ),
+        beside_promises.measured("iterations", at_most=int(MOST_ITERATIONS * tight.iterations)),
+        beside_tight.measured("twice", "tokens computed twice", at_most=int(MOST_TWICE * tight.twice)),
+        beside_tight.measured("p99", P99, at_most=promises.p99),
+        beside_tight.measured("passed_over", "let in before somebody who was paused", exactly=0),
+        beside_tight.measured("cost", cost, at_most=MOST_COST),
         Measured("points, fewer is better", points(mine), course=points(best), nothing=points(tight)),
     ]
 

@@ -3,7 +3,7 @@
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.notebook.charts.marks import line_saying, once_in_legend, saying, words
+from inflight.notebook.charts.marks import once_in_legend, saying
 from inflight.notebook.charts.panels import axes_of, panels
 from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE, WASTE_TEXT
 
@@ -65,17 +65,18 @@ def _in_lanes(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _draw(fig: go.Figure, prefix: int, own: pd.DataFrame, axes: dict) -> None:
-    texts = [f"{row.found:.0%} of the prompt found, {row.computed:.0f} tokens computed" for row in own.itertuples()]
+    name = f"system prompt {prefix + 1}"
+    texts = [f"{name} · {row.found:.0%} found, {row.computed:.0f} tokens computed" for row in own.itertuples()]
     for begin, share, pattern in ((0.0, own["found"], FOUND), (own["found"], 1 - own["found"], {})):
         fig.add_bar(
             orientation="h",
             base=(own["start"] + begin * own["length"]).tolist(),
             x=(share * own["length"]).tolist(),
             y=own["lane"].tolist(),
-            name=f"system prompt {prefix + 1}",
-            legendgroup=f"prompt {prefix + 1}",
+            name=name,
+            legendgroup=name,
             marker={"color": REQUEST[prefix], "pattern": pattern, "line": {"color": "white", "width": 1}},
-            **saying(words(f"system prompt {prefix + 1}", text) for text in texts),
+            **saying(texts),
             **axes,
         )
 
@@ -91,32 +92,18 @@ def watched(lines: dict[str, pd.Series], marks: dict[str, float], limit: float) 
         By what happened, when: seconds since 1970.
     limit : float
     """
-    fig = panels(list(lines), 110)
+    fig, zero = panels(list(lines), 110), min(line.index[0] for line in lines.values())
     for number, (title, line) in enumerate(lines.items(), 1):
-        zero, axes = line.index[0], axes_of(number)
-        x, top = (line.index - zero).tolist(), max(line.max(), limit if number == 1 else 1) * 1.2
+        place = {"row": number, "col": 1}
         look = {"color": DECODE, "width": 2, "shape": "hv"}
-        fig.add_scatter(x=x, y=line.tolist(), mode="lines", line=look, name=title, **axes)
-        for place, (name, at) in enumerate(marks.items()):
-            look = {"color": INK, "width": 1, "dash": "dot"}
-            ends = {"x": [at - zero] * 2, "y": [0, top]}
-            fig.add_scatter(**ends, mode="lines", line=look, name=name, **line_saying(name), **axes)
-            if number == len(lines):  # where there is room
-                where = {"x": at - zero, "y": 0.3 - 0.2 * place, "xanchor": "left", "yanchor": "bottom"}
-                fig.add_annotation(**where, xref=f"x{number}", yref=f"y{number} domain", text=name, showarrow=False)
-        fig.update_yaxes(range=[0, top], row=number, col=1)
-    fig.add_scatter(
-        x=[0, x[-1]],
-        y=[limit] * 2,
-        mode="lines+text",
-        line={"color": WASTE, "dash": "dash"},
-        text=[f"the alert: {limit}"],
-        textposition="top right",
-        textfont={"color": WASTE_TEXT},
-        name="the alert",
-        hoverinfo="skip",
-        **axes_of(1),
-    )
+        fig.add_scatter(x=line.index - zero, y=line, mode="lines", line=look, name=title, **place)
+        fig.update_yaxes(range=[0, 1.2 * max(line.max(), limit if number == 1 else 1)], **place)
+    for number, (name, at) in enumerate(marks.items()):
+        fig.add_vline(at - zero, line={"color": INK, "width": 1, "dash": "dot"})
+        where = {"x": at - zero, "y": 0.3 - 0.2 * number, "yref": "y domain", "xanchor": "left", "yanchor": "bottom"}
+        fig.add_annotation(where, text=name, showarrow=False, row=len(lines), col=1)  # where there is room
+    look = {"line": {"color": WASTE, "dash": "dash"}, "annotation_font": {"color": WASTE_TEXT}}
+    fig.add_hline(limit, row=1, annotation_text=f"the alert: {limit}", annotation_position="top left", **look)
     fig.update_xaxes(title="seconds", row=len(lines), col=1)
     return fig.update_layout(showlegend=False)
 

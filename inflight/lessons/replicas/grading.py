@@ -18,6 +18,16 @@ BOUNDS = [0.1, 0.25, 0.5, 1.0, 2.5, math.inf]
 # Of a ring: what a third server takes is a third, and a server's share of the keys a half, or a third.
 MOST_MOVED, LEAST_SHARE, KEYS = 0.45, 0.2, 600
 
+ADVICE = {
+    "lost": "A home may die: look at is_healthy with every request, not only when the home is chosen.",
+    "computed": "Most of them were in some server's cache: send a prefix where it went before.",
+    "lead": "One server works while another waits: a hot prefix, or a slow server, needs a second home. Leave home "
+    "when it is some requests ahead of the emptiest.",
+}
+NO_REASON = "A new server takes keys; it gives the others no reason to change. A hash modulo the number does."
+ABOUT_A_THIRD = "A third server should take about a third."
+MANY_POINTS = "Give each server many points on the ring, or compare a hash of key and server."
+
 
 @grades(
     "12.1",
@@ -32,27 +42,11 @@ def _policy(path: str, choose: random.Random) -> Finding:
         return NOT_YET
     hidden = days(choose)
     own, course, in_turn = (_counted(each, hidden) for each in (policy, WithinReach, InTurn))
-    beside = Compared(own, course, in_turn)
+    beside = Compared(own, course, in_turn, ADVICE)
     return [
-        beside.measured(
-            "sent to a server that was known to be dead",
-            "lost",
-            exactly=0,
-            advice="A home may die: look at is_healthy with every request, not only when the home is chosen.",
-        ),
-        beside.measured(
-            "blocks of system prompts computed",
-            "computed",
-            at_most=int(MOST_COMPUTED * in_turn.computed),
-            advice="Most of them were in some server's cache: send a prefix where it went before.",
-        ),
-        beside.measured(
-            "mean lead of the fullest server, in requests",
-            "lead",
-            at_most=MOST_LEAD,
-            advice="One server works while another waits: a hot prefix, or a slow server, needs a second home. Leave "
-            "home when it is some requests ahead of the emptiest.",
-        ),
+        beside.measured("lost", "sent to a server that was known to be dead", exactly=0),
+        beside.measured("computed", "blocks of system prompts computed", at_most=int(MOST_COMPUTED * in_turn.computed)),
+        beside.measured("lead", "mean lead of the fullest server, in requests", at_most=MOST_LEAD),
     ]
 
 
@@ -150,23 +144,9 @@ def _home(home: Callable, choose: random.Random) -> Finding:
         return "The order of the servers must not matter: two routers may know them in different orders."
     moved = [(old, new) for old, new in zip(before, after) if old != new]
     shares = [before.count(one) / KEYS for one in two] + [after.count(one) / KEYS for one in three]
+    between_old = sum(new in two for _, new in moved)
     return [
-        Measured(
-            "keys that moved between the two old servers",
-            sum(new in two for _, new in moved),
-            exactly=0,
-            advice="A new server takes keys; it gives the others no reason to change. A hash modulo the number does.",
-        ),
-        Measured(
-            "share of the keys that moved",
-            len(moved) / KEYS,
-            at_most=MOST_MOVED,
-            advice="A third server should take about a third.",
-        ),
-        Measured(
-            "smallest share of a server",
-            min(shares),
-            at_least=LEAST_SHARE,
-            advice="Give each server many points on the ring, or compare a hash of key and server.",
-        ),
+        Measured("keys that moved between the two old servers", between_old, exactly=0, advice=NO_REASON),
+        Measured("share of the keys that moved", len(moved) / KEYS, at_most=MOST_MOVED, advice=ABOUT_A_THIRD),
+        Measured("smallest share of a server", min(shares), at_least=LEAST_SHARE, advice=MANY_POINTS),
     ]

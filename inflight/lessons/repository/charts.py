@@ -5,7 +5,6 @@ import itertools
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.notebook.charts.marks import area_saying, counted, line_saying, words
 from inflight.notebook.palette import DECODE, INK, WASTE, WASTE_TEXT
 
 # Pixels, and so are the units of both axes: the map is never wider than this, and a page narrower still shrinks it.
@@ -29,7 +28,6 @@ def repository_map(files: list[str], edges: pd.DataFrame) -> go.Figure:
     nodes = ["client", *steps, "client "]  # the client asks at the top and is answered at the bottom
     edges = edges.assign(target=edges.target.replace("client", "client "))
     pairs = dict(iter(edges.groupby(["source", "target"], sort=False)))
-    told = {(a, b): f"{a} → {b.strip()} · {counted(len(rows), 'tensor')}" for (a, b), rows in pairs.items()}
     detours = {pair: rows for pair, rows in pairs.items() if pair not in itertools.pairwise(nodes)}
     fig, places = go.Figure(), {"client": 10}  # the upper edge of each box
     for pair in itertools.pairwise(nodes):
@@ -39,14 +37,13 @@ def repository_map(files: list[str], edges: pd.DataFrame) -> go.Figure:
         begin = places[pair[0]] + _BOX_HEIGHT
         lines_from = begin + (_FRAME_HEAD if pair[0] == "client" else 0)
         places[pair[1]] = lines_from + _GAP + _ROW * len(lines)
-        _draw_arrow(fig, begin, places[pair[1]], lines_from, lines, told.get(pair, ""))
+        _draw_arrow(fig, begin, places[pair[1]], lines_from, lines)
     for source, target in detours:
-        ends = places[source] + _BOX_HEIGHT / 2, places[target] + _BOX_HEIGHT / 2
-        _draw_detour(fig, *ends, told[source, target])
+        _draw_detour(fig, places[source] + _BOX_HEIGHT / 2, places[target] + _BOX_HEIGHT / 2)
     _draw_frame(fig, files, places)
     for name, top in places.items():
         own = [path.split("/", 1)[1] for path in files if path.startswith(f"{name}/")]
-        _draw_node(fig, name.strip(), top, own, _node_in_words(name, own, edges))
+        _draw_node(fig, name.strip(), top, own)
     height = places["client "] + _BOX_HEIGHT + 10
     axis = {"visible": False, "fixedrange": True, "constrain": "domain"}
     fig.update_xaxes(axis, range=[0, _WIDTH], constraintoward="left")
@@ -66,16 +63,6 @@ def _flow_lines(rows: pd.DataFrame) -> list[str]:
     return lines + ([f"and {count} optional"] if lines else [f"{count} optional"]) * (count > 0)
 
 
-def _node_in_words(name: str, files: list[str], edges: pd.DataFrame) -> str:
-    gets, gives = (edges["target"] == name).sum(), (edges["source"] == name).sum()
-    return words(
-        name.strip(),
-        counted(len(files), "file") if files else "",
-        f"gets {counted(gets, 'tensor')}" if gets else "",
-        f"gives {counted(gives, 'tensor')}" if gives else "",
-    )
-
-
 def _write(
     fig: go.Figure, x: float, y: float, text: str, colour: str = INK, size: int = 12, anchor: str = "left"
 ) -> None:
@@ -84,23 +71,16 @@ def _write(
     )
 
 
-def _draw_line(fig: go.Figure, x: list[float], y: list[float], told: str, **look) -> None:
-    fig.add_scatter(x=x, y=y, mode="lines", line={"color": DECODE, "width": 2, **look}, **line_saying(told, len(x)))
+def _draw_line(fig: go.Figure, x: list[float], y: list[float], **look) -> None:
+    fig.add_scatter(x=x, y=y, mode="lines", line={"color": DECODE, "width": 2, **look}, hoverinfo="skip")
 
 
-def _draw_node(fig: go.Figure, name: str, top: float, files: list[str], told: str) -> None:
+def _draw_node(fig: go.Figure, name: str, top: float, files: list[str]) -> None:
     """A box with the model's name, and beside it its files as a tree."""
-    is_client, bottom = name == "client", top + _BOX_HEIGHT
-    fig.add_scatter(
-        x=[_BOX_LEFT, _BOX_RIGHT, _BOX_RIGHT, _BOX_LEFT, _BOX_LEFT],
-        y=[top, top, bottom, bottom, top],
-        fill="toself",
-        fillcolor="white" if is_client else "#EAF3FA",
-        mode="lines",
-        line={"color": WASTE if is_client else INK, "width": 1 if is_client else 2},
-        **area_saying(told),
-    )
-    middle = top + _BOX_HEIGHT / 2
+    is_client, middle = name == "client", top + _BOX_HEIGHT / 2
+    look = {"color": WASTE, "width": 1} if is_client else {"color": INK, "width": 2}
+    sides = {"x0": _BOX_LEFT, "x1": _BOX_RIGHT, "y0": top, "y1": top + _BOX_HEIGHT}
+    fig.add_shape(type="rect", **sides, line=look, fillcolor="white" if is_client else "#EAF3FA")
     text = name if is_client else f"<b>{name}/</b>"
     _write(fig, (_BOX_LEFT + _BOX_RIGHT) / 2, middle, text, size=13, anchor="center")
     _draw_tree(fig, files, middle)
@@ -112,21 +92,18 @@ def _draw_tree(fig: go.Figure, files: list[str], middle: float) -> None:
         _write(fig, _FILES, middle + _ROW * (number - (len(files) - 1) / 2), f"{branch} {path}", WASTE_TEXT)
 
 
-def _draw_arrow(
-    fig: go.Figure, begin: float, end: float, lines_from: float, lines: list[tuple[str, str]], told: str
-) -> None:
+def _draw_arrow(fig: go.Figure, begin: float, end: float, lines_from: float, lines: list[tuple[str, str]]) -> None:
     """Straight down from a box to the next, with the tensors at its right."""
-    _draw_line(fig, [_ARROW] * 3, [begin, (begin + end) / 2, end - 8], told)
+    _draw_line(fig, [_ARROW] * 2, [begin, end - 8])
     _write(fig, _ARROW, end - 7, "▼", DECODE, anchor="center")
     first = (lines_from + end - _ROW * (len(lines) - 1)) / 2 - 3
     for number, (text, colour) in enumerate(lines):
         _write(fig, _ARROW + 12, first + number * _ROW, text, colour)
 
 
-def _draw_detour(fig: go.Figure, begin: float, end: float, told: str) -> None:
+def _draw_detour(fig: go.Figure, begin: float, end: float) -> None:
     """Past the boxes between, at the left."""
-    x, y = [_BOX_LEFT, _RAIL, _RAIL, _RAIL, _BOX_LEFT - 8], [begin, begin, (begin + end) / 2, end, end]
-    _draw_line(fig, x, y, told, dash="dash", width=1.5)
+    _draw_line(fig, [_BOX_LEFT, _RAIL, _RAIL, _BOX_LEFT - 8], [begin, begin, end, end], dash="dash", width=1.5)
     _write(fig, _BOX_LEFT - 7, end, "▶", DECODE, anchor="center")
 
 

@@ -96,6 +96,21 @@ PLACES = 4
 TRIAL_S = 30  # for a learner's model: it takes a second
 # Of streams that are over: states, words, senders, wherever they are. One stream has four of them and more.
 LEFT, MOST_LEFT = "things that are kept when all streams are over", 4
+NEVER = {
+    "num_without": ("ready requests that got no word", "All that are ready are computed in one call."),
+    "num_together": (
+        "words that came in one call with another of their stream",
+        "One word of each stream in a call: then the request goes back into the queue.",
+    ),
+    "num_released": (
+        "cancelled requests released at once",
+        "Their places stay taken: reschedule a cancelled request, and Triton frees its place.",
+    ),
+    "num_for_nobody": (
+        "words for readers who had gone",
+        "A request whose client has gone needs no further word: request.is_cancelled().",
+    ),
+}
 _SYLLABLES = [consonant + vowel for consonant in "bdgk" for vowel in "aeiou"]
 
 
@@ -110,22 +125,7 @@ def _model(path: str, choose: random.Random) -> dict[str, Finding]:
     played = _played(path, streams)
     return {
         "words": _wrong(played.streams),
-        "calls": [
-            Measured(
-                "ready requests that got no word",
-                played.num_without,
-                exactly=0,
-                course=0,
-                advice="All that are ready are computed in one call.",
-            ),
-            Measured(
-                "words that came in one call with another of their stream",
-                played.num_together,
-                exactly=0,
-                course=0,
-                advice="One word of each stream in a call: then the request goes back into the queue.",
-            ),
-        ],
+        "calls": [_none(played, "num_without"), _none(played, "num_together")],
         "states at the end": _left_over(played, "Forget a stream that is over."),
     }
 
@@ -146,20 +146,8 @@ def _left(path: str, choose: random.Random) -> dict[str, Finding]:
         "states at the end": _left_over(
             played, "A client that has gone is in no call any more: ask the senders, is_cancelled()."
         ),
-        "their places": Measured(
-            "cancelled requests released at once",
-            played.num_released,
-            exactly=0,
-            course=0,
-            advice="Their places stay taken: reschedule a cancelled request, and Triton frees its place.",
-        ),
-        "words for nobody": Measured(
-            "words for readers who had gone",
-            sum(stream.num_for_nobody for stream in played.streams),
-            exactly=0,
-            course=0,
-            advice="A request whose client has gone needs no further word: request.is_cancelled().",
-        ),
+        "their places": _none(played, "num_released"),
+        "words for nobody": _none(played, "num_for_nobody"),
     }
 
 
@@ -176,8 +164,13 @@ def _played(path: str, streams: list[PlayedStream]) -> Played:
     return played
 
 
+def _none(played: Played, count: str) -> Measured:
+    what, advice = NEVER[count]
+    return Measured(what, getattr(played, count), exactly=0, course=0, advice=advice)
+
+
 def _left_over(played: Played, advice: str) -> Measured:
-    return Measured(LEFT, max(0, played.growth), at_most=MOST_LEFT, course=0, advice=advice)
+    return Measured(LEFT, played.growth, at_most=MOST_LEFT, course=0, advice=advice)
 
 
 def _wrong(streams: list[PlayedStream]) -> Finding:

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.notebook.charts.marks import line_saying, once_in_legend, saying, saying_alike
+from inflight.notebook.charts.marks import saying
 from inflight.notebook.palette import DECODE, INK, WASTE
 
 
@@ -17,25 +17,37 @@ def token_timeline(pieces: pd.DataFrame) -> go.Figure:
         One row a piece: `case` (what its users share), `user`, `time_s` from sending the request. In one case either
         each answer is one piece, given whole, or each is streamed; one case is a single user's stream.
     """
-    fig, names, middles, top = go.Figure(), [], [], 0.0
+    fig, drawn, places, top = go.Figure(), [], {}, 0.0
     for case, rows in pieces.groupby("case", sort=False):
         users = [user["time_s"].tolist() for _, user in rows.groupby("user")]
-        places = [top - number for number in range(len(users))]
-        _draw_answers(fig, case, users, places)
-        names.append(case.replace(", ", ",<br>"))
-        middles.append((places[0] + places[-1]) / 2)
+        lowest = top - len(users) + 1
+        places[case.replace(", ", ",<br>")] = (top + lowest) / 2
+        drawn.append(_placed(rows, top))
         is_marked = len(users) == 1 and len(users[0]) > 1
         if is_marked:
             _mark_latencies(fig, users[0], top)
-        below = places[-1] - (2.6 if is_marked else 0.5)
+        below = lowest - (2.6 if is_marked else 0.5)
         told = below - (0.8 if len(users) == 1 and not is_marked else 0)  # a name of two lines beside a single row
         at = {"xref": "paper", "x": 0, "xshift": -96, "y": told, "xanchor": "left", "yanchor": "top"}
         fig.add_annotation(at, text=_latencies(users), showarrow=False)
         top = below - 4.4
+    rows = pd.concat(drawn)
+    waits = rows[rows["number"] == 1]
+    told = [f"{row.case} · user {row.user} · nothing to read for {row.time_s:.2f} s" for row in waits.itertuples()]
+    x, y = [at for wait in waits["time_s"] for at in (0, wait, None)], waits["place"].repeat(3)
+    look = {"color": WASTE, "width": 2}
+    fig.add_scatter(x=x, y=y, mode="lines", line=look, name="nothing to read", **saying(np.repeat(told, 3)))
+    for name, symbol in (("a whole answer", "square"), ("a piece of an answer", "line-ns-open")):
+        own, look = rows[rows["what"] == name], {"color": DECODE, "symbol": symbol, "size": 10, "line_width": 1.6}
+        told = [
+            f"{row.case} · user {row.user} · piece {row.number} of {row.of} · after {row.time_s:.2f} s"
+            for row in own.itertuples()
+        ]
+        fig.add_scatter(x=own["time_s"], y=own["place"], mode="markers", marker=look, name=name, **saying(told))
     fig.update_xaxes(title="time since the request was sent (s)", range=[0, pieces["time_s"].max() * 1.04])
-    fig.update_yaxes(tickvals=middles, ticktext=names, range=[top + 2.4, 2.5], showgrid=False)
-    once_in_legend(fig)
-    return fig.update_layout(height=700, margin={"l": 110})
+    ticks = {"tickvals": list(places.values()), "ticktext": list(places)}
+    fig.update_yaxes(ticks, range=[top + 2.4, 2.5], showgrid=False)
+    return fig.update_layout(height=700, margin={"l": 110}, showlegend=True)
 
 
 def token_timeline_summary(pieces: pd.DataFrame) -> str:
@@ -47,31 +59,13 @@ def token_timeline_summary(pieces: pd.DataFrame) -> str:
     return "\n".join(["When each piece of each answer arrived.", *told])
 
 
-def _draw_answers(fig: go.Figure, case: str, users: list[list[float]], places: list[float]) -> None:
-    is_whole = len(users[0]) == 1
-    name = "a whole answer" if is_whole else "a piece of an answer"
-    marker = {"color": DECODE, "symbol": "square" if is_whole else "line-ns-open", "size": 10, "line": {"width": 1.6}}
-    for number, (place, times) in enumerate(zip(places, users, strict=True), 1):
-        who = f"user {number}"
-        fig.add_scatter(
-            x=[0, times[0]],
-            y=[place, place],
-            mode="lines",
-            line={"color": WASTE, "width": 2},
-            name="nothing to read",
-            legendgroup="nothing",
-            **saying([f"{case} · {who} · sent at 0 s", f"{case} · {who} · nothing to read for {times[0]:.2f} s"]),
-        )
-        fig.add_scatter(
-            x=[round(time, 4) for time in times],
-            y=[place] * len(times),
-            mode="markers",
-            marker=marker,
-            name=name,
-            legendgroup=name,
-            customdata=list(range(1, len(times) + 1)),
-            **saying_alike(f"{case} · {who} · piece %{{customdata}} of {len(times)} · after %{{x:.2f}} s"),
-        )
+def _placed(rows: pd.DataFrame, top: float) -> pd.DataFrame:
+    """Pieces of a case with the `place` of their answer, the first at `top`, and which one it is of how many."""
+    answers = rows.groupby("user")["time_s"]
+    user = rows["user"].rank(method="dense").astype(int)
+    what = "a whole answer" if answers.size().max() == 1 else "a piece of an answer"
+    numbers = {"number": answers.cumcount() + 1, "of": answers.transform("size")}
+    return rows.assign(user=user, place=top - user + 1, what=what, **numbers)
 
 
 def _mark_latencies(fig: go.Figure, times: list[float], place: float) -> None:
@@ -82,16 +76,10 @@ def _mark_latencies(fig: go.Figure, times: list[float], place: float) -> None:
         ("ITL", times[middle], times[middle + 1], 1),
         ("end-to-end", 0, times[-1], -1),
     ):
-        fig.add_scatter(
-            x=[start, end],
-            y=[place + side] * 2,
-            mode="lines",
-            line={"color": INK, "width": 3},
-            showlegend=False,
-            **line_saying(f"{name} · {1000 * (end - start):,.0f} ms"),
-        )
-        anchor = {"yanchor": "bottom" if side > 0 else "top", "yshift": 2 * side}
-        fig.add_annotation(x=(start + end) / 2, y=place + side, text=name, showarrow=False, **anchor)
+        text = f"{name} {1000 * (end - start):,.0f} ms"
+        label = {"text": text, "textposition": "start", "yanchor": "bottom" if side > 0 else "top", "padding": 6}
+        ends = {"x0": start, "x1": end, "y0": place + side, "y1": place + side}
+        fig.add_shape(type="line", **ends, line={"color": INK, "width": 3}, label=label)
 
 
 def _latencies(users: list[list[float]]) -> str:

@@ -1,13 +1,16 @@
 """Lesson 11: what each iteration of an answer brought, and how much faster drafts make an answer."""
 
+import numpy as np
 import pandas as pd
+import plotly.express as px
 import plotly.graph_objects as go
 
-from inflight.notebook.charts.marks import counted, line_saying, once_in_legend, saying_alike
-from inflight.notebook.charts.panels import axes_of, panels
+from inflight.notebook.charts.marks import counted, once_in_legend
+from inflight.notebook.charts.panels import panels
 from inflight.notebook.palette import DECODE, INK, REQUEST, SYMBOLS, WASTE, WASTE_TEXT, pattern
 
-ACCEPTED = REQUEST[0]
+THROWN = "drafts thrown away"
+STEPS = {"the token that comes in any case": DECODE, "accepted drafts": REQUEST[0], THROWN: WASTE}
 
 
 def steps(answers: dict[str, list[tuple[int, int]]]) -> go.Figure:
@@ -20,21 +23,12 @@ def steps(answers: dict[str, list[tuple[int, int]]]) -> go.Figure:
     """
     fig = panels(list(answers), 110, [_in_short(each) for each in answers.values()])
     for number, each in enumerate(answers.values(), 1):
-        accepted, thrown = zip(*each)
-        for name, heights, look in (
-            ("the token that comes in any case", [1] * len(each), {"color": DECODE}),
-            ("accepted drafts", accepted, {"color": ACCEPTED}),
-            ("drafts thrown away", [-height for height in thrown], {"color": WASTE, "pattern": pattern("/")}),
-        ):
-            fig.add_bar(
-                x=list(range(1, len(each) + 1)),
-                y=list(heights),
-                name=name,
-                legendgroup=name,
-                marker=look,
-                **saying_alike(f"iteration %{{x}} · {name}: %{{y}}"),
-                **axes_of(number),
-            )
+        accepted, thrown = np.transpose(each)
+        columns = dict(zip(STEPS, (1, accepted, -thrown)))
+        bars = px.bar(pd.DataFrame(columns, index=range(1, 1 + len(each))), color_discrete_map=STEPS)
+        fig.add_traces(bars.data, rows=number, cols=1)
+    fig.update_traces(hovertemplate="iteration %{x} · %{fullData.name}: %{y}<extra></extra>")
+    fig.update_traces(marker_pattern=pattern("/"), selector={"name": THROWN})
     most, least = (max(step[kind] for each in answers.values() for step in each) for kind in (0, 1))
     fig.update_yaxes(range=[-least - 0.5, most + 1.5], title="tokens", zeroline=True, zerolinecolor=INK)
     fig.update_xaxes(range=[0, 1 + max(map(len, answers.values()))], showgrid=False)
@@ -63,34 +57,21 @@ def gains(rows: pd.DataFrame) -> go.Figure:
     rows : DataFrame
         `users`, `workload`, `drafts` (tokens proposed at most) and `times`, the speed-up over no drafts at all.
     """
-    low, high, last = min(0.8, rows["times"].min()), max(1.2, rows["times"].max()), int(rows["drafts"].max())
+    low, high, last = min(0.8, rows["times"].min()) - 0.1, max(1.2, rows["times"].max()) + 0.1, rows["drafts"].max()
     fig = panels([counted(number, "user") for number in rows["users"].unique().tolist()], 200)
     for number, (_, panel) in enumerate(rows.groupby("users", sort=False), 1):
-        for place, (name, line) in enumerate(panel.groupby("workload", sort=False)):
-            fig.add_scatter(
-                x=line["drafts"].tolist(),
-                y=line["times"].tolist(),
-                mode="lines+markers",
-                name=str(name),
-                legendgroup=str(name),
-                marker={"color": REQUEST[place % 4], "symbol": SYMBOLS[place % 4], "size": 8},
-                **saying_alike(f"{name} · %{{x}} drafts · %{{y:.2f}} times as fast"),
-                **axes_of(number),
-            )
-        fig.add_scatter(
-            x=[0, last],
-            y=[1, 1],
-            mode="lines",
-            line={"color": INK, "dash": "dash"},
-            **line_saying("as fast as without drafts"),
-            **axes_of(number),
-        )
-        fig.add_hrect(
-            low - 0.1, 1, fillcolor=WASTE, opacity=0.15, line_width=0, row=number, col=1,
-            annotation_text="slower than without drafts", annotation_position="bottom left",
-            annotation_font={"color": WASTE_TEXT, "size": 12},
+        lines = px.line(
+            panel, x="drafts", y="times", color="workload", color_discrete_sequence=REQUEST, symbol="workload",
+            symbol_sequence=SYMBOLS, labels={"times": "times as fast"}, hover_data={"times": ":.2f"},
         )  # fmt: skip
-    fig.update_yaxes(range=[low - 0.1, high + 0.1], title="times as fast")
+        fig.add_traces(lines.data, rows=number, cols=1)
+    fig.update_traces(marker_size=8)
+    fig.add_hline(1, line={"color": INK, "dash": "dash"})
+    fig.add_hrect(
+        low, 1, fillcolor=WASTE, opacity=0.15, line_width=0, annotation_text="slower than without drafts",
+        annotation_position="bottom left", annotation_font={"color": WASTE_TEXT, "size": 12},
+    )  # fmt: skip
+    fig.update_yaxes(range=[low, high], title="times as fast")
     fig.update_xaxes(range=[-0.2, last + 0.4])
     fig.update_xaxes(title="tokens proposed at most", row=number, col=1)
     once_in_legend(fig)

@@ -1,6 +1,7 @@
 """Lesson 00: the path of one request."""
 
 import pandas as pd
+import plotly.express as px
 import plotly.graph_objects as go
 
 from inflight.notebook.charts.marks import saying
@@ -14,27 +15,23 @@ _STEPS = {
     "token": DECODE,
     "tokens to text": REQUEST[1],
 }
-_PATTERNS = {"prompt": pattern("/")}  # in one lane with the tokens
 
 
 def request_map(path: pd.DataFrame) -> go.Figure:
     """One request through client and models over time; `path` as `request_path.measure` gives it."""
-    fig = go.Figure()
-    for what, colour in _STEPS.items():
-        rows = path[path["what"] == what]
-        fig.add_bar(
-            x=(rows["end_ms"] - rows["start_ms"]).tolist(),
-            base=rows["start_ms"].tolist(),
-            y=[_LANES.index(lane) for lane in rows["lane"]],
-            width=0.42,
-            orientation="h",
-            marker={"color": colour, "pattern": _PATTERNS.get(what), "line": {"color": "white", "width": 1}},
-            name=what,
-            **saying(
-                f"{what} · {row.end_ms - row.start_ms:.1f} ms: {row.start_ms:.1f} to {row.end_ms:.1f} ms · {row.lane}"
-                for row in rows.itertuples()
-            ),
-        )
+    steps = path[path["what"] != "arrival"]
+    steps = steps.assign(ms=steps["end_ms"] - steps["start_ms"], place=steps["lane"].map(_LANES.index))
+    steps["told"] = [
+        f"{step.what} · {step.ms:.1f} ms: {step.start_ms:.1f} to {step.end_ms:.1f} ms · {step.lane}"
+        for step in steps.itertuples()
+    ]
+    fig = px.bar(
+        steps, x="ms", base="start_ms", y="place", color="what", color_discrete_map=_STEPS, orientation="h",
+        barmode="overlay", opacity=1, labels={"ms": "milliseconds since Enter"}, custom_data="told",
+    )  # fmt: skip
+    fig.update_traces(width=0.42, marker_line={"color": "white", "width": 1})
+    fig.update_traces(hovertemplate="%{customdata[0]}<extra></extra>")
+    fig.update_traces(marker_pattern=pattern("/"), selector={"name": "prompt"})  # in one lane with the tokens
     arrivals = path[path["what"] == "arrival"]["end_ms"].tolist()
     fig.add_scatter(
         x=arrivals,
@@ -46,14 +43,9 @@ def request_map(path: pd.DataFrame) -> go.Figure:
     )
     _draw_first_word(fig, path)
     ends = path["end_ms"].max()
-    fig.update_xaxes(title="milliseconds since Enter", range=[-0.01 * ends, 1.04 * ends])
-    fig.update_yaxes(tickvals=list(range(4)), ticktext=list(_LANES), range=[-0.9, 3.9], showgrid=False)
-    return fig.update_layout(
-        title="One request, from Enter to the last word",
-        barmode="overlay",
-        height=420,
-        showlegend=False,
-    )
+    fig.update_xaxes(range=[-0.01 * ends, 1.04 * ends])
+    fig.update_yaxes(title=None, tickvals=list(range(4)), ticktext=list(_LANES), range=[-0.9, 3.9], showgrid=False)
+    return fig.update_layout(title="One request, from Enter to the last word", height=420, showlegend=False)
 
 
 def _draw_first_word(fig: go.Figure, path: pd.DataFrame) -> None:
@@ -61,52 +53,21 @@ def _draw_first_word(fig: go.Figure, path: pd.DataFrame) -> None:
     begins = path.groupby("what")["start_ms"].min()
     tokenized, computed = begins["text to tokens"], begins["prompt"]
     decoded, arrived = begins["tokens to text"], begins["arrival"]
-    way = [
-        (0, 3),
-        (tokenized, 3),
-        (tokenized, 2),
-        (computed, 2),
-        (computed, 1),
-        (decoded, 1),
-        (decoded, 0),
-        (arrived, 0),
-        (arrived, 3),
-    ]
-    fig.add_scatter(
-        x=[x for x, _ in way],
-        y=[y for _, y in way],
-        mode="lines",
-        line={"color": INK, "width": 1.5},
-        name="the first word's path",
-        **saying(f"the first word's path · {_LANES[y]} · {x:.1f} ms" for x, y in way),
-    )
-    gap = path["end_ms"].max() * 0.012
-    tokens = path[path["what"] == "token"]
-    notes = [
-        (arrived, 3.42, f"<b>first word: {arrived:.0f} ms</b>", "left", INK),
-        (0, 3.42, "Enter", "left", INK),
-        (computed + gap, 2, "text → tokens", "left", INK),
-        (computed, 1.38, "prompt", "left", INK),
-        (
-            max(tokens["start_ms"].min(), arrived) + gap,
-            1.52,
-            f"{len(tokens)} iterations,<br>one token each",
-            "left",
-            INK,
-        ),
-        (arrived + gap, -0.54, "tokens → text,<br>piece by piece", "left", INK),
-    ]
-    for x, y, text, anchor, colour in notes:
-        fig.add_annotation(
-            x=x,
-            y=y,
-            text=text,
-            showarrow=False,
-            xanchor=anchor,
-            yanchor="middle",
-            align=anchor,
-            font={"color": colour, "size": 12},
-        )
+    x = [0, tokenized, tokenized, computed, computed, decoded, decoded, arrived, arrived]
+    y = [3, 3, 2, 2, 1, 1, 0, 0, 3]
+    told = saying(f"the first word's path · {_LANES[lane]} · {ms:.1f} ms" for ms, lane in zip(x, y))
+    look = {"color": INK, "width": 1.5}
+    fig.add_scatter(x=x, y=y, mode="lines", line=look, name="the first word's path", **told)
+    gap, iterations = path["end_ms"].max() * 0.012, path.loc[path["what"] == "token", "start_ms"]
+    for x, y, text in (
+        (arrived, 3.42, f"<b>first word: {arrived:.0f} ms</b>"),
+        (0, 3.42, "Enter"),
+        (computed + gap, 2, "text → tokens"),
+        (computed, 1.38, "prompt"),
+        (max(iterations.min(), arrived) + gap, 1.52, f"{len(iterations)} iterations,<br>one token each"),
+        (arrived + gap, -0.54, "tokens → text,<br>piece by piece"),
+    ):
+        fig.add_annotation(x=x, y=y, text=text, showarrow=False, xanchor="left", align="left", font_size=12)
 
 
 def request_map_summary(path: pd.DataFrame, first_word: pd.DataFrame) -> str:

@@ -13,24 +13,9 @@ def saying(texts: Iterable[str]) -> dict:
     return {"hoverinfo": "text", "hovertext": list(texts)}
 
 
-def saying_alike(template: str) -> dict:
-    """Properties of a trace of many marks: their texts have plotly's `%{x}` and `%{y}` in them."""
-    return {"hovertemplate": f"{template}<extra></extra>"}
-
-
 def area_saying(text: str) -> dict:
     """Properties of a filled area, which has one text wherever it is pointed at."""
     return {"hoveron": "fills", "hoverinfo": "text", "text": text}
-
-
-def line_saying(text: str, points: int = 2) -> dict:
-    """Properties of a line that says the same at each of its `points`."""
-    return saying([text] * points)
-
-
-def words(*parts: str) -> str:
-    """The parts that are not blank, as one line of a hover text."""
-    return " · ".join(part for part in parts if part)
 
 
 def counted(number: float, noun: str, plural: str = "") -> str:

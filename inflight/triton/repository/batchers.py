@@ -9,6 +9,9 @@ or of one of the sequence batcher's two strategies, is to choose it.
 
 from __future__ import annotations
 
+from typing import Any
+
+from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -60,22 +63,15 @@ FIELDS: dict[str, Parameter] = {
 
 def get_field(config: ModelConfig, path: str) -> str:
     """Text of a field; blank when it is not there or has protobuf's default value, as 0 or false."""
-    *parents, name = path.split(".")
-    message = config
-    for parent in parents:
-        if not _has(message, parent):
+    value: Any = json_format.MessageToDict(config, preserving_proto_field_name=True)
+    for name in path.split("."):
+        message = value[0] if isinstance(value, list) else value  # of several the first
+        if name not in message:
             return ""
-        message = _child(message, parent)
-    if not _has(message, name):
-        return ""
-    value, field = getattr(message, name), message.DESCRIPTOR.fields_by_name[name]
-    if field.type == FieldDescriptor.TYPE_MESSAGE:
+        value = message[name]
+    if isinstance(value, (dict, bool)):
         return "true"
-    if field.type == FieldDescriptor.TYPE_ENUM:
-        return field.enum_type.values_by_number[value].name
-    if field.label == FieldDescriptor.LABEL_REPEATED:
-        return ", ".join(map(str, value))
-    return f"{value:g}" if field.type == FieldDescriptor.TYPE_FLOAT else str(value).lower()
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def set_field(config: ModelConfig, path: str, text: str) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight.errors import CourseError
-from inflight.triton.repository import llmapi
 from inflight.triton.repository.ensembles import ensemble_problems
 from inflight.triton.repository.layout import CONFIG, SETTINGS, is_repository, models
 from inflight.triton.repository.parameters import PARAMETERS, Problem, parameter_problems
@@ -54,7 +53,14 @@ def _model_problems(repo: Path, name: str, config: ModelConfig) -> list[Problem]
         what = "The Python model is missing."
         problems.append(Problem(str(versions[0]), "model.py", what, "Put its model.py there."))
     if (settings := repo / name / "1" / SETTINGS).exists():
-        problems += llmapi.problems(settings)
+        from inflight.triton.repository import llmapi  # it takes pydantic, which other models have no use for
+
+        try:
+            llmapi.read(settings)
+        except CourseError as error:
+            field, _, said = str(error).removeprefix(f"{settings}: ").partition(": ")
+            message, _, fix = said.partition(". ")
+            problems.append(Problem(str(settings), field, message.rstrip(".") + ".", fix or "Correct it."))
     elif name in PARAMETERS:
         texts = {key: value.string_value for key, value in config.parameters.items()}
         problems += [replace(problem, file=file) for problem in parameter_problems(name, texts)]

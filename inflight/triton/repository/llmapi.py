@@ -1,96 +1,92 @@
 """`model.yaml` of TensorRT-LLM's Triton model `llmapi`: arguments of `LLM()`, and what Triton is told of the model.
 
 Its keys are those of TensorRT-LLM's `LlmArgs`, and of `triton_config` in its `triton_backend/all_models/llmapi` (both
-read as of August 2026). This engine obeys some. Of the others a value is taken that asks for what the engine does
-anyway; any other is refused with the reason, as is a key that is none.
+read as of August 2026). This engine obeys some. Of a few others the one value is taken that asks for what the engine
+does anyway; all else is refused.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
+from pydantic import BaseModel, Field, PositiveInt, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from inflight import files
-from inflight.engine.config import BuildConfig, ExecutorConfig, SpeculativeConfig
+from inflight.engine.config import BuildConfig, ExecutorConfig
 from inflight.errors import CourseError, did_you_mean
-from inflight.triton.repository.parameters import PARAMETERS, Parameter, Problem, of_config
-from inflight.triton.repository.pbtxt import as_text
 
-_ENGINE = PARAMETERS["tensorrt_llm"]
-# Policy -> the engine's two settings that make it.
-_POLICIES = {
+# Policy -> the engine's setting that makes it.
+_POLICIES: dict[str, dict[str, Any]] = {
     "GUARANTEED_NO_EVICT": {"batch_scheduler_policy": "guaranteed_no_evict"},
     "MAX_UTILIZATION": {"batch_scheduler_policy": "max_utilization"},
     "STATIC_BATCH": {"gpt_model_type": "V1"},
 }
-_POLICY = "scheduler_config.capacity_scheduler_policy"
-_DECOUPLED, _PERIOD = "triton_config.decoupled", "triton_config.cancellation_check_period_ms"
-# Key -> the setting of `ExecutorConfig` that it is.
-_EXECUTOR = {
-    "kv_cache_config.max_tokens": "max_tokens_in_paged_kv_cache",
-    "kv_cache_config.free_gpu_memory_fraction": "kv_cache_free_gpu_mem_fraction",
-    "kv_cache_config.enable_block_reuse": "enable_kv_cache_reuse",
-    "enable_chunked_prefill": "enable_chunked_context",
-}
-# Keys of one that is a setting by itself.
-_SPECULATIVE = {
-    f"speculative_config.{name}": replace(row, default=None) for name, row in of_config(SpeculativeConfig).items()
-}
-_LIMITS = ("max_batch_size", "max_num_tokens")
-# Key -> what its value may be. A limit that is left out is as the engine was built.
-OBEYED = {
-    "model": _ENGINE["gpt_model_path"],
-    **{name: replace(row, default=None) for name, row in of_config(BuildConfig).items() if name in _LIMITS},
-    **{key: _ENGINE[name] for key, name in _EXECUTOR.items()},
-    _POLICY: Parameter("choice", "GUARANTEED_NO_EVICT", "What happens when KV blocks are short.", tuple(_POLICIES)),
-    _DECOUPLED: Parameter("bool", False, "Whether a request may get several responses, which streaming needs."),
-    _PERIOD: _ENGINE["cancellation_check_period_ms"],
-    **_SPECULATIVE,
-}
-_ONE_DEVICE = "the engine computes on one device. Leave it out, or set it to 1."
-_AT_THE_BUILD = "it is decided when the engine is built. Leave it out, and see `inflight build --help`."
-# Key -> the one value that asks for what the engine does anyway, None where there is none; why no other is taken.
-_NOT_OBEYED: dict[str, tuple[Any, str]] = {
-    # TensorRT-LLM's only backend: it asks for no engine of TensorRT.
-    "backend": ("pytorch", "this is the engine of the course, and none of TensorRT-LLM's. Leave it out."),
-    "tensor_parallel_size": (1, _ONE_DEVICE),
-    "pipeline_parallel_size": (1, _ONE_DEVICE),
-    "triton_config.max_batch_size": (
-        0, "a request has one prompt here, and the engine batches requests. Set it to 0."
-    ),
-    "triton_config.multimodal": (False, "this engine's models read text alone. Leave it out."),
-    "lora_config": (
-        None, "this engine has no LoRA. Merge the adapter into the checkpoint, and build an engine of that."
-    ),
-    **dict.fromkeys(
-        ("dtype", "quant_config", "max_seq_len", "max_input_len", "max_beam_width", "kv_cache_config.dtype",
-         "kv_cache_config.tokens_per_block"), (None, _AT_THE_BUILD)
-    ),
-}  # fmt: skip
+_ONE_DEVICE = "the engine computes on one device"
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What a `model.yaml` says.
+class _Keys(BaseModel, extra="forbid"):
+    """Keys of the file; one that is left blank is as if it were not there. A description is why no more is taken."""
 
-    Attributes
-    ----------
-    engine_dir : str
-    limits : dict of int
-        Options of `BuildConfig` in place of those that the engine was built with.
-    executor : ExecutorConfig
-    decoupled : bool
-    cancellation_check_period_ms : int
-    """
+    @model_validator(mode="before")
+    @classmethod
+    def _without_blanks(cls, given: Any) -> Any:
+        return {key: one for key, one in given.items() if one is not None} if isinstance(given, dict) else given
 
-    engine_dir: str
-    limits: dict[str, int]
-    executor: ExecutorConfig
-    decoupled: bool
-    cancellation_check_period_ms: int
+
+class _KvCacheConfig(_Keys):
+    max_tokens: PositiveInt | None = None
+    free_gpu_memory_fraction: float = Field(default=ExecutorConfig.kv_cache_free_gpu_mem_fraction, ge=0, le=1)
+    enable_block_reuse: bool = False
+
+
+class _SchedulerConfig(_Keys):
+    capacity_scheduler_policy: Literal["GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH"] = "GUARANTEED_NO_EVICT"
+
+
+class _TritonConfig(_Keys):
+    max_batch_size: Literal[0] = Field(
+        default=0, description="a request has one prompt, and the engine batches requests"
+    )
+    multimodal: Literal[False] = Field(default=False, description="this engine's models read text alone")
+    decoupled: bool = False
+    cancellation_check_period_ms: PositiveInt = 100
+
+
+class Settings(_Keys):
+    """What a `model.yaml` says, by its own keys. A limit that is left out is as the engine was built."""
+
+    model: str = Field(min_length=1)
+    max_batch_size: PositiveInt | None = None
+    max_num_tokens: PositiveInt | None = None
+    kv_cache_config: _KvCacheConfig = _KvCacheConfig()
+    scheduler_config: _SchedulerConfig = _SchedulerConfig()
+    enable_chunked_prefill: bool = False
+    speculative_config: dict[Any, Any] | None = None
+    triton_config: _TritonConfig = _TritonConfig()
+    # TensorRT-LLM's only one: it asks for no engine of TensorRT.
+    backend: Literal["pytorch"] = Field(default="pytorch", description="this is the engine of the course")
+    tensor_parallel_size: Literal[1] = Field(default=1, description=_ONE_DEVICE)
+    pipeline_parallel_size: Literal[1] = Field(default=1, description=_ONE_DEVICE)
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """Options of `BuildConfig` in place of those that the engine was built with."""
+        limits = {"max_batch_size": self.max_batch_size, "max_num_tokens": self.max_num_tokens}
+        return {name: limit for name, limit in limits.items() if limit is not None}
+
+    @property
+    def executor(self) -> ExecutorConfig:
+        return ExecutorConfig(
+            **_POLICIES[self.scheduler_config.capacity_scheduler_policy],
+            max_tokens_in_paged_kv_cache=self.kv_cache_config.max_tokens,
+            kv_cache_free_gpu_mem_fraction=self.kv_cache_config.free_gpu_memory_fraction,
+            enable_kv_cache_reuse=self.kv_cache_config.enable_block_reuse,
+            enable_chunked_context=self.enable_chunked_prefill,
+            speculative_config=self.speculative_config,
+        )
 
 
 def read(path: Path) -> Settings:
@@ -101,55 +97,33 @@ def read(path: Path) -> Settings:
     CourseError
         It is no YAML; a key that this engine does not have, or a value that a key does not take.
     """
-    values, problems = _parsed(path)
-    if problems:
-        raise CourseError(str(problems[0]))
-    settings = {name: values[key] for key, name in _EXECUTOR.items()} | _POLICIES[values[_POLICY]]
-    drafts = {key.partition(".")[2]: values[key] for key in _SPECULATIVE if values[key] is not None}
-    settings["speculative_config"] = drafts or None
-    limits = {name: values[name] for name in _LIMITS if values[name] is not None}
-    return Settings(values["model"], limits, ExecutorConfig(**settings), values[_DECOUPLED], values[_PERIOD])
-
-
-def problems(path: Path) -> list[Problem]:
-    """Everything that is wrong in a `model.yaml`."""
-    return _parsed(path)[1]
-
-
-def _parsed(path: Path) -> tuple[dict[str, Any], list[Problem]]:
-    """The value of each key that is obeyed, and what is wrong."""
     try:
         content = yaml.safe_load(files.read_text(path, "settings", "Assemble the repository again."))
+        settings = Settings.model_validate(content)
     except yaml.YAMLError as error:
-        return {}, [Problem(str(path), "syntax", f"{error}.".replace("\n", " "), "Correct this line.")]
-    if not isinstance(content, dict):
-        return {}, [Problem(str(path), "syntax", "It has no keys.", "Write `key: value`, a line each.")]
-    given, values, found = _flat(content), {}, []
-    for key, value in given.items():
-        if key not in OBEYED and (key not in _NOT_OBEYED or value != _NOT_OBEYED[key][0]):
-            found.append(Problem(str(path), key, f"It is {value!r}, but", _reason(key)))
-    for key, spec in OBEYED.items():
-        text = as_text(given.get(key, ""))
-        try:
-            values[key] = spec.parse(text)
-        except ValueError as allowed:
-            found.append(
-                Problem(str(path), key, f"It is {text!r}." if text else "It has no value.", f"It must be {allowed}.")
-            )
-    return values, found
+        raise CourseError(f"{path}: syntax: {error}.".replace("\n", " ")) from None
+    except ValidationError as error:
+        raise CourseError(f"{path}: {_reason(error.errors()[0])}") from None
+    try:
+        settings.executor  # noqa: B018
+    except CourseError as error:  # it knows what drafts can be
+        raise CourseError(f"{path}: speculative_config: {error}") from None
+    return settings
 
 
-def _reason(key: str) -> str:
-    for known in (key, key.partition(".")[0]):
-        if known in _NOT_OBEYED:
-            return _NOT_OBEYED[known][1]
-    return f"this engine has no such setting. {did_you_mean(key, OBEYED, 'It obeys', cutoff=0.8)}"
-
-
-def _flat(content: dict) -> dict[str, Any]:
-    """Keys of keys with a dot between them; without those that are left blank."""
-    flat: dict[str, Any] = {}
-    for key, value in content.items():
-        inner = value.items() if isinstance(value, dict) and value else [(None, value)]
-        flat |= {f"{key}.{name}" if name else str(key): one for name, one in inner}
-    return {key: value for key, value in flat.items() if value is not None}
+def _reason(wrong: ErrorDetails) -> str:
+    """What pydantic finds wrong with a key, as a sentence."""
+    place = ".".join(map(str, wrong["loc"])) or "syntax"
+    if wrong["type"] == "model_type":
+        return f"{place}: It has no keys. Write `key: value`, a line each."
+    *groups, key = wrong["loc"]
+    known: Any = Settings
+    for group in groups:
+        known = known.model_fields[str(group)].annotation
+    if key in known.model_fields:
+        why = known.model_fields[key].description
+        given = "It has no value" if wrong["type"] == "missing" else f"It is {wrong['input']!r}"
+        return f"{place}: {given}. {wrong['msg']}{f', as {why}' if why else ''}."
+    if key in BuildConfig.__dataclass_fields__ or key == "quant_config":
+        return f"{place}: It is decided when the engine is built. Leave it out, and see `inflight build --help`."
+    return f"{place}: This engine has no such setting. {did_you_mean(str(key), known.model_fields, 'It has', 0.8)}"

@@ -27,8 +27,7 @@ class Parameter:
     Attributes
     ----------
     kind : str
-        "choice", "int", "ints" (with commas between them), "float", "bool", "text", "path", or "folder": a path that is
-        there.
+        "choice", "int", "ints" (with commas between them), "float", "bool", "text" or "path".
     default : value or None
         None means that the key may be left blank.
     help : str
@@ -37,10 +36,8 @@ class Parameter:
         Allowed values of a "choice".
     low, high : number
         Least and greatest value of an "int", a "float", or each of "ints".
-    holds : str
-        Name, or pattern of names, of a file that a "folder" must hold.
     made_by : str
-        Command that makes such a path or folder.
+        Command that makes what is at such a path.
     required : bool
         Whether it must not be blank.
     variable : str or None
@@ -53,7 +50,6 @@ class Parameter:
     choices: tuple[str, ...] = ()
     low: float | None = None
     high: float | None = None
-    holds: str = ""
     made_by: str = ""
     required: bool = False
     variable: str | None = None
@@ -74,8 +70,7 @@ class Parameter:
             return [self._in_range(int(part)) for part in text.strip("[]").split(",")]
         if self.kind in _NUMBERS:
             return self._in_range(int(text) if self.kind == "int" else float(text))
-        is_missing = self.kind == "folder" and not any(Path(text).glob(self.holds))
-        if not text or is_missing or (self.kind == "choice" and text not in self.choices):
+        if not text or (self.kind == "choice" and text not in self.choices):
             raise ValueError
         return text
 
@@ -87,9 +82,8 @@ class Parameter:
     def _allowed(self) -> str:
         if self.kind == "choice":
             return " or ".join(filter(None, [", ".join(self.choices[:-1]), self.choices[-1]]))
-        if self.kind in ("folder", "path"):
-            what = "a path" if self.kind == "path" else f"a folder with {self.holds} in it"
-            return what + (f"; `{self.made_by}` makes one" if self.made_by else "")
+        if self.kind == "path":
+            return "a path" + (f"; `{self.made_by}` makes one" if self.made_by else "")
         words = [{"bool": "true or false", "text": "a text", **_NUMBERS}[self.kind]]
         words += [] if self.low is None else [f"of at least {self.low:g}"]
         words += [] if self.high is None else [f"{'and ' if len(words) > 1 else 'of '}at most {self.high:g}"]
@@ -131,7 +125,7 @@ def of_config(config: type) -> dict[str, Parameter]:
 
 def _checkpoint(variable: str = "checkpoint_dir", made_by: str = "") -> Parameter:
     help = "Hugging Face folder of the model, with its tokenizer."
-    return Parameter("folder", None, help, holds="*.safetensors", made_by=made_by, required=True, variable=variable)
+    return Parameter("path", None, help, made_by=made_by, required=True, variable=variable)
 
 
 def _dtype(variable: str, *choices: str) -> Parameter:
@@ -195,9 +189,7 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
     LLMAPI: {},  # its settings stand in a file of their own: `llmapi`
     BASELINE: {
         "checkpoint_dir": _checkpoint(made_by=_MAKES_BASELINE),
-        "tokenizer_dir": replace(
-            _checkpoint(made_by=_MAKES_BASELINE), help="Folder with tokenizer.json.", holds="tokenizer.json"
-        ),
+        "tokenizer_dir": replace(_checkpoint(made_by=_MAKES_BASELINE), help="Folder with tokenizer.json."),
         "dtype": _dtype("llama_dtype", "bfloat16", "float32"),
         **_CHAT_TEMPLATE,
         **_EXCLUDE_INPUT,

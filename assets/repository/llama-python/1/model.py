@@ -1,4 +1,4 @@
-"""Text to text with the Hugging Face pipeline: what serving looks like before there is an engine."""
+"""Text to text with Hugging Face transformers: what serving looks like before there is an engine."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -23,14 +23,9 @@ class TritonPythonModel:
     def initialize(self, args):
         self.parameters = python_model.parameters(args)
         self.decoupled = python_model.is_decoupled(args)
-        self.pipeline = huggingface.pipeline(
-            self.parameters["checkpoint_dir"],
-            self.parameters["tokenizer_dir"],
-            self.parameters["dtype"],
-            python_model.device(args),
-        )
-        # The course's own: it renders a chat, and makes text of single tokens.
-        self.tokenizer = load_tokenizer(self.parameters["tokenizer_dir"] or self.parameters["checkpoint_dir"])
+        folder = self.parameters["checkpoint_dir"]
+        self.tokenizer = load_tokenizer(self.parameters["tokenizer_dir"] or folder)
+        self.model = huggingface.load(folder, self.parameters["dtype"], python_model.device(args))
         self.is_chat = self.parameters["apply_chat_template"] and self.tokenizer.has_template
         if self.is_chat:
             self.tokenizer.chat("Hello")  # one that cannot be used is found now
@@ -52,11 +47,11 @@ class TritonPythonModel:
         if python_model.wants_stream(request, "stream", self.decoupled):
             text = Detokenizer(self.tokenizer)
 
-            def send(token):
+            def send(token: int) -> None:
                 if piece := text.add([token], is_final=False):
                     sender.send(_response(piece))
 
-            self._generate(request, sender, ids, huggingface.token_streamer(send))
+            self._generate(request, sender, ids, send)
             sender.send(_response(text.add([], is_final=True)), flags=FINAL)
             return
         text = self.tokenizer.decode(self._generate(request, sender, ids))
@@ -64,8 +59,8 @@ class TritonPythonModel:
             text = asked + text
         sender.send(_response(text), flags=FINAL)
 
-    def _generate(self, request, sender, ids: list[int], streamer=None) -> list[int]:
-        positions = self.pipeline.model.config.max_position_embeddings  # the model knows no more of them
+    def _generate(self, request, sender, ids: list[int], send=None) -> list[int]:
+        positions = self.model.config.max_position_embeddings  # the model knows no more of them
         if len(ids) >= positions:
             raise CourseError(
                 f"Prompt length ({len(ids)}) leaves no room for an answer in the model's {positions} "
@@ -78,14 +73,19 @@ class TritonPythonModel:
         if min_length < 0:
             raise CourseError(f"min_length is {min_length}; give a value of at least 0.")
         length = min(max_tokens, positions - len(ids))
+
+        def is_over(tokens) -> bool:
+            if send:
+                send(tokens[0, -1].item())
+            return sender.is_cancelled()
+
         return huggingface.generate(
-            self.pipeline,
+            self.model,
             ids,
+            is_over,
             do_sample=False,
             max_new_tokens=length,
             min_new_tokens=min(min_length, length),
-            stopping_criteria=huggingface.stop_when(sender.is_cancelled),
-            streamer=streamer,
         )
 
 

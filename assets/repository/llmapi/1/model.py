@@ -39,17 +39,18 @@ class TritonPythonModel(EngineModel):
     @staticmethod
     def auto_complete_config(config):
         config.set_max_batch_size(0)
-        config.set_model_transaction_policy({"decoupled": _settings().decoupled})
+        config.set_model_transaction_policy({"decoupled": _settings().triton_config.decoupled})
         return config
 
     def initialize(self, args):
         settings = _settings()
-        self.tokenizer = load_tokenizer(settings.engine_dir)
-        info = folder.read(settings.engine_dir)
+        self.tokenizer = load_tokenizer(settings.model)
+        info = folder.read(settings.model)
         info = dataclasses.replace(info, build_config=dataclasses.replace(info.build_config, **settings.limits))
         check_memory(info)
-        periods = settings.cancellation_check_period_ms, STATS_CHECK_PERIOD_MS
-        self.start(args, Executor(load(info), settings.executor), settings.decoupled, 0, *periods)
+        told = settings.triton_config
+        periods = told.cancellation_check_period_ms, STATS_CHECK_PERIOD_MS
+        self.start(args, Executor(load(info), settings.executor), told.decoupled, 0, *periods)
 
     def prompts(self, request, running):
         prompt = python_model.prompt(request)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from inflight.engine import own_part
 from inflight.engine.config import ExecutorConfig, Response
 from inflight.engine.executor import Executor
 from inflight.errors import CourseError
@@ -30,8 +31,8 @@ class TritonPythonModel(EngineModel):
         settings = {
             name: self.parameters[name] for name in ExecutorConfig.__dataclass_fields__ if name in self.parameters
         }
-        # A learner's part that hangs ends this process; its traceback goes into the server's log.
-        executor = Executor.load(self.parameters["gpt_model_path"], ExecutorConfig(**settings), STDERR)
+        own_part.end_late_calls(traceback_to=STDERR)  # which goes into the server's log
+        executor = Executor.load(self.parameters["gpt_model_path"], ExecutorConfig(**settings))
         periods = ("allotted_time_ms", "cancellation_check_period_ms", "stats_check_period_ms")
         self.start(args, executor, python_model.is_decoupled(args), **{name: self.parameters[name] for name in periods})
 
