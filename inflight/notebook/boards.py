@@ -1,4 +1,4 @@
-"""What the dashboards of several lessons share: runs on one server, the one before kept to compare with."""
+"""What dashboards and editors share: runs on one server, the one before kept to compare with; a field of a config."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
+import ipywidgets
 import pandas as pd
 
 from inflight.bench import trace_run
@@ -51,3 +52,13 @@ def edit_and_load(server: Server, model: str, **values) -> None:
     except CourseError:
         repository.write_config(before, path)
         raise
+
+
+def field(spec: repository.Parameter, **look) -> ipywidgets.ValueWidget:
+    """A list of the allowed values where there are few, a line of text otherwise; `look` goes to the widget."""
+    values = {"bool": ["false", "true"], "choice": list(spec.choices)}.get(spec.kind)
+    if values is None:
+        return ipywidgets.Text(**look)
+    if not spec.required:
+        values.append("")
+    return ipywidgets.Dropdown(options=[(value or "(blank)", value) for value in values], **look)

@@ -36,6 +36,11 @@ class Frame(NamedTuple):
     figure: go.Figure
     alt: str
 
+    @property
+    def words(self) -> str:
+        """What stands below the picture, in HTML."""
+        return html.escape(self.alt)
+
 
 class Dashboard(Panel):
     """Runs `work` in a thread of its own, and shows the newest of the frames that it yields.
@@ -192,7 +197,7 @@ class Dashboard(Panel):
 
     def _draw(self, frame: Frame) -> None:
         self.picture.draw(frame.figure, view=self._runs)
-        self.words.value = html.escape(frame.alt)
+        self.words.value = frame.words
         self.frame = frame
 
     def _result(self) -> str:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from inflight.errors import CourseError
 from inflight.notebook import progress, session
-from inflight.notebook.boards import edit_and_load
+from inflight.notebook.boards import edit_and_load, field
 from inflight.notebook.dashboard import Dashboard
 from inflight.notebook.palette import DECODE
 from inflight.notebook.panel import Panel
@@ -140,7 +140,7 @@ class ConfigEditor(Panel):
             server.repo / model / repository.CONFIG,
         )
         specs = {name: repository.spec(model, name) for name in names}
-        self.fields = {name: _field(name, spec) for name, spec in specs.items()}
+        self.fields = {name: field(spec, tooltip=name, layout={"width": "auto"}) for name, spec in specs.items()}
         self._show_file()
         self.apply_button = ipywidgets.Button(description="Apply", icon="check", button_style="primary")
         self.apply_button.on_click(lambda _: self._apply())
@@ -201,17 +201,6 @@ class ConfigEditor(Panel):
         edit_and_load(self._server(), self._model, **changes)
         self._show_file()
         return f"<b>Applied.</b> The server has loaded {html.escape(self._model)} again."
-
-
-def _field(name: str, spec: repository.Parameter) -> ipywidgets.ValueWidget:
-    """A list of the allowed values where there are few, a line of text otherwise."""
-    values = {"bool": ["false", "true"], "choice": list(spec.choices)}.get(spec.kind)
-    if values is None:
-        return ipywidgets.Text(tooltip=name, layout={"width": "auto"})
-    if not spec.required:
-        values.append("")
-    offered = [(value or "(blank)", value) for value in values]
-    return ipywidgets.Dropdown(options=offered, tooltip=name, layout={"width": "auto"})
 
 
 def _set_text(field: ipywidgets.ValueWidget, text: str) -> None:

@@ -524,6 +524,7 @@ assert answered[2] < answered[0] == 400 and not failed.any()
 # %% tags=["nbval-ignore-output"]
 config_path.write_text(as_it_was)
 board = lesson.board(server, log_path)
+board.controls["dynamic_batching"].value = "true"
 board.controls["dynamic_batching.max_queue_delay_microseconds"].value = "50000"
 board.run()
 board

@@ -328,31 +328,28 @@ STAYS = {
 
 def test_slot_map():
     fig = batching.slot_map(STAYS, 2)
-    empty = {"static": 96, "in-flight": 64}
-    begins = {"static": 64, "in-flight": 8}
-    for title, x, y, y_axis in (("static", "x", "y", "yaxis"), ("in-flight", "x2", "y2", "yaxis2")):
-        assert {name: bars(trace) for name, [trace] in named(fig, y).items()} == {
+    colours = dict(zip(("short answer", "medium answer", "long answer"), (GREEN, SKY, VERMILION)))
+    colours["empty slot: waste"] = EMPTY["color"]
+    for x, y, begin, end in (("x", "y", 64, 96), ("x2", "y2", 8, 64)):
+        drawn = {name: trace for name, [trace] in named(fig, y).items()}
+        assert {name: trace.marker.color for name, trace in drawn.items()} == colours
+        assert {name: bars(trace) for name, trace in drawn.items()} == {
             "short answer": [(1, 0, 8)],
-            "medium answer": [(1, begins[title], 32)],
+            "medium answer": [(1, begin, 32)],
             "long answer": [(2, 0, 64)],
-            "empty slot: waste": [(1, 0, empty[title]), (2, 0, empty[title])],
+            "empty slot: waste": [(1, 0, end), (2, 0, end)],
         }
-        looks = {name: trace.marker.color for name, [trace] in named(fig, y).items()}
-        waste = EMPTY["color"]
-        assert looks == dict(zip(looks, [GREEN, SKY, VERMILION, waste], strict=True))
-        assert list(looks) == ["short answer", "medium answer", "long answer", "empty slot: waste"]
-        assert one(fig, "empty slot: waste", y).zorder == -1, "behind the stays"
-        assert {trace.xaxis for [trace] in named(fig, y).values()} == {x}
-        assert panel(fig, y_axis).startswith(f"{title} ")
-    assert "96 iterations, 46 % of the slots' time wasted" in panel(fig, "yaxis")
-    assert "64 iterations, 19 % of the slots' time wasted" in panel(fig, "yaxis2")
+        assert drawn["empty slot: waste"].zorder == -1, "behind the stays"
+        assert {trace.xaxis for trace in drawn.values()} == {x}
+    assert panel(fig, "yaxis") == "static 96 iterations, 46 % of the slots' time wasted"
+    assert panel(fig, "yaxis2") == "in-flight 64 iterations, 19 % of the slots' time wasted"
     assert titles(fig, "xaxis2", "yaxis", "yaxis2") == ["iteration", "slot", "slot"]
     assert fig.layout.yaxis.range[0] > fig.layout.yaxis.range[1], "slot 1 at the top"
     assert fig.layout.xaxis.range == fig.layout.xaxis2.range and fig.layout.xaxis.matches == "x2"
     assert told(one(fig, "medium answer", "y2")) == ["request 3 · slot 1 · medium answer · 32 iterations: 9 to 40"], (
         "numbers begin with 1 in each run"
     )
-    assert legend(fig) == ["short answer", "medium answer", "long answer", "empty slot: waste"]
+    assert legend(fig) == list(colours)
     assert "in-flight: 3 requests in 64 iterations, 19 %" in batching.slot_map_summary(STAYS, 2)
     assert "nobody yet" in panel(batching.slot_map({"now": STAYS["static"].iloc[:0]}, 2), "yaxis")
 
@@ -388,15 +385,9 @@ def test_who_pays():
         "in flight": pd.DataFrame({"output_len": [8, 64], "latency_ms": [500.0, 6000.0], "itl_ms": [14.0, 13.0]}),
     }
     fig = batching.who_pays(runs)
-    assert {name: points(trace) for name, [trace] in named(fig).items() if trace.mode == "markers"} == {
-        "short answer": [(4, 0.5)], "long answer": [(5, 6)],
-    }  # fmt: skip
-    assert {name: points(trace) for name, [trace] in named(fig, "y2").items() if trace.mode == "markers"} == {
-        "short answer": [(10, 14)], "long answer": [(8, 13)],
-    }  # fmt: skip
-    for axis in ("y", "y2"):
-        assert one(fig, "short answer", axis).marker.color == GREEN
-        assert one(fig, "long answer", axis).marker.color == VERMILION
+    for axis, short, long in (("y", (4, 0.5), (5, 6)), ("y2", (10, 14), (8, 13))):
+        drawn = {name: (trace.marker.color, points(trace)) for name, [trace] in named(fig, axis).items()}
+        assert drawn == {"short answer": (GREEN, [short]), "long answer": (VERMILION, [long])}
     assert titles(fig, "xaxis", "yaxis") == ["static (s)", "in flight (s)"]
     assert titles(fig, "xaxis2", "yaxis2") == ["static (ms)", "in flight (ms)"]
     assert panel(fig, "yaxis") == "end-to-end latency 1 of 2 requests slower in flight"

@@ -301,10 +301,10 @@ def lines(board):
     return panels
 
 
-def test_a_race_is_drawn_beside_its_texts_while_it_goes_on_and_the_one_before_stays_above(monkeypatch):
+def test_a_race_is_drawn_above_its_texts_while_it_goes_on_and_the_one_before_stays_above(monkeypatch):
     def race(_url, _model, prompts, max_tokens, _offset_s):
         for token in range(1, max_tokens + 1):
-            yield [Token(stream, token, 0.1 * token, "x") for stream in range(1, len(prompts) + 1)]
+            yield [Token(stream, token, 0.1 * token, "<") for stream in range(1, len(prompts) + 1)]
 
     monkeypatch.setattr(gpt2_client, "race", race)
     board, pictures = iterative_gpt2.board(ELSEWHERE), []
@@ -313,7 +313,11 @@ def test_a_race_is_drawn_beside_its_texts_while_it_goes_on_and_the_one_before_st
     board.run()
     assert pictures[-1] == {"x": [list(range(9))] * 2}
     assert len(pictures[0]["x"][0]) < 9, "it was drawn before the race was over"
-    assert "xxxxxxxx" in board.lanes.children[1].children[1].value
+    assert [f"{prompt}<b>{8 * '&lt;'}</b>" in board.words.value for prompt in gpt2_client.PROMPTS[:3]] == [
+        True,
+        True,
+        False,
+    ]
     board.controls["streams"].value = 3
     board.run()
     assert {panel: len(of) for panel, of in lines(board).items()} == {"x": 2, "x2": 3}

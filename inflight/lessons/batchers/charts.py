@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight import machine, tiers
-from inflight.notebook.charts.marks import counted, once_in_legend, saying, words
+from inflight.notebook.charts.marks import counted, once_in_legend, saying
 from inflight.notebook.charts.panels import add_strip, axes_of, panels
 from inflight.notebook.palette import INK, ON_SHADES, REQUEST, SHADES, WASTE, pattern
 
@@ -115,10 +115,9 @@ def _draw_boxes(fig: go.Figure, executions: pd.DataFrame, name: str, marker: dic
 
 
 def _draw_lane(fig: go.Figure, executions: pd.DataFrame, name: str, colour: str, lane: int, axes: dict) -> None:
-    spans, texts = (
-        list(zip(executions.start_s, executions.end_s)),
-        [_in_words(each) for each in executions.itertuples()],
-    )
+    """A box a batch, with its size, and without a pattern, on which nobody reads a size."""
+    spans = list(zip(executions["start_s"], executions["end_s"]))
+    texts = [_in_words(batch) for batch in executions.itertuples()]
     sizes = {
         "text": executions["size"].astype(str).tolist(),
         "textposition": "inside",
@@ -127,10 +126,7 @@ def _draw_lane(fig: go.Figure, executions: pd.DataFrame, name: str, colour: str,
         "constraintext": "none",
         "textfont": {"color": dict(zip(SHADES, ON_SHADES))[colour], "size": 12},
     }
-    marker = {
-        "color": colour,
-        "line": {"color": "white", "width": 1},
-    }  # without a pattern, on which nobody reads a size
+    marker = {"color": colour, "line": {"color": "white", "width": 1}}
     _add_bars(fig, name, spans, texts, axes, y=[lane] * len(spans), width=0.8, marker=marker, **sizes)
 
 
@@ -142,12 +138,8 @@ def _add_bars(fig: go.Figure, name: str, spans_s: list[tuple], texts: Iterable[s
 
 def _in_words(batch: tuple) -> str:
     start, end = _whole_ms(batch.start_s), _whole_ms(batch.end_s)
-    return words(
-        f"batch {batch.execution}",
-        counted(batch.size, "request"),
-        f"{end - start:,} ms: {start:,} to {end:,} ms",
-        f"model {batch.instance}",
-    )
+    size = counted(batch.size, "request")
+    return f"batch {batch.execution} · {size} · {end - start:,} ms: {start:,} to {end:,} ms · model {batch.instance}"
 
 
 def _neighbours(numbers: list[int]) -> list[tuple[int, int]]:
