@@ -20,13 +20,7 @@ from inflight.engine.openvino import steps
 
 
 class OpenVINOModel:
-    """An engine, loaded, with its KV cache; see `inflight.engine.model.Model`.
-
-    Attributes
-    ----------
-    info : EngineInfo
-    block_bytes : int
-        Bytes of one KV cache block: keys and values of `tokens_per_block` tokens in every layer, with their scales.
+    """An engine, loaded, with its KV cache, whose blocks hold scales too; see `inflight.engine.model.Model`.
 
     Raises
     ------
@@ -53,18 +47,7 @@ class OpenVINOModel:
             self._request.set_tensor(name, ov.Tensor(kind, ov.Shape([num_blocks, *shape])))
 
     def forward(self, chunks: list[Chunk]) -> np.ndarray:
-        """Run one iteration.
-
-        Parameters
-        ----------
-        chunks : list of Chunk
-            One a sequence.
-
-        Returns
-        -------
-        float32 array [sum of num_logits, vocab_size]
-            Logits that follow the last `num_logits` tokens of each chunk, in their order; valid until the next call.
-        """
+        """Run one iteration; see `Model.forward`."""
         lengths = np.array([len(chunk.token_ids) for chunk in chunks])
         past = np.array([chunk.num_past for chunk in chunks], np.int32)
         begins = np.concatenate([[0], np.cumsum(lengths)])

@@ -82,12 +82,6 @@ class Row:
 class TorchModel:
     """An engine, loaded, with its KV cache; see `inflight.engine.model.Model`.
 
-    Attributes
-    ----------
-    info : EngineInfo
-    block_bytes : int
-        Bytes of one KV cache block: keys and values of `tokens_per_block` tokens in every layer.
-
     Raises
     ------
     CourseError
@@ -144,18 +138,7 @@ class TorchModel:
 
     @torch.inference_mode()
     def forward(self, chunks: list[Chunk]) -> Rows:
-        """Run one iteration.
-
-        Parameters
-        ----------
-        chunks : list of Chunk
-            One a sequence.
-
-        Returns
-        -------
-        Rows
-            Logits that follow the last `num_logits` tokens of each chunk, in their order; valid until the next call.
-        """
+        """Run one iteration; see `Model.forward`."""
         step = step_of(list(_answers_apart(chunks)), self.info.build_config.tokens_per_block)
         if self._graphs is not None and step.is_decode:
             logits, best = self._graphs.run(step)

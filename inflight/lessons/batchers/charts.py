@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight import machine, tiers
-from inflight.notebook.charts.marks import counted, once_in_legend, saying, words
+from inflight.notebook.charts.marks import counted, once_in_legend, saying
 from inflight.notebook.charts.panels import add_strip, axes_of, panels
 from inflight.notebook.palette import INK, ON_SHADES, REQUEST, SHADES, WASTE, pattern
 
@@ -138,12 +138,8 @@ def _add_bars(fig: go.Figure, name: str, spans_s: list[tuple], texts: Iterable[s
 
 def _in_words(batch: tuple) -> str:
     start, end = _whole_ms(batch.start_s), _whole_ms(batch.end_s)
-    return words(
-        f"batch {batch.execution}",
-        counted(batch.size, "request"),
-        f"{end - start:,} ms: {start:,} to {end:,} ms",
-        f"model {batch.instance}",
-    )
+    size = counted(batch.size, "request")
+    return f"batch {batch.execution} · {size} · {end - start:,} ms: {start:,} to {end:,} ms · model {batch.instance}"
 
 
 def _neighbours(numbers: list[int]) -> list[tuple[int, int]]:

@@ -6,15 +6,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.notebook.charts.marks import (
-    area_saying,
-    counted,
-    in_order,
-    keep_panel,
-    once_in_legend,
-    saying,
-    words,
-)
+from inflight.notebook.charts.marks import area_saying, counted, in_order, keep_panel, once_in_legend, saying
 from inflight.notebook.charts.panels import add_strip, axes_of, panels
 from inflight.notebook.palette import INK, PREFILL, REQUEST, SHADES, WASTE
 from inflight.triton import telemetry
@@ -95,7 +87,7 @@ def _draw_holders(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
             edge_x, edge_y = _between((top - own)[first:last], top[first:last], first)
             x, y = [*x, *edge_x, None], [*y, *edge_y, None]
             if number:
-                told = words(name, f"{counted(int(own[first]), 'block')} computed again", f"iteration {first + 1}")
+                told = f"{name} · {counted(int(own[first]), 'block')} computed again · iteration {first + 1}"
                 again_x += [first, first, None]
                 again_y += [int(top[first] - own[first]), int(top[first]), None]
                 again_told += [told, told, ""]
@@ -183,10 +175,10 @@ def _draw_outside(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
 def _stays_in_words(name: str, held: np.ndarray, stays: list[tuple[int, int]]) -> str:
     """What a request held, and when; between its stays it was paused."""
     if not stays:
-        return words(name, "no blocks")
+        return f"{name} · no blocks"
     pauses = [f"paused at iteration {leaves + 1}, back at {back + 1}" for (_, leaves), (back, _) in pairwise(stays)]
     first, last = stays[0][0] + 1, stays[-1][1]
-    return words(name, f"at most {counted(int(held.max()), 'block')}", f"iterations {first} to {last}", *pauses)
+    return " · ".join([f"{name} · at most {counted(int(held.max()), 'block')} · iterations {first} to {last}", *pauses])
 
 
 def _stays(held: np.ndarray) -> list[tuple[int, int]]:

@@ -3,7 +3,7 @@
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.notebook.charts.marks import once_in_legend, saying, words
+from inflight.notebook.charts.marks import once_in_legend, saying
 from inflight.notebook.charts.panels import axes_of, panels
 from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE, WASTE_TEXT
 
@@ -65,17 +65,18 @@ def _in_lanes(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _draw(fig: go.Figure, prefix: int, own: pd.DataFrame, axes: dict) -> None:
-    texts = [f"{row.found:.0%} of the prompt found, {row.computed:.0f} tokens computed" for row in own.itertuples()]
+    name = f"system prompt {prefix + 1}"
+    texts = [f"{name} · {row.found:.0%} found, {row.computed:.0f} tokens computed" for row in own.itertuples()]
     for begin, share, pattern in ((0.0, own["found"], FOUND), (own["found"], 1 - own["found"], {})):
         fig.add_bar(
             orientation="h",
             base=(own["start"] + begin * own["length"]).tolist(),
             x=(share * own["length"]).tolist(),
             y=own["lane"].tolist(),
-            name=f"system prompt {prefix + 1}",
-            legendgroup=f"prompt {prefix + 1}",
+            name=name,
+            legendgroup=name,
             marker={"color": REQUEST[prefix], "pattern": pattern, "line": {"color": "white", "width": 1}},
-            **saying(words(f"system prompt {prefix + 1}", text) for text in texts),
+            **saying(texts),
             **axes,
         )
 

@@ -18,11 +18,6 @@ def area_saying(text: str) -> dict:
     return {"hoveron": "fills", "hoverinfo": "text", "text": text}
 
 
-def words(*parts: str) -> str:
-    """The parts that are not blank, as one line of a hover text."""
-    return " · ".join(part for part in parts if part)
-
-
 def counted(number: float, noun: str, plural: str = "") -> str:
     """ "1 block", "5 blocks"."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
