@@ -82,25 +82,6 @@ def input_len(text: str, tokenizer: ChatTokenizer) -> int:
     return len(tokenizer.encode_chat(text))
 
 
-def fitting(records: list[Record], tokenizer: ChatTokenizer, max_input_len: int | None = None) -> list[Record]:
-    """The records without those whose prompt has more than `max_input_len` tokens for the engine.
-
-    Raises
-    ------
-    CourseError
-        None is left.
-    """
-    if max_input_len is None:
-        return records
-    lengths = [input_len(record.prompt, tokenizer) for record in records]
-    if min(lengths) > max_input_len:
-        raise CourseError(
-            f"Every prompt of the dataset is longer than max_input_len ({max_input_len} tokens); the "
-            f"shortest has {min(lengths)}. Allow longer ones, or take another dataset."
-        )
-    return [record for record, length in zip(records, lengths) if length <= max_input_len]
-
-
 def length_table(records: list[Record], tokenizer: ChatTokenizer) -> pd.DataFrame:
     """How long the texts are: a row a measure, with its mean and the percentiles P10, P50 and P90."""
     measures = {

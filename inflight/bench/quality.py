@@ -1,4 +1,4 @@
-"""How close the builds of a checkpoint come to its own words: perplexity, most likely tokens, KL divergence.
+"""How close the builds of a checkpoint come to its own words: perplexity and most likely tokens.
 
     source = checkpoint.fetch()
     result = bench(source, engines(source, workdir))
@@ -9,20 +9,17 @@ of 256 tokens. Within a window every model is given each token and asked for the
 checkpoint itself: its weights, whatever their format, as float32 in PyTorch. An engine is asked through the very
 function that serves, one token of each of 8 windows an iteration.
 
-A learner's share of a machine has no room for all of them: the checkpoint reads first, and what it expects waits in a
-file; then there is one engine at a time.
+A learner's share of a machine has no room for all of them: the checkpoint reads first, then one engine at a time.
 """
 
 from __future__ import annotations
 
 import math
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from statistics import NormalDist
-from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
@@ -32,17 +29,14 @@ from inflight.bench.turns import Progress, result, silent
 from inflight.checkpoint.sources import Checkpoint
 from inflight.checkpoint.tokenizer import Tokenizer
 from inflight.engine.config import BuildConfig, Chunk
-from inflight.engine.model import Model, load
+from inflight.engine.model import load
+from inflight.engine.sampling import log_probability
 from inflight.errors import CourseError
 from inflight.paths import COURSE
 
-if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedModel
-
 WINDOW = 256  # tokens; the first has nothing before it and is not judged
 TOKENS = 20 * WINDOW
-GROUP = 8  # windows that are read side by side; the reference of one is 25 MB with a vocabulary of 50,000
+GROUP = 8  # windows that an engine reads side by side
 BUILDS = {
     "W4A8": BuildConfig(quant_algo="W4A8"),
     "W4A16": BuildConfig(quant_algo="W4A16"),
@@ -152,8 +146,7 @@ def bench(
     dict
         `machine`, `settings`; `rows`: the checkpoint first, then one an engine: `build`, `device`,
         `weight_bytes`, and with `value`, `low`, `high` each `perplexity`, `over_checkpoint` (ratio of
-        perplexities), `same_top` (share of tokens where the most likely one is the checkpoint's) and `kl` (mean
-        Kullback-Leibler divergence of the engine's distribution from the checkpoint's, in nats); `ratios`:
+        perplexities) and `same_top` (share of tokens where the most likely one is the checkpoint's); `ratios`:
         `perplexity_over_checkpoint` of the default build, `min` and `max` being the ends of its interval. An
         interrupt (Ctrl-C, SIGTERM) leaves the engines that have read the text until then; before the first, it
         is raised.
@@ -161,26 +154,25 @@ def bench(
     Raises
     ------
     CourseError
-        `tokens` is too small or more than the text has; a model cannot be loaded; there is no room for a file of what
-        the checkpoint expects, twice the vocabulary in bytes a token.
+        `tokens` is too small or more than the text has; a model cannot be loaded.
     """
     default = next(iter(folders))
     text = windows(checkpoints.load_tokenizer(folders[default]), tokens)
-    steps, done = len(_groups(text)) * (1 + len(folders)), count()
+    groups = [text[begin : begin + GROUP] for begin in range(0, len(text), GROUP)]
+    steps, done = len(groups) * (1 + len(folders)), count()
     step = lambda what: progress(what, next(done), steps)
-    scores: dict[str, np.ndarray] = {}
-    with tempfile.TemporaryFile() as file:
-        expected, own = _expected(source, text, file, step)
-        try:
-            for name, folder in folders.items():
-                scores[name] = _scores(_loaded(folder), text, expected, partial(step, f"{name} reads"))
-        except (KeyboardInterrupt, SystemExit):
-            if not scores:
-                raise
+    own = _read_by_checkpoint(source, groups, partial(step, "the checkpoint in float32"))
+    judged: dict[str, np.ndarray] = {}
+    try:
+        for name, folder in folders.items():
+            judged[name] = _read_by_engine(folder, groups, partial(step, f"{name} reads"))
+    except (KeyboardInterrupt, SystemExit):
+        if not judged:
+            raise
     rows: list[dict] = [dict.fromkeys(("build", "device", "weight_bytes"))]
-    rows[0] |= {"build": "checkpoint", "perplexity": _exp(_interval(np.array(own)))}
-    rows[0] |= dict.fromkeys(("over_checkpoint", "same_top", "kl"))
-    for name, found in scores.items():
+    rows[0] |= {"build": "checkpoint", "perplexity": _exp(_interval(own[..., 0].mean(axis=1)))}
+    rows[0] |= dict.fromkeys(("over_checkpoint", "same_top"))
+    for name, found in judged.items():
         info = engine.read(folders[name])
         row = {"build": name, "device": machine.device_name(info.device), "weight_bytes": info.weight_bytes}
         rows.append(row | _figures(found, own))
@@ -202,18 +194,13 @@ def in_words(rows: list[dict]) -> list[dict]:
     return [
         {
             "build": row["build"],
-            "MB": _rounded(row["weight_bytes"] and row["weight_bytes"] / 1e6),
+            "MB": row["weight_bytes"] and f"{row['weight_bytes'] / 1e6:,.0f}",
             "perplexity": _with_reach(row["perplexity"], 1),
             "over_checkpoint": _with_reach(row["over_checkpoint"], 3),
             "same_top": _with_reach(row["same_top"], 3),
-            "KL": _with_reach(row["kl"], 4),
         }
         for row in rows
     ]
-
-
-def _rounded(value: float | None) -> str | None:
-    return None if value is None else f"{value:,.0f}"
 
 
 def _with_reach(interval: dict[str, float] | None, places: int) -> str | None:
@@ -222,97 +209,52 @@ def _with_reach(interval: dict[str, float] | None, places: int) -> str | None:
     return f"{interval['value']:.{places}f} ± {interval['value'] - interval['low']:.{places}f}"
 
 
-def _loaded(folder: Path) -> Model:
-    runner = load(folder)
-    runner.allocate_kv_cache(GROUP * _blocks(runner))
-    return runner
-
-
-def _blocks(runner: Model) -> int:
-    """KV cache blocks of a window."""
-    return -(-WINDOW // runner.info.build_config.tokens_per_block)
-
-
-def _next(runner: Model, column: np.ndarray, num_past: int) -> np.ndarray:
-    """Logits [windows, vocabulary] after the tokens `column`, one of each window, which has `num_past` before it."""
-    per_window = _blocks(runner)
-    return runner.forward(
-        [
-            Chunk([int(token)], num_past, list(range(number * per_window, (number + 1) * per_window)))
-            for number, token in enumerate(column)
-        ]
-    )
-
-
 # Quality --------------------------------------------------------------------------------------------------------------
 
 
-def _groups(text: np.ndarray) -> list[slice]:
-    """The windows that are read side by side."""
-    return [slice(begin, begin + GROUP) for begin in range(0, len(text), GROUP)]
-
-
-def _expected(
-    source: Checkpoint, text: np.ndarray, file: IO[bytes], step: Callable[[str], None]
-) -> tuple[np.ndarray, list[float]]:
-    """`_reference` of all windows, the log-probabilities being in `file`; the checkpoint's model is gone afterwards."""
-    model, own = models.huggingface.reference(source), []
-    for group in _groups(text):
-        step("the checkpoint in float32")
-        log_p, likelihoods = _reference(model, text[group])
-        own += likelihoods
-        try:
-            file.write(log_p.numpy())
-            file.flush()
-        except OSError as error:
-            raise CourseError(
-                f"What the checkpoint expects takes {len(text) * log_p[0].nbytes / 1e6:,.0f} MB, and the folder "
-                f"{tempfile.gettempdir()} cannot take it: {error.strerror}. Make room there, or set TMPDIR to another."
-            ) from None
-    return np.memmap(file, np.float16, "r+", shape=(len(text), *log_p.shape[1:])), own
-
-
-def _reference(model: PreTrainedModel, group: np.ndarray) -> tuple[torch.Tensor, list[float]]:
-    """The checkpoint's log-probabilities, float16 [windows, 255, vocabulary], and each window's mean -log-likelihood.
-
-    In float16 they are wrong by less than a thousandth of themselves.
-    """
+def _read_by_checkpoint(source: Checkpoint, groups: list[np.ndarray], step: Callable[[], None]) -> np.ndarray:
+    """What the checkpoint's model gives to each token but the first: see `_judged`; [windows, 255, 2]."""
     import torch
 
-    expected, likelihoods = [], []
-    with torch.inference_mode():
-        for window in torch.from_numpy(group):  # one after the other: in float32 each takes twice the room
-            log_p = model(window[None]).logits[0, :-1].log_softmax(-1)
-            likelihoods.append(-log_p.gather(-1, window[1:, None]).mean().item())
-            expected.append(log_p.half())
-    return torch.stack(expected), likelihoods
-
-
-def _scores(runner: Model, text: np.ndarray, expected: np.ndarray, step: Callable[[], None]) -> np.ndarray:
-    """For each window the means of -log-likelihood, equal most likely tokens, and KL divergence: [windows, 3]."""
-    import torch
-
-    total = torch.zeros(len(text), 3, dtype=torch.float64)
-    for group in _groups(text):
+    model, found = models.huggingface.reference(source), []
+    for group in groups:
         step()
-        for place in range(WINDOW - 1):
-            log_q = torch.from_numpy(np.asarray(_next(runner, text[group, place], place))).log_softmax(-1)
-            log_p = torch.from_numpy(expected[group, place]).float()
-            following = torch.from_numpy(text[group, place + 1])
-            total[group, 0] -= log_q.gather(-1, following[:, None])[:, 0]
-            total[group, 1] += log_q.argmax(-1) == log_p.argmax(-1)
-            total[group, 2] += (log_p.exp() * (log_p - log_q)).sum(-1)
-    return (total / (WINDOW - 1)).numpy()
+        with torch.inference_mode():
+            found += [
+                _judged(model(window[None]).logits[0, :-1].numpy(), window[1:]) for window in torch.from_numpy(group)
+            ]
+    return np.array(found)
 
 
-def _figures(scores: np.ndarray, own: list[float]) -> dict:
-    """A row's figures of quality from [windows, 3] and the reference's -log-likelihoods."""
-    likelihoods, same, divergence = scores.T
+def _read_by_engine(folder: Path, groups: list[np.ndarray], step: Callable[[], None]) -> np.ndarray:
+    """The same of an engine."""
+    runner = load(folder)
+    num_blocks = -(-WINDOW // runner.info.build_config.tokens_per_block)  # of a window
+    runner.allocate_kv_cache(GROUP * num_blocks)
+    blocks = np.arange(GROUP * num_blocks).reshape(GROUP, num_blocks).tolist()
+    found = []
+    for group in groups:
+        step()
+        columns = [
+            _judged(runner.forward([Chunk([token], place, own) for token, own in zip(given, blocks)]), following)
+            for place, (given, following) in enumerate(pairwise(group.T.tolist()))
+        ]
+        found += list(np.swapaxes(columns, 0, 1))
+    return np.array(found)
+
+
+def _judged(logits: Iterable[np.ndarray], following: Sequence[int]) -> list[tuple[float, int]]:
+    """For each row of logits the -log-likelihood of the token that follows, and the most likely token."""
+    return [(-log_probability(row, int(token)), int(row.argmax())) for row, token in zip(logits, following)]
+
+
+def _figures(judged: np.ndarray, own: np.ndarray) -> dict:
+    """A row's figures of quality: means over the windows of an engine, beside the checkpoint's."""
+    likelihoods = judged[..., 0].mean(axis=1)
     return {
         "perplexity": _exp(_interval(likelihoods)),
-        "over_checkpoint": _exp(_interval(likelihoods - np.array(own))),
-        "same_top": _interval(same, most=1.0),
-        "kl": _interval(divergence),
+        "over_checkpoint": _exp(_interval(likelihoods - own[..., 0].mean(axis=1))),
+        "same_top": _interval((judged[..., 1] == own[..., 1]).mean(axis=1), most=1.0),
     }
 
 

@@ -22,10 +22,10 @@ from pathlib import Path
 import pandas as pd
 
 from inflight import files
-from inflight.bench.dataset import MINI_CNN_EVAL, Record, fitting, input_len, read_dataset
+from inflight.bench.dataset import MINI_CNN_EVAL, Record, input_len, read_dataset
 from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.engine.config import BuildConfig
-from inflight.errors import CourseError
+from inflight.errors import CourseError, reason
 from inflight.paths import ASSETS
 
 # Name of a trace: how many requests it has, and what the length of each answer is drawn from, in tokens.
@@ -43,8 +43,7 @@ PASSAGE = (
     "bridges, while their parents read a book or talk about the weather."
 )
 
-# Columns of a trace file: those of the public Azure LLM inference traces, and of a run's own CSV.
-AZURE, RECORDED = ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), ("sent_s", "input_len", "output_len")
+AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")  # columns of the public Azure LLM inference traces
 # Name of a dataset -> its file: the course's, then four whose answers repeat ever less of their prompts.
 COPYING = ("rewrite", "edit", "summary", "chat")
 DATASETS = {"dataset": MINI_CNN_EVAL} | {name: ASSETS / "datasets" / f"{name}.json" for name in COPYING}
@@ -74,13 +73,25 @@ class TimedRequest:
 
 
 def from_dataset(
-    records: list[Record], tokenizer: ChatTokenizer, max_input_len: int | None = None
+    records: list[Record], tokenizer: ChatTokenizer, max_input_len: float = math.inf
 ) -> list[TimedRequest]:
-    """Requests for the records that `dataset.fitting` leaves, all at the start; CourseError as there."""
-    return [
-        TimedRequest(record.prompt, record.output_len, 0.0, input_len(record.prompt, tokenizer))
-        for record in fitting(records, tokenizer, max_input_len)
+    """Requests for the records whose prompt has at most `max_input_len` tokens for the engine, all at the start.
+
+    Raises
+    ------
+    CourseError
+        None is left.
+    """
+    requests = [
+        TimedRequest(record.prompt, record.output_len, 0.0, input_len(record.prompt, tokenizer)) for record in records
     ]
+    shortest = min(request.input_len for request in requests)
+    if shortest > max_input_len:
+        raise CourseError(
+            f"Every prompt of the dataset is longer than max_input_len ({max_input_len} tokens); the "
+            f"shortest has {shortest}. Allow longer ones, or take another dataset."
+        )
+    return [request for request in requests if request.input_len <= max_input_len]
 
 
 def trace(name: str, tokenizer: ChatTokenizer, seed: int = 0, num_requests: int | None = None) -> list[TimedRequest]:
@@ -204,41 +215,26 @@ def _check(number: int, rate: float) -> None:
 def read_trace(path: str | Path) -> pd.DataFrame:
     """Arrivals and lengths: `at_s` (seconds after the first), `input_len`, `output_len`, in the order of arrival.
 
-    The file's columns are those of the public Azure LLM inference traces (TIMESTAMP, a date with its time or a plain
-    number of seconds; ContextTokens; GeneratedTokens), or those of a run's own CSV (sent_s, input_len, output_len).
-    Requests without an answer are left out.
+    The file's columns are those of the public Azure LLM inference traces: TIMESTAMP, a date with its time;
+    ContextTokens; GeneratedTokens. Requests without an answer are left out.
 
     Raises
     ------
     CourseError
-        It cannot be read, is no CSV, lacks a column, or a line is not right: the message says which.
+        It cannot be read, is no such file, or has no request with an answer.
     """
-    fix = f"Give a CSV file with the columns {', '.join(AZURE)}."
+    fix = f"Give a CSV file with the columns {', '.join(AZURE)}: a date with its time, and two whole numbers of tokens."
     content = files.read_bytes(path, "trace", fix)
     try:
-        table = pd.read_csv(io.BytesIO(content), index_col=False)
+        table = pd.read_csv(io.BytesIO(content), usecols=AZURE, dtype=dict(zip(AZURE, (str, int, int))))
+        moments = pd.to_datetime(table["TIMESTAMP"], format="ISO8601", utc=True)
     except ValueError as error:  # the parser's own and the decoder's are ValueErrors
-        raise CourseError(f"The trace {path} is not a CSV file ({str(error).splitlines()[0]}). {fix}") from error
-    names = RECORDED if set(RECORDED) <= set(table) else AZURE
-    if missing := [name for name in names if name not in table]:
-        raise CourseError(f"The trace {path} has no column {missing[0]}. {fix}")
-    texts = table[list(names)].set_axis(["at_s", "input_len", "output_len"], axis=1)
-    rows = texts.apply(pd.to_numeric, errors="coerce")
-    if rows["at_s"].isna().any():
-        moments = pd.to_datetime(texts["at_s"].astype(str), format="ISO8601", utc=True, errors="coerce")
-        rows["at_s"] = rows["at_s"].fillna((moments - moments.min()).dt.total_seconds())
-    rows = rows[rows["output_len"] != 0]
-    if rows.empty:
-        raise CourseError(f"The trace {path} has no request with an answer: give one that has some.")
-    lengths = rows[["input_len", "output_len"]]
-    right = (lengths >= 1).all(axis=1) & (lengths % 1 == 0).all(axis=1) & rows["at_s"].map(math.isfinite)
-    if not right.all():
-        line = int(right.idxmin())  # the header is line 1
-        raise CourseError(
-            f"Line {line + 2} of the trace {path} is {texts.loc[line].tolist()}, and should be a date with its time or "
-            "a number of seconds, then two whole numbers of tokens: correct or remove it."
-        )
-    rows = rows.astype({"input_len": int, "output_len": int}).sort_values("at_s", kind="stable", ignore_index=True)
+        raise CourseError(f"The trace {path} cannot be used ({reason(error, first=True)}). {fix}") from error
+    rows = table[list(AZURE)].set_axis(["at_s", "input_len", "output_len"], axis=1)
+    rows["at_s"] = (moments - moments.min()).dt.total_seconds()
+    rows = rows[rows["output_len"] != 0].sort_values("at_s", kind="stable", ignore_index=True)
+    if rows.empty or (rows[["input_len", "output_len"]] < 1).any(axis=None):
+        raise CourseError(f"The trace {path} has no request with an answer, or a length below 0. {fix}")
     return rows.assign(at_s=rows["at_s"] - rows["at_s"].iloc[0])
 
 

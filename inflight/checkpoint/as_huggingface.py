@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from inflight import cache, files
 from inflight.checkpoint import tokenizer
 from inflight.checkpoint.sources import Checkpoint
-from inflight.errors import CourseError
+from inflight.errors import CourseError, reason
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -56,7 +56,7 @@ def _convert(checkpoint: Checkpoint, target: Path) -> None:
         model = dequantized(path, "bfloat16")
     except Exception as error:  # transformers raises whatever it trips over
         raise CourseError(
-            f"The checkpoint {path} cannot be made a Hugging Face folder ({last_line(error)}). Give one "
+            f"The checkpoint {path} cannot be made a Hugging Face folder ({reason(error)}). Give one "
             "of a Llama-family model."
         ) from error
     with files.written_aside(target, "Hugging Face folder") as aside:
@@ -107,7 +107,3 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if had_bars:
             logging.enable_progress_bar()
-
-
-def last_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[-1].rstrip(".")

@@ -15,7 +15,7 @@ from datetime import datetime
 import jinja2.ext
 import jinja2.sandbox
 
-from inflight.errors import CourseError
+from inflight.errors import CourseError, reason
 
 
 class ChatTemplate:
@@ -48,10 +48,9 @@ class ChatTemplate:
             return self._template.render(**self._variables, **given)
         except Exception as error:  # a template's fault has the type of whatever Python object it used wrongly
             line = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
             raise CourseError(
-                f"The chat template cannot be used: {line}{reason}. Use the checkpoint that its makers published, or "
-                "serve without a template (apply_chat_template: false)."
+                f"The chat template cannot be used: {line}{reason(error, first=True)}. Use the checkpoint that its "
+                "makers published, or serve without a template (apply_chat_template: false)."
             ) from error
 
 

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from inflight import cache
-from inflight.errors import CourseError
+from inflight.errors import CourseError, reason
 from inflight.paths import cache_dir as cache_dir
 
 DEFAULT = "smollm2-135m-instruct"  # the course's model
@@ -135,10 +135,10 @@ def _from_hub(name: str) -> Checkpoint:
             name, allow_patterns=["*.safetensors", "*.json"], cache_dir=cache.folder("huggingface")
         )
     except (LocalEntryNotFoundError, HfHubHTTPError, httpx.TransportError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise CourseError(
-            f"The model {name} cannot be fetched from the Hugging Face hub ({reason}): check the id and the network, "
-            "run `hf auth login` if it is not for everybody, or give the path of a folder that you have."
+            f"The model {name} cannot be fetched from the Hugging Face hub ({reason(error, first=True)}): check the id "
+            "and the network, run `hf auth login` if it is not for everybody, or give the path of a folder that you "
+            "have."
         ) from error
     checkpoint = _huggingface_folder(Path(folder))
     return Checkpoint(name.split("/")[1], checkpoint.path, "hf", checkpoint.sha256)

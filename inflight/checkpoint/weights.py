@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
 import numpy as np
 
 from inflight.checkpoint import q4_1
-from inflight.errors import CourseError
+from inflight.errors import CourseError, reason
 
 # TensorRT-LLM's name of a precision -> the GGUF format of the matrices. `None` keeps them as floating point.
 GGUF_FORMATS = {
@@ -38,34 +37,6 @@ def stored_format(tensor: str, quant_algo: str | None) -> gguf.GGMLQuantizationT
 def bits(quant_algo: str | None) -> str | None:
     """The weights' half of a precision: "W4A8" -> "W4"; None for floating point."""
     return quant_algo[:2] if quant_algo else None
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A model's size, as the metadata of a GGUF file says it."""
-
-    architecture: str
-    layers: int
-    hidden: int
-    feed_forward: int
-    heads: int
-    kv_heads: int
-    head_size: int
-    words: int
-    positions: int
-
-    def sizes(self) -> dict[str, int]:
-        """The sizes by their names in an engine's config.json."""
-        return {
-            "num_hidden_layers": self.layers,
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": self.kv_heads,
-            "head_size": self.head_size,
-            "hidden_size": self.hidden,
-            "intermediate_size": self.feed_forward,
-            "vocab_size": self.words,
-            "max_position_embeddings": self.positions,
-        }
 
 
 class GgufFile:
@@ -96,37 +67,37 @@ class GgufFile:
             fields = [field for field in reader.fields.values() if not field.name.startswith("GGUF.")]
             self.metadata = {field.name: field.contents() for field in fields}
         except Exception as error:  # the library raises whatever it trips over
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-            raise CourseError(f"The GGUF file {path} cannot be read ({reason}): download or copy it again.") from error
+            raise CourseError(
+                f"The GGUF file {path} cannot be read ({reason(error, first=True)}): download or copy it again."
+            ) from error
         array = gguf.GGUFValueType.ARRAY
         self.kinds = {
             field.name: (field.types[0], field.types[-1] if field.types[0] == array else None) for field in fields
         }
         self.tensors = {tensor.name: tensor for tensor in reader.tensors}
 
-    def shape(self) -> Shape:
-        """The model's size.
+    def sizes(self) -> dict[str, int]:
+        """The model's sizes, by their names in an engine's config.json.
 
         Raises
         ------
         CourseError
-            The metadata does not say it.
+            The metadata does not say them.
         """
         architecture = self.metadata.get("general.architecture")
         values = {key.removeprefix(f"{architecture}."): value for key, value in self.metadata.items()}
         try:
             heads, hidden = values["attention.head_count"], values["embedding_length"]
-            return Shape(
-                architecture=values["general.architecture"],
-                layers=values["block_count"],
-                hidden=hidden,
-                feed_forward=values["feed_forward_length"],
-                heads=heads,
-                kv_heads=values.get("attention.head_count_kv", heads),
-                head_size=values.get("attention.key_length", hidden // heads),
-                words=values.get("vocab_size", len(values["tokenizer.ggml.tokens"])),
-                positions=values["context_length"],
-            )
+            return {
+                "num_hidden_layers": values["block_count"],
+                "num_attention_heads": heads,
+                "num_key_value_heads": values.get("attention.head_count_kv", heads),
+                "head_size": values.get("attention.key_length", hidden // heads),
+                "hidden_size": hidden,
+                "intermediate_size": values["feed_forward_length"],
+                "vocab_size": values.get("vocab_size", len(values["tokenizer.ggml.tokens"])),
+                "max_position_embeddings": values["context_length"],
+            }
         except (KeyError, TypeError, ZeroDivisionError) as error:
             raise CourseError(
                 f"The metadata of the GGUF file {self.path} does not say the model's size ({error}): download or copy "

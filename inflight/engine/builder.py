@@ -22,7 +22,7 @@ from inflight.checkpoint import tokenizer, weights
 from inflight.checkpoint.sources import Checkpoint
 from inflight.engine.config import BuildConfig
 from inflight.engine.folder import CONFIG_FILE, engine_version, read
-from inflight.errors import CourseError
+from inflight.errors import CourseError, reason
 
 FOLDER_FORMAT = 6  # of the engines in the cache: a change of what a build writes gives them another name
 
@@ -93,9 +93,9 @@ def build(
         except (CourseError, OSError):
             raise
         except Exception as error:  # libraries that take a file apart raise whatever they trip over
-            reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
             raise CourseError(
-                f"The checkpoint {checkpoint.path} cannot be read ({reason[:300]}). Give another one, or get it again."
+                f"The checkpoint {checkpoint.path} cannot be read ({reason(error)[:300]}). Give another one, or get it "
+                "again."
             ) from error
         content = {
             "version": engine_version(tier),
@@ -118,7 +118,7 @@ def _from_gguf(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict
             "model's .gguf file, or build for a GPU (--tier cuda)."
         )
     source = weights.GgufFile(checkpoint.path)
-    shape, stored = source.shape(), source.precision()
+    sizes, stored = source.sizes(), source.precision()
     as_stored = {"W8": "W8A16"}.get(stored or "", stored)
     quant_algo = as_stored if config.quant_algo == "auto" else config.quant_algo
     of_graph, again = source, aside / "weights.gguf"
@@ -134,7 +134,7 @@ def _from_gguf(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict
     finally:
         again.unlink(missing_ok=True)
     num_parameters = sum(row["parameters"] for row in source.tensor_table())
-    return _pretrained_config(checkpoint, config, quant_algo, num_parameters, shape.sizes())
+    return _pretrained_config(checkpoint, config, quant_algo, num_parameters, sizes)
 
 
 def _for_gpu(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:

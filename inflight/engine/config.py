@@ -62,6 +62,36 @@ def setting(
     return field(default=default, metadata={"help": help, "choices": choices, "low": low, "high": high})
 
 
+def check_numbers(config: Any, what: str = "{}") -> None:
+    """Refuse a setting that is not the kind of number that its default is, or is out of its bounds.
+
+    Parameters
+    ----------
+    config : dataclass
+        Its fields were made by `setting`. One whose default is None may be None.
+    what : str
+        How a message calls a setting; {} is its name.
+
+    Raises
+    ------
+    CourseError
+        With the setting's name, its value, and what to give.
+    """
+    for option in fields(config):
+        value, low, high = getattr(config, option.name), option.metadata["low"], option.metadata["high"]
+        kind = {int: Integral, float: Real}.get(type(option.default))
+        is_bounded = not (low is None and high is None)
+        if (kind is None and not is_bounded) or (value is None and option.default is None):
+            continue
+        is_number = isinstance(value, kind or Real) and not isinstance(value, bool)
+        is_number = is_number and (isinstance(value, Integral) or math.isfinite(value))
+        if not is_number or (low is not None and value < low) or (high is not None and value > high):
+            number = "a whole number" if kind is Integral else "a finite number"
+            bounds = [f"at least {low}"] * (low is not None) + [f"at most {high}"] * (high is not None)
+            wanted = f"{number} of {' and '.join(bounds)}" if bounds else number
+            raise CourseError(f"{what.format(option.name)} is {value!r}; give {wanted}.")
+
+
 @dataclass(frozen=True)
 class BuildConfig:
     """What is decided when an engine is built, under TensorRT-LLM's names; what each does stands beside it."""
@@ -87,6 +117,7 @@ class BuildConfig:
     kv_cache_quant_algo: str | None = setting(None, "KV cache: INT8 (on a CPU), or none for the type in dtype.")
 
     def __post_init__(self):
+        check_numbers(self, "Build option {}")
         for problem in _problems(self):
             raise CourseError(f"Build option {problem}")
 
@@ -113,11 +144,6 @@ class BuildConfig:
 
 def _problems(config: BuildConfig) -> Iterator[str]:
     """Yield a sentence for each option that this engine does not have or that contradicts another."""
-    for name in ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens"):
-        value = getattr(config, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            yield f"{name} is {value!r}; give a whole number of at least 1."
-            return
     if config.max_input_len >= config.max_seq_len:
         yield (
             f"max_input_len ({config.max_input_len}) leaves no room for an answer in max_seq_len "
@@ -155,10 +181,7 @@ class SpeculativeConfig:
     def __post_init__(self):
         if self.decoding_type != "NGram":
             raise CourseError(f"decoding_type of speculative_config is {self.decoding_type!r}; this engine has NGram.")
-        for name in ("max_draft_len", "max_matching_ngram_size"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise CourseError(f"{name} of speculative_config is {value!r}; give a whole number of at least 1.")
+        check_numbers(self, "{} of speculative_config")
 
     @classmethod
     def read(cls, given: SpeculativeConfig | dict | str) -> SpeculativeConfig:
@@ -234,12 +257,7 @@ class ExecutorConfig:
             object.__setattr__(self, "speculative_config", SpeculativeConfig.read(self.speculative_config))
         elif self.drafter_path is not None:
             object.__setattr__(self, "speculative_config", SpeculativeConfig())
-        for option in fields(self):
-            value, low, high = getattr(self, option.name), option.metadata["low"], option.metadata["high"]
-            fits = (low is None or value >= low) and (high is None or value <= high) if value is not None else True
-            if not fits:
-                bounds = [f"at least {low}"] * (low is not None) + [f"at most {high}"] * (high is not None)
-                raise CourseError(f"{option.name} is {value}; give a value of {' and '.join(bounds)}.")
+        check_numbers(self)
 
     def check_prompts_fit(self, build: BuildConfig) -> None:
         """Raise CourseError where an engine could never compute its longest prompt."""
@@ -277,54 +295,27 @@ class ExecutorConfig:
 
 @dataclass(frozen=True)
 class SamplingConfig:
-    """How to choose tokens, under TensorRT-LLM's names.
+    """How to choose tokens, under TensorRT-LLM's names. Greedy with `top_k` 1, or with `top_k` 0 and `top_p` 0."""
 
-    Parameters
-    ----------
-    temperature : float
-        Logits are divided by it; above 1 flatter, below 1 sharper. 0 means greedy.
-    top_k : int
-        Choose among the k most likely tokens; 0 means no such limit.
-    top_p : float
-        Choose among the most likely tokens whose probabilities reach this sum; 0 or 1 means no such limit.
-        With `top_k` 0 and `top_p` 0, or with `top_k` 1, the most likely token is taken: greedy.
-    repetition_penalty : float
-        Logits of tokens in prompt or answer are divided (if positive) or multiplied by it. Keskar et al. 2019,
-        arXiv:1909.05858, section 4.1.
-    presence_penalty, frequency_penalty : float
-        Taken from the logits of tokens in the answer: once, and once for each occurrence.
-    min_length : int
-        The end token is not chosen before the answer has this many tokens.
-    random_seed : int
-        Same seed, same request: same tokens.
-    """
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    min_length: int = 0
-    random_seed: int = 0
+    temperature: float = setting(1.0, "Logits are divided by it; above 1 flatter, below 1 sharper. 0: greedy.", low=0)
+    top_k: int = setting(0, "Choose among the k most likely tokens; 0: no such limit.", low=0)
+    top_p: float = setting(
+        0.0,
+        "Choose among the most likely tokens whose probabilities reach this sum; 0 or 1: no such limit.",
+        low=0,
+        high=1,
+    )
+    # Keskar et al. 2019, arXiv:1909.05858, section 4.1.
+    repetition_penalty: float = setting(
+        1.0, "Logits of tokens in prompt or answer are divided (if positive) or multiplied by it."
+    )
+    presence_penalty: float = setting(0.0, "Taken from the logits of tokens in the answer, once.")
+    frequency_penalty: float = setting(0.0, "Taken from the logits of tokens in the answer, for each occurrence.")
+    min_length: int = setting(0, "The end token is not chosen before the answer has this many tokens.", low=0)
+    random_seed: int = setting(0, "Same seed, same request: same tokens.", low=0)
 
     def __post_init__(self):
-        for name in ("top_k", "min_length", "random_seed"):
-            if not isinstance(getattr(self, name), Integral):
-                raise CourseError(f"{name} is {getattr(self, name)!r}; give a whole number.")
-        for name in ("temperature", "top_p", "repetition_penalty", "presence_penalty", "frequency_penalty"):
-            if not isinstance(getattr(self, name), Real) or not math.isfinite(getattr(self, name)):
-                raise CourseError(f"{name} is {getattr(self, name)}; give a finite number.")
-        for name, low, high in (
-            ("temperature", 0, math.inf),
-            ("top_k", 0, math.inf),
-            ("top_p", 0, 1),
-            ("min_length", 0, math.inf),
-            ("random_seed", 0, math.inf),
-        ):
-            if not low <= getattr(self, name) <= high:
-                limits = f"at least {low}" if high == math.inf else f"between {low} and {high}"
-                raise CourseError(f"{name} is {getattr(self, name)}; give a value of {limits}.")
+        check_numbers(self)
         if self.repetition_penalty <= 0:
             raise CourseError(f"repetition_penalty is {self.repetition_penalty}; give a value above 0 (1 means none).")
 

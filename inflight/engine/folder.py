@@ -15,7 +15,7 @@ from pathlib import Path
 from inflight import processor
 from inflight.checkpoint.sources import Checkpoint
 from inflight.engine.config import BuildConfig
-from inflight.errors import CourseError
+from inflight.errors import CourseError, reason
 from inflight.paths import cache_dir
 
 MODEL_FILE = "openvino_model.xml"
@@ -114,10 +114,9 @@ def read(folder: str | Path, checkpoint: Checkpoint | None = None) -> EngineInfo
 
 def cannot_be_loaded(info: EngineInfo, error: Exception) -> CourseError:
     """What to raise for an engine whose files are not what the build wrote; one in the cache is removed."""
-    reason = (str(error).strip() or type(error).__name__).splitlines()[-1].rstrip(".")
     way_on = f"Build it again: `inflight build --output-dir {info.folder}`."
     kept = cache_dir().absolute() / "engines"
     if info.folder.absolute().parent == kept and os.access(kept, os.W_OK):
         shutil.rmtree(info.folder)
         way_on = "It was removed from the cache: run this again, and it is built again."
-    return CourseError(f"The engine in {info.folder} cannot be loaded ({reason}). {way_on}")
+    return CourseError(f"The engine in {info.folder} cannot be loaded ({reason(error)}). {way_on}")

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from inflight import processor, tiers
 from inflight.checkpoint import sources
-from inflight.checkpoint.as_huggingface import LOCAL, dequantized, folder, last_line, quiet
+from inflight.checkpoint.as_huggingface import LOCAL, dequantized, folder, quiet
 from inflight.checkpoint.sources import Checkpoint
-from inflight.errors import CourseError
+from inflight.errors import CourseError, reason
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +60,7 @@ def load(folder: str | Path, dtype: str = "auto", device: str | None = None) -> 
             )
     except Exception as error:  # transformers raises whatever it trips over
         raise CourseError(
-            f"The checkpoint in {folder} cannot be loaded ({last_line(error)}). Make or fetch that folder again; what "
+            f"The checkpoint in {folder} cannot be loaded ({reason(error)}). Make or fetch that folder again; what "
             "the course has made of its own model, remove, then run `inflight assemble --with-llama-python`."
         ) from error
     try:
@@ -107,5 +107,5 @@ def reference(checkpoint: Checkpoint) -> PreTrainedModel:
         return dequantized(path, "float32").eval()
     except Exception as error:  # transformers raises whatever it trips over
         raise CourseError(
-            f"The checkpoint {path} cannot be loaded ({last_line(error)}). Give another one, or get it again."
+            f"The checkpoint {path} cannot be loaded ({reason(error)}). Give another one, or get it again."
         ) from error

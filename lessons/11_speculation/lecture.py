@@ -438,7 +438,7 @@ exact = Executor.load(exact_dir)
 def parted(model, prompt, plain, words):
     """Where two answers part, and how likely the model finds both tokens there."""
     at = next(n for n, (one, other) in enumerate(zip(plain, words)) if one != other)
-    [logits] = model.forward([Chunk(prompt + plain[:at], 0, BLOCKS)])
+    [logits] = np.asarray(model.forward([Chunk(prompt + plain[:at], 0, BLOCKS)]))
     chances = np.exp(logits - logits.max())
     one, other = chances[[plain[at], words[at]]] / chances.sum()
     return f"part at token {at}, at probabilities of {one:.3f} and {other:.3f}"

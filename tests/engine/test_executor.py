@@ -375,13 +375,9 @@ def hold(executor: Executor) -> threading.Event:
             "gpt_model_type is 'V2'; it must be V1, inflight_batching or inflight_fused_batching",
         ),
         ({"batch_scheduler_policy": "fair"}, "is 'fair'; it must be guaranteed_no_evict or max_utilization"),
-        (
-            {"kv_cache_free_gpu_mem_fraction": -0.1},
-            "kv_cache_free_gpu_mem_fraction is -0.1; give a value of at least 0 and at most 1",
-        ),
-        ({"kv_cache_free_gpu_mem_fraction": float("nan")}, "kv_cache_free_gpu_mem_fraction is nan"),
-        ({"max_queue_size": -1}, "max_queue_size is -1; give a value of at least 0"),
-        ({"max_tokens_in_paged_kv_cache": 0}, "max_tokens_in_paged_kv_cache is 0; give a value of at least 1"),
+        ({"kv_cache_free_gpu_mem_fraction": float("nan")}, "is nan; give a finite number of at least 0 and at most 1"),
+        ({"max_queue_size": -1}, "max_queue_size is -1; give a whole number of at least 0"),
+        ({"max_tokens_in_paged_kv_cache": 0}, "max_tokens_in_paged_kv_cache is 0; give a finite number of at least 1"),
     ],
 )
 def test_a_wrong_setting_is_refused(options, message):

@@ -136,11 +136,11 @@ def test_log_probability():
     [
         ({"temperature": math.nan}, "temperature is nan; give a finite number"),
         ({"presence_penalty": -math.inf}, "presence_penalty is -inf; give a finite number"),
-        ({"temperature": -1.0}, "temperature is -1.0; give a value of at least 0"),
-        ({"top_k": -1}, "top_k is -1; give a value of at least 0"),
-        ({"top_p": 1.5}, "top_p is 1.5; give a value of between 0 and 1"),
+        ({"temperature": -1.0}, "temperature is -1.0; give a finite number of at least 0"),
+        ({"top_k": -1}, "top_k is -1; give a whole number of at least 0"),
+        ({"top_p": 1.5}, "top_p is 1.5; give a finite number of at least 0 and at most 1"),
         ({"random_seed": 1.5}, "random_seed is 1.5; give a whole number"),
-        ({"temperature": "hot"}, "temperature is hot; give a finite number"),
+        ({"temperature": "hot"}, "temperature is 'hot'; give a finite number"),
         ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0; give a value above 0"),
     ],
 )

@@ -116,7 +116,6 @@ ANSWERS = [
            "no delay ✓, max_batch_size ✓, the delay not right yet, a full batch not right yet, a busy "),
     Answer("6.1", "a model that is never busy", lambda *case: batches(*case[:3], 0, 0), "partly", "no delay not right yet, max_batch_size not right yet"),
     Answer("6.1", "a full batch waits", partial(batches, full_leaves=False), "partly", "the delay ✓, a full batch not right yet"),
-    Answer("6.1", "too far", lambda arrivals, *_: [arrivals[99]], "wrong", "IndexError"),
     Answer("6.1", "the newest decides", leaves_with_the_newest, "partly", "the delay not right yet"),
 
     Answer("6.2", "a delay alone", {DELAY: 120_000}),

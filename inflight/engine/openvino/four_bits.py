@@ -69,12 +69,13 @@ def make_exact(graph: ov.Model, source: checkpoint.GgufFile) -> int:
 
 def _stored(source: checkpoint.GgufFile) -> dict[bytes, Blocks]:
     """Each Q4_1 matrix of a file by its q, as the graph has them."""
-    shape, found = source.shape(), {}
+    sizes, found = source.sizes(), {}
+    heads = {"attn_q": sizes["num_attention_heads"], "attn_k": sizes["num_key_value_heads"]}
     for tensor in source.tensors.values():
         if tensor.tensor_type == gguf.GGMLQuantizationType.Q4_1 and len(tensor.shape) == 2:
             d, m, q = q4_1.unpacked(tensor.data.reshape(len(tensor.data), -1, q4_1.BLOCK_BYTES))
             matrix = Blocks(_packed(q), *(values.astype(np.float16)[..., None] for values in (d, m)))
-            rotary = {"attn_q": shape.heads, "attn_k": shape.kv_heads}.get(tensor.name.split(".")[-2])
+            rotary = heads.get(tensor.name.split(".")[-2])
             if rotary:  # the graph has the halves of a head where GGUF has neighbours
                 matrix = Blocks(*(_halves(part, rotary) for part in matrix))
             found[matrix.q.tobytes()] = _with_scales(matrix)

@@ -20,13 +20,7 @@ from inflight.engine.openvino import steps
 
 
 class OpenVINOModel:
-    """An engine, loaded, with its KV cache; see `inflight.engine.model.Model`.
-
-    Attributes
-    ----------
-    info : EngineInfo
-    block_bytes : int
-        Bytes of one KV cache block: keys and values of `tokens_per_block` tokens in every layer, with their scales.
+    """An engine, loaded, with its KV cache, whose blocks hold scales too; see `inflight.engine.model.Model`.
 
     Raises
     ------
@@ -47,24 +41,13 @@ class OpenVINOModel:
         self._cache_shapes = steps.cache_shapes(self._compiled)
         self.block_bytes = steps.block_bytes(self._compiled)
 
-    def allocate_kv_cache(self, num_blocks: int) -> None:
+    def allocate_kv_cache(self, num_blocks: int, tokens_of_answer: int = 1) -> None:
         """Give the model a cache of `num_blocks` blocks; memory is taken as blocks are first written."""
         for name, (kind, shape) in self._cache_shapes.items():
             self._request.set_tensor(name, ov.Tensor(kind, ov.Shape([num_blocks, *shape])))
 
     def forward(self, chunks: list[Chunk]) -> np.ndarray:
-        """Run one iteration.
-
-        Parameters
-        ----------
-        chunks : list of Chunk
-            One a sequence.
-
-        Returns
-        -------
-        float32 array [sum of num_logits, vocab_size]
-            Logits that follow the last `num_logits` tokens of each chunk, in their order; valid until the next call.
-        """
+        """Run one iteration; see `Model.forward`."""
         lengths = np.array([len(chunk.token_ids) for chunk in chunks])
         past = np.array([chunk.num_past for chunk in chunks], np.int32)
         begins = np.concatenate([[0], np.cumsum(lengths)])

@@ -15,6 +15,7 @@ import runpy
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -79,21 +80,14 @@ def stand_ins() -> SimpleNamespace:
 
 
 def _load(server: Server) -> None:
-    is_late = threading.Event()
-
-    def give_up() -> None:
-        is_late.set()
-        server.stop(drain_s=0)  # whoever waits for it learns that it has gone
-
-    timer = threading.Timer(LOAD_S, give_up)
+    begun = time.monotonic()
+    timer = threading.Timer(LOAD_S, server.stop, kwargs={"drain_s": 0})  # whoever waits for it learns that it has gone
     timer.start()
     try:
         server.load_all()
     except CourseError as error:
-        if is_late.is_set():
-            raise CourseError(
-                f"The models are not loaded after {LOAD_S} s: does every loop in model.py end?"
-            ) from error
-        raise
+        if time.monotonic() - begun < LOAD_S:
+            raise
+        raise CourseError(f"The models are not loaded after {LOAD_S} s: does every loop in model.py end?") from error
     finally:
         timer.cancel()
