@@ -94,49 +94,30 @@ def made_once(target: Path, make: Callable[[], object], flaw: Callable[[], str |
     Raises
     ------
     CourseError
-        The cache folder is full or cannot be written; what `make` raises.
+        The cache folder is full or cannot be written; another process has been making it for `LOCK_TIMEOUT_S`; what
+        `make` raises.
     """
     if target.is_dir() and flaw() is None:  # without the lock first: the cache may be one that can only be read
         return target
-    with cache_errors(), only_one(_made(target.parent) / f"{target.name}.lock"):
-        if target.is_dir():
-            problem = flaw()
-            if problem is None:
-                return target
-            say(f"{target} {problem}: it is made again.")
-        make()
-    return target
-
-
-@contextlib.contextmanager
-def only_one(lock: Path) -> Iterator[None]:
-    """Hold a lock file, so that two processes never write the same thing into the cache; the second waits.
-
-    The kernel frees the lock with the process that holds it, however that ends.
-
-    Raises
-    ------
-    CourseError
-        Another process holds it for `LOCK_TIMEOUT_S`.
-    """
     from filelock import FileLock, Timeout  # most processes make nothing
 
-    held = FileLock(lock)
-    try:
+    with cache_errors():
+        lock = FileLock(_made(target.parent) / f"{target.name}.lock")
         try:
-            held.acquire(timeout=0)
+            held = lock.acquire(timeout=LOCK_TIMEOUT_S)  # the kernel frees it with this process, however that ends
         except Timeout:
-            say(f"Another process is making {lock.stem}: waiting for it.")
-            held.acquire(timeout=LOCK_TIMEOUT_S)
-    except Timeout:
-        raise CourseError(
-            f"Another process has been making {lock.stem} in {lock.parent} for more than {LOCK_TIMEOUT_S:.0f} s: wait "
-            "for it or end it, then run the command again."
-        ) from None
-    try:
-        yield
-    finally:
-        held.release()
+            raise CourseError(
+                f"Another process has been making {target.name} in {target.parent} for more than {LOCK_TIMEOUT_S:.0f} "
+                "s: wait for it or end it, then run the command again."
+            ) from None
+        with held:
+            if target.is_dir():
+                problem = flaw()
+                if problem is None:
+                    return target
+                say(f"{target} {problem}: it is made again.")
+            make()
+    return target
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ import pytest
 
 from inflight import cache, files
 from inflight.errors import CourseError
-from inflight.paths import COURSE
 from tests.engines import start_python
 
 NOBODY = 65534
@@ -106,45 +105,21 @@ def test_what_has_a_flaw_is_made_again_and_said(capsys):
     assert capsys.readouterr().err == f"{made} lacks its file: it is made again.\n"
 
 
-HOLD = f"""
+HOLD = """
 import sys
-sys.path.insert(0, {str(COURSE)!r})
-from pathlib import Path
-from inflight import cache
-with cache.only_one(Path(sys.argv[1])):
+from filelock import FileLock
+with FileLock(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
 """
 
 
-@pytest.fixture
-def holder(home):
-    process = start_python(HOLD, cache.folder("things") / "thing.lock", stdin=subprocess.PIPE)
-    assert process.stdout.readline() == "held\n"
-    yield process
-    process.kill()
-    process.communicate()
-
-
-@pytest.mark.parametrize("is_compared", [False, True], ids=["for a reader", "on a page that is compared"])
-def test_who_waits_too_long_is_told(holder, monkeypatch, capsys, is_compared):
+def test_who_waits_too_long_is_told_and_a_dead_holders_lock_is_free(monkeypatch):
+    holder = start_python(HOLD, cache.folder("things") / "thing.lock", stdin=subprocess.PIPE)
+    assert holder.stdout.readline() == "held\n"
     monkeypatch.setattr(cache, "LOCK_TIMEOUT_S", 0.2)
-    if is_compared:  # with a stored one, which has no word of it
-        monkeypatch.setenv("COURSE_STRICT", "1")
     with pytest.raises(CourseError, match="Another process has been making thing in .*: wait for it or end it"):
         thing()
-    assert capsys.readouterr() == ("", "" if is_compared else "Another process is making thing: waiting for it.\n")
-
-
-def test_a_dead_holders_lock_is_free(holder):
     holder.kill()
-    holder.wait()
+    holder.communicate()
     assert thing().is_dir()
-
-
-def test_who_waits_gets_it_when_it_is_free(holder):
-    waiting = start_python(HOLD, cache.folder("things") / "thing.lock", stdin=subprocess.PIPE)
-    assert waiting.stdout.readline() == "Another process is making thing: waiting for it.\n"
-    holder.communicate("")
-    assert waiting.stdout.readline() == "held\n"
-    waiting.communicate("")

@@ -1,7 +1,7 @@
 """Nobody waits for what is heavy before it is used: no notebook's first cells, figure, adapter or `inflight --help`.
 
-Each import runs in a process of its own, and what it brought along is read from that process's `sys.modules`. The
-processes are forks of one Python, which has what most of them take and what is light.
+What must bring nothing heavy runs in one process, one after another; what may, in a process of its own. What has come
+along is read from `sys.modules`.
 """
 
 import ast
@@ -11,7 +11,6 @@ import subprocess
 import sys
 
 import jupytext
-import pytest
 
 from inflight.paths import COURSE, PACKAGE
 
@@ -41,11 +40,11 @@ IMPORTS = {
     "the repository's face": "from inflight.triton.repository import *",
     "planning a load": "import inflight.bench.workload, inflight.bench.report",
     "the command line": "import inflight.cli.commands",
-    "what adapters share": f"{IN_TRITON}import inflight.triton.python_model",
     "inflight --help": """
 from inflight.cli.commands import app
 app(["--help"], standalone_mode=False)
 """,
+    "what adapters share": f"{IN_TRITON}import inflight.triton.python_model",
 }
 
 LESSONS = {f"{path.parent.name}/{path.stem}": path for path in sorted(COURSE.glob("lessons/*/l*.py"))}
@@ -62,43 +61,25 @@ EXEMPT = {
 COMPUTES = {"Executor": {"openvino", "openvino_genai"}, "quantized": {"gguf"}, "GgufFile": {"gguf"}} | {
     name: {name} for name in HEAVY
 }
-NURSERY = """
-import contextlib, json, os, sys, traceback
-import IPython.display, ipywidgets, numpy, pandas, plotly.graph_objects
+ONE_AFTER_ANOTHER = """
+import contextlib, json, sys
 
-for line in sys.stdin:
-    if (child := os.fork()) == 0:
-        try:
-            with contextlib.redirect_stdout(sys.stderr):
-                exec(json.loads(line), {"__name__": "__main__"})
-            answer = list(sys.modules)
-        except BaseException:
-            answer = traceback.format_exc()
-        print(json.dumps(answer), flush=True)
-        os._exit(0)
-    if status := os.waitpid(child, 0)[1]:
-        print(json.dumps(f"the process ended with {status}"), flush=True)
+heavy, told = set(sys.argv[1:]), {}
+for name, statements in json.load(sys.stdin).items():
+    with contextlib.redirect_stdout(sys.stderr):
+        exec(statements, {"__name__": "__main__"})
+    if came := heavy & set(sys.modules):
+        heavy, told[name] = heavy - came, sorted(came)
+print(json.dumps(told))
 """
 
 
-@pytest.fixture(scope="module")
-def brought():
-    """Function: the heavy modules that a process has after `statements`."""
-    nursery = subprocess.Popen(
-        [sys.executable, "-c", NURSERY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=COURSE
-    )
-
-    def heavy(statements: str) -> set[str]:
-        nursery.stdin.write(json.dumps(statements) + "\n")
-        nursery.stdin.flush()
-        modules = json.loads(nursery.stdout.readline())
-        assert isinstance(modules, list), modules
-        return HEAVY & set(modules)
-
-    assert heavy("") == set() and heavy("import gguf") == {"gguf"}, "what is heavy is seen"
-    with nursery:
-        yield heavy
-        nursery.stdin.close()
+def brought(statements: dict[str, str]) -> dict[str, list[str]]:
+    """The heavy modules that each of these was the first to bring into the process; what brings none is left out."""
+    command = [sys.executable, "-c", ONE_AFTER_ANOTHER, *HEAVY]
+    ran = subprocess.run(command, input=json.dumps(statements), capture_output=True, text=True, cwd=COURSE)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
 
 
 def first_imports(path) -> str:
@@ -108,20 +89,26 @@ def first_imports(path) -> str:
     return "\n".join(ast.unparse(node) for node in nodes if isinstance(node, ast.Import | ast.ImportFrom))
 
 
-@pytest.mark.parametrize("name", IMPORTS)
-def test_a_module_brings_nothing_heavy(brought, name):
-    assert brought(IMPORTS[name]) == set()
+def test_what_is_heavy_is_seen():
+    assert brought({"json": "import json", "gguf": "import gguf", "again": "import gguf"}) == {"gguf": ["gguf"]}
 
 
-def test_lessons_first_cells_bring_what_they_compute_with_and_nothing_else(brought):
+def test_a_module_brings_nothing_heavy():
+    assert brought(IMPORTS) == {}
+
+
+def test_lessons_first_cells_bring_what_they_compute_with_and_nothing_else():
     first = {lesson: first_imports(path) for lesson, path in LESSONS.items()}
     assert all("inflight" in statements for statements in first.values())  # else nothing is held here
     computes = {lesson: COMPUTES.keys() & set(re.findall(r"\w+", statements)) for lesson, statements in first.items()}
-    assert brought("\n".join(first[lesson] for lesson in first if not computes[lesson])) == set()
-    for lesson in first:
-        assert brought(first[lesson]) <= set().union(*(COMPUTES[name] for name in computes[lesson])), lesson
+    assert brought({lesson: first[lesson] for lesson in first if not computes[lesson]}) == {}
+    for lesson in filter(computes.get, first):
+        allowed = set().union(*(COMPUTES[name] for name in computes[lesson]))
+        assert set(brought({lesson: first[lesson]}).get(lesson, [])) <= allowed, lesson
 
 
-@pytest.mark.parametrize("model", ADAPTERS)
-def test_an_adapter_brings_what_it_computes_with_and_nothing_else(brought, model):
-    assert brought(f"{IN_TRITON}runpy.run_path({str(ADAPTERS[model])!r})") <= EXEMPT.get(model, set())
+def test_an_adapter_brings_what_it_computes_with_and_nothing_else():
+    loads = {model: f"{IN_TRITON}runpy.run_path({str(path)!r})" for model, path in ADAPTERS.items()}
+    assert brought({model: loads[model] for model in loads if model not in EXEMPT}) == {}
+    for model, allowed in EXEMPT.items():
+        assert set(brought({model: loads[model]}).get(model, [])) <= allowed, model

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from inflight import bench, engine, models
 from inflight import checkpoint as checkpoints
@@ -38,6 +37,7 @@ app = typer.Typer(
     help="Benchmarks: load, latencies, and ratios measured in one run. What dynamic batching and a KV cache gain, "
     "lectures 06 and 08 measure: [bold]inflight run 06 08[/].",
 )
+dataset_app = typer.Typer(no_args_is_help=True, help="Prompts and answer lengths for benchmarks.")
 
 
 @app.command("load")
@@ -231,6 +231,23 @@ def quality_command(
     terminal.finish()
 
 
+# Datasets -------------------------------------------------------------------------------------------------------------
+
+
+@dataset_app.command("show")
+def dataset_show(
+    path: Annotated[Path | None, typer.Argument(help="By default the dataset that ships with the course.")] = None,
+) -> None:
+    """Show how long the prompts and answers of a dataset are.
+
+    Example: [bold]inflight dataset show[/]
+    """
+    path = path or bench.dataset.MINI_CNN_EVAL
+    records = bench.dataset.read_dataset(path)
+    lengths = bench.dataset.length_table(records, checkpoints.load_tokenizer(terminal.cached_engine()))
+    terminal.show(lengths.rename_axis("length").reset_index().to_dict("records"), f"{path}: {len(records)} records")
+
+
 # Printing -------------------------------------------------------------------------------------------------------------
 
 
@@ -248,7 +265,9 @@ def print_benchmark(result: dict, as_json: bool, upright: bool = False) -> None:
     rows = result["rows"]
     if upright:
         rows = [{"": name, "value": value} for name, value in rows[0].items() if value not in (None, "")]
-    _print_rows(rows)
+    # A name with blanks is broken there in a narrow terminal.
+    shown = [{name.replace("_", " "): _cell(name, value) for name, value in row.items()} for row in rows]
+    terminal.show(shown, whole_names=True)
     for name, ratio in result["ratios"].items():
         console.print(f"{name}: {ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f})", highlight=False)
     facts = result["machine"]
@@ -259,14 +278,6 @@ def print_benchmark(result: dict, as_json: bool, upright: bool = False) -> None:
     chosen = facts["precision"]
     on_cpu = f"precision on the CPU: {chosen['engine']} in engines, {chosen['pytorch']} in PyTorch ({chosen['why']})"
     console.print(escape(on_cpu), highlight=False)
-
-
-def _print_rows(rows: list[dict]) -> None:
-    table = Table(*(name.replace("_", " ") for name in rows[0]))  # blanks, where a narrow terminal breaks lines
-    table.columns[0].no_wrap = True
-    for row in rows:
-        table.add_row(*(escape(_cell(name, value)) for name, value in row.items()))
-    console.print(table)
 
 
 def _cell(name: str, value: object) -> str:

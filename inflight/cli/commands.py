@@ -20,7 +20,7 @@ from rich.tree import Tree
 from inflight import checkpoint as checkpoints
 from inflight import engine, models, triton
 from inflight.checkpoint.sources import DEFAULT
-from inflight.cli import bench, datasets, gpt2, progress, terminal
+from inflight.cli import bench, gpt2, progress, terminal
 from inflight.cli.terminal import ENGINE_DIR, SET, console
 from inflight.engine.config import BuildConfig
 from inflight.errors import CourseError
@@ -130,10 +130,8 @@ def build(
         started = time.perf_counter()
         folder = engine.build(source, config, output_dir, tier)
         seconds = time.perf_counter() - started
-    table = Table("file", "MB", title=f"{folder} ({seconds:.1f} s)")
-    for file in sorted(folder.iterdir()):
-        table.add_row(file.name, f"{file.stat().st_size / 1e6:.1f}")
-    console.print(table)
+    files = [{"file": file.name, "MB": f"{file.stat().st_size / 1e6:.1f}"} for file in sorted(folder.iterdir())]
+    terminal.show(files, f"{folder} ({seconds:.1f} s)")
 
 
 @app.command()
@@ -344,7 +342,7 @@ def lab(
 app.command()(progress.progress)
 app.add_typer(bench.app, name="bench")
 app.add_typer(gpt2.app, name="gpt2")
-app.add_typer(datasets.app, name="dataset")
+app.add_typer(bench.dataset_app, name="dataset")
 
 
 # Shared ---------------------------------------------------------------------------------------------------------------

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from inflight.cli import terminal
 from inflight.cli.terminal import console
@@ -62,7 +60,7 @@ def progress(
         print(json.dumps({name: table.to_dict("records") for name, table in done.items()}, indent=2))
         return
     for title, table in done.items():
-        _print(title, table)
+        terminal.show(table.to_dict("records"), title)
 
 
 def _show_class(folder: Path, as_json: bool, as_csv: bool) -> None:
@@ -80,27 +78,19 @@ def _show_class(folder: Path, as_json: bool, as_csv: bool) -> None:
             )
         )
     else:
-        _print_marks(marks)
-        _print("exercises", hints)
+        _show_marks(marks)
+        terminal.show(hints.to_dict("records"), "exercises")
     for problem in problems:
         terminal.tell(problem)
 
 
-def _print_marks(marks: pd.DataFrame) -> None:
-    """A row a learner, a column an exercise that anybody tried; in as many tables as the terminal's width makes it."""
+def _show_marks(marks: pd.DataFrame) -> None:
+    """A row a learner, a column an exercise that anybody tried; in as many parts as the terminal's width makes it."""
+    import pandas as pd
+
     ends = ["passed", "predictions"]
     names = [name for name in marks.columns if name not in ("learner", *ends) and marks[name].any()]
-    shown = marks.assign(**{name: [MARKS.get(mark, "✓") for mark in marks[name]] for name in names})
-    widest = min(30, max(map(len, marks["learner"])))
-    fits = max(1, (console.width - widest - 4) // 7)  # an exercise takes seven columns, with its frame
-    for start in range(0, len(names), fits):
-        _print("who passed what: ✓ passed, · tried", shown[["learner", *names[start : start + fits]]])
-    _print("in all", shown[["learner", *ends]])
-
-
-def _print(title: str, table: pd.DataFrame) -> None:
-    shown = Table(*table.columns, title=title, title_justify="left")
-    for row in table.astype(str).itertuples(index=False, name=None):
-        shown.add_row(*map(escape, row))
-    if len(table):
-        console.print(shown)
+    ticks = marks.assign(**{name: [MARKS.get(mark, "✓") for mark in marks[name]] for name in names})
+    print("who passed what: ✓ passed, · tried")
+    with pd.option_context("display.unicode.east_asian_width", True):
+        print(ticks.set_index("learner")[[*names, *ends]].to_string(line_width=console.width))

@@ -6,6 +6,7 @@ The command line names rooms and takes from them when a command runs: `inflight 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -46,6 +48,23 @@ def finish(stopped: str = "") -> None:
 
 
 # What a command tells -------------------------------------------------------------------------------------------------
+
+
+def show(rows: list[dict[str, object]], title: str = "", whole_names: bool = False) -> None:
+    """Print rows as a table; nothing where there are none.
+
+    What is too long for a narrow terminal goes on in the next line of its cell; in the first column not with
+    `whole_names`.
+    """
+    if not rows:
+        return
+    if title:
+        console.print(title, style="italic", highlight=False, soft_wrap=True, markup=False)
+    table = Table(*rows[0])
+    table.columns[0].no_wrap = whole_names
+    for row in rows:
+        table.add_row(*(escape(str(value)) for value in row.values()))
+    console.print(table)
 
 
 def tell(sentence: str) -> None:
@@ -122,13 +141,6 @@ def keep_serving(server: Server, notes: str) -> None:
     CourseError
         The server has died; the message says of what.
     """
-    console.print(_states(server))
+    show([dataclasses.asdict(model) for model in server.models()])
     console.print(notes, highlight=False)
     server.wait()
-
-
-def _states(server: Server) -> Table:
-    table = Table("model", "version", "state", "reason")
-    for row in server.models():
-        table.add_row(row.name, row.version, row.state, row.reason)
-    return table
