@@ -276,8 +276,10 @@ def _page_problems(lecture: NotebookNode) -> Iterator[str]:
             yield f"`{found[0].strip()}` stands on the page; print what it shows, or tag its cell `{blanks.FOR_CI}`"
         if "parameters" in cell.metadata.get("tags", []):
             yield "a cell for papermill's parameters stands on the page; a prediction is the reader's"
-        if blanks.BLANK.search(cell.source) and (problem := blanks.misfit(cell)):
-            yield problem
+        try:
+            list(blanks.opened([cell]))
+        except CourseError as error:
+            yield str(error)
 
 
 def _lab_problems(lab: NotebookNode, folder: Path) -> Iterator[str]:

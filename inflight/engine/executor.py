@@ -106,10 +106,11 @@ class Executor:
         by_memory = free_bytes(model.info) * self.config.kv_cache_free_gpu_mem_fraction // model.block_bytes
         num_blocks = self.config.num_blocks(self.build_config, int(by_memory))
         self.blocks = BlockManager(num_blocks, self.build_config.tokens_per_block)
-        self.model.allocate_kv_cache(self.blocks.num_blocks)
+        options = self.config.speculative_config
+        assert options is None or isinstance(options, SpeculativeConfig)
+        self.model.allocate_kv_cache(self.blocks.num_blocks, 1 + options.max_draft_len if options else 1)
         self.drafting: Drafting | None = None
-        if options := self.config.speculative_config:
-            assert isinstance(options, SpeculativeConfig)
+        if options:
             prices = prices or IterationPrices.measured(model, options.max_draft_len)
             vocab_size = model.info.pretrained_config["vocab_size"]
             self.drafting = Drafting(options, prices, vocab_size, self.config.drafter_path)

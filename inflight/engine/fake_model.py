@@ -30,7 +30,7 @@ class FakeModel:
         self.block_bytes = build_config.tokens_per_block * 8
         self._cache = np.empty((0, build_config.tokens_per_block), np.int64)
 
-    def allocate_kv_cache(self, num_blocks: int) -> None:
+    def allocate_kv_cache(self, num_blocks: int, tokens_of_answer: int = 1) -> None:
         self._cache = np.full((num_blocks, self.info.build_config.tokens_per_block), EMPTY, np.int64)
 
     def forward(self, chunks: list[Chunk]) -> np.ndarray:

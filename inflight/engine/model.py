@@ -35,8 +35,12 @@ class Model(Protocol):
     info: EngineInfo
     block_bytes: int
 
-    def allocate_kv_cache(self, num_blocks: int) -> None:
-        """Give the model a cache of blocks 0 … num_blocks − 1."""
+    def allocate_kv_cache(self, num_blocks: int, tokens_of_answer: int = 1) -> None:
+        """Give the model a cache of blocks 0 … num_blocks − 1.
+
+        `tokens_of_answer` is how many tokens of an answer an iteration may have, drafts among them: what is prepared
+        for iterations of answers is prepared for so many.
+        """
 
     def forward(self, chunks: list[Chunk]) -> Iterable:
         """Compute the new tokens of several sequences, one chunk each.

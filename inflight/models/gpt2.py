@@ -8,12 +8,12 @@
             print(model.last_piece(sequence), end="")
         model.leave(sequence)
 
-A step is one forward pass for all the sequences it is given. What it computes is all that tells the three ways apart:
+A step is one forward pass for all the sequences it is given. What it computes is all that tells the ways apart:
 
-- "on": a newcomer's whole prompt, of all others their last token. Keys and values of earlier ones lie in the cache.
-- "off": the whole history of every sequence, at every step.
-- "tutorial": the same, as Triton's public tutorial does it: histories padded on the left, float32, `generate` for one
-  token.
+- With the cache: a newcomer's whole prompt, of all others their last token. Keys and values of earlier ones lie there.
+- Without: the whole history of every sequence, at every step.
+- `TutorialGpt2`, of the model simple-gpt2: the same, as Triton's public tutorial does it, with histories padded on the
+  left, in float32, and `generate` for one token.
 
 PyTorch and transformers are imported when they are needed: it takes them two seconds.
 """
@@ -32,7 +32,6 @@ from inflight.models.gpt2_network import Network, pretrained
 if TYPE_CHECKING:
     import torch
 
-WAYS = ("on", "off", "tutorial")
 LENGTH_STEP = 32  # tokens; attention goes over a multiple of it
 NUM_PRECEDING = 8  # tokens that are decoded again to find where a character begins
 
@@ -148,10 +147,10 @@ def load(
     ----------
     folder : path
     kv_cache : str
-        "on", "off" or "tutorial"; see the top of this module.
+        "on" or "off"; see the top of this module.
     dtype : str
         Precision of weights, cache and arithmetic: "auto" (`huggingface.best_dtype`), "bfloat16", "float32" or, on a
-        GPU, "float16". The tutorial's is float32.
+        GPU, "float16".
     num_slots : int
         Sequences that the cache holds; each takes 2 * layers * positions * width numbers.
     device : str, optional
@@ -163,10 +162,7 @@ def load(
         The folder holds no GPT-2, or one with options that the course does not compute, or is damaged; a precision that
         the device cannot do; a GPU where the tier has none; no memory.
     """
-    device = tiers.checked(device)
-    if kv_cache == "tutorial":
-        return TutorialGpt2(folder, device)
-    return SlotGpt2(folder, dtype, num_slots if kv_cache == "on" else 0, device)
+    return SlotGpt2(folder, dtype, num_slots if kv_cache == "on" else 0, tiers.checked(device))
 
 
 def _read_parameters(parameters: dict) -> tuple[int, bool]:

@@ -178,5 +178,5 @@ def _check_options(config) -> None:
         if getattr(config, name) not in allowed:
             raise CourseError(
                 f"The checkpoint's config.json has {name} = {getattr(config, name)!r}; the course computes "
-                f"GPT-2 with {allowed[0]!r} only: use kv_cache = tutorial, or another checkpoint."
+                f"GPT-2 with {allowed[0]!r} only: use another checkpoint, or simple-gpt2."
             )

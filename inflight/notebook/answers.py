@@ -90,6 +90,13 @@ def _in_brief(value: object) -> str:
     return repr(value.name) if isinstance(value, Path) else _brief.repr(value)
 
 
+def as_json(value: object) -> object:
+    """For `json.dumps`: a NumPy number as Python's, a server as its addresses and repository, all else as printed."""
+    if hasattr(value, "grpc_url"):
+        return {name: str(getattr(value, name)) for name in ("grpc_url", "http_url", "repo")}
+    return value.item() if isinstance(value, np.generic) else str(value)
+
+
 def load(path: str | Path, *names: str) -> SimpleNamespace:
     """What a learner's file defines. Raises what it raises, and CourseError where one of `names` is missing."""
     defined = runpy.run_path(str(path))

@@ -47,25 +47,22 @@ def is_for_ci(cell: NotebookNode) -> bool:
 
 
 def opened(cells: list[NotebookNode]) -> Iterator[NotebookNode]:
-    """A lecture's cells as a learner gets them: without those for CI, and with blanks where lines are the reader's."""
+    """A lecture's cells as a learner gets them: without those for CI, and with blanks where lines are the reader's.
+
+    Raises
+    ------
+    CourseError
+        A blank stands where it cannot be opened.
+    """
     for cell in cells:
         if is_for_ci(cell):
             continue
-        if cell.cell_type != "code" or not BLANK.search(cell.source) or misfit(cell):
+        if cell.cell_type != "code" or not BLANK.search(cell.source):
             yield cell
             continue
         answer = _answer(cell.source)
         yield type(cell)({**cell, "source": _blanked(cell.source)})
         yield type(cell)({**cell, "id": f"{cell.id}-answer", "metadata": FOLDED, "source": f"{ABOUT}\n{answer}"})
-
-
-def misfit(cell: NotebookNode) -> str:
-    """Why the blank of a cell cannot be opened, in a sentence; blank where it can."""
-    try:
-        _answer(cell.source)
-    except CourseError as error:
-        return str(error)
-    return ""
 
 
 def _blanked(source: str) -> str:

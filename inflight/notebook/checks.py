@@ -26,19 +26,17 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-import random
 import secrets
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from inflight.errors import CourseError
 from inflight.notebook import parts, progress, record, syllabus
-from inflight.notebook.answers import is_untouched, plain, what_failed
-from inflight.notebook.apart import run_apart
-from inflight.notebook.findings import NOT_YET, Finding, Measured, figures
+from inflight.notebook.answers import is_untouched
+from inflight.notebook.apart import graded, graded_apart
+from inflight.notebook.findings import NOT_YET
 from inflight.notebook.verdict import SEED, Result
 
 MOST_KEPT = 300  # characters of a hint, in the learner's record
@@ -117,68 +115,19 @@ def _result(exercise: str, answer: object) -> Result:
     _import_graders(exercise.partition(".")[0])
     if exercise not in graders:
         return Result(exercise, "wrong", "There is no such exercise.")
-    grader, given = graders[exercise], os.environ.get(SEED, "")
-    seed = int(given) if given.isdecimal() else 10_000 + secrets.randbelow(90_000)
+    grader, wanted = graders[exercise], os.environ.get(SEED, "")
+    seed = None
+    if grader.has_hidden_cases:
+        seed = int(wanted) if wanted.isdecimal() else 10_000 + secrets.randbelow(90_000)
     if grader.within_s is None:
-        _, *graded = _graded(grader, answer, seed)
-        found = dict(graded)
+        found = graded(grader.grade, answer, seed)
     else:
-        found = _apart(exercise, grader, answer, seed)
-    result = Result.of(exercise, found, grader.insight, seed if grader.has_hidden_cases else None)
+        found = graded_apart(grader.grade, answer, seed, grader.within_s)
+    result = Result.of(exercise, found, grader.insight, seed)
     if grader.keeps and result.status == "done":
-        return replace(result, kept=parts.keep(grader.keeps, Path(str(_first(answer))), exercise))
+        path = answer[0] if isinstance(answer, list | tuple) else answer
+        return replace(result, kept=parts.keep(grader.keeps, Path(str(path)), exercise))
     return result
-
-
-def _graded(grader: Grader, answer: object, seed: int, path: str = "") -> Iterator[Any]:
-    """The names of the parts, then each with what is found of it; "" stands for the whole answer."""
-    hidden = [random.Random(seed)] if grader.has_hidden_cases else []
-    found = _found(lambda: grader.grade(plain(answer), *hidden), path)
-    by_part = found if isinstance(found, dict) else {"": found}
-    yield list(by_part)
-    for part, given in by_part.items():
-        progress.say(part)
-        yield part, _found(given, path)
-
-
-def _found(given: Any, path: str = "") -> Any:
-    """What a function gives, or that it could not: an answer of any type may arrive, and a lab must go on."""
-    if not callable(given):
-        return given
-    try:
-        return given()
-    except NotImplementedError:
-        return NOT_YET
-    except (Exception, SystemExit) as error:
-        return what_failed(error, path)
-
-
-def _first(answer: object) -> object:
-    return answer[0] if isinstance(answer, list | tuple) else answer
-
-
-def _apart(exercise: str, grader: Grader, answer: object, seed: int) -> dict[str, Finding]:
-    path = _first(answer)
-    if not isinstance(path, str | Path) or not Path(path).is_file():
-        return {"": f"There is no file {path!s}: run the cell that writes it, and give its path."}
-    path = str(Path(path).absolute())
-    given = [path, *answer[1:]] if isinstance(answer, list | tuple) else path
-    asked = {"exercise": exercise, "answer": given, "seed": seed, "path": path}
-    told, problem = run_apart(_steps, asked, path, grader.within_s)
-    names = told[0] if told else [""]
-    found = {part: [Measured(**figure) for figure in one] if isinstance(one, list) else one for part, one in told[1:]}
-    if len(found) < len(names):
-        found[names[len(found)]] = problem
-    return {part: found.get(part, NOT_YET) for part in names}
-
-
-def _steps(asked: dict) -> Iterator[list]:
-    """For `run_apart`: the names of the parts, then each with its finding."""
-    _import_graders(asked["exercise"].partition(".")[0])
-    graded = _graded(graders[asked["exercise"]], asked["answer"], asked["seed"], asked["path"])
-    yield next(graded)
-    for part, found in graded:
-        yield [part, [asdict(figure) for figure in figures(found)] or found]
 
 
 # Graders of a lesson --------------------------------------------------------------------------------------------------

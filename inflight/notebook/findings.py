@@ -50,14 +50,14 @@ class Measured:
 
     @property
     def is_right(self) -> bool:
-        """Whether the budget is kept, as far as the page shows the number; true without one."""
+        """Whether the budget is kept, and a number that is wanted is reached as in `is_same`; true without one."""
         if not math.isfinite(self.value):
             return False
         if self.at_most is not None:
             return self.value <= self.at_most
         if self.at_least is not None:
             return self.value >= self.at_least
-        return self.exactly is None or _shown(self.value) == _shown(self.exactly)
+        return self.exactly is None or is_same(self.value, self.exactly)
 
     @property
     def budget(self) -> str:

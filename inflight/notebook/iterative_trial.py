@@ -72,38 +72,18 @@ class Names:
 
 @dataclass(eq=False)
 class PlayedStream:
-    """A client and its sequence.
-
-    Attributes
-    ----------
-    text : str
-        What it sends.
-    wanted : int
-        Responses of the whole answer.
-    arrives : int
-        The first call that it may be in.
-    leaves_after : int, optional
-        Responses after which the client has gone; with 0 after its first call.
-    is_late : bool
-        When it leaves, its request is in one more call. Otherwise Triton drops the request, and the model is not told.
-    parameters : dict
-        Of its request.
-    pieces : list of str
-        What it was sent.
-    num_for_nobody : int
-        How many of these when it had gone.
-    """
+    """A client and its sequence."""
 
     text: str
-    wanted: int
-    arrives: int = 1
-    leaves_after: int | None = None
-    is_late: bool = False
-    parameters: dict = field(default_factory=dict)
+    wanted: int  # responses of the whole answer
+    arrives: int = 1  # the first call that it may be in
+    leaves_after: int | None = None  # responses after which the client has gone; with 0 after its first call
+    is_late: bool = False  # when it leaves, its request is in one more call; else Triton drops it, and tells no model
+    parameters: dict = field(default_factory=dict)  # of its request
     number: int = field(default=0, init=False)
     output: str = field(default="", init=False)
-    pieces: list[str] = field(default_factory=list, init=False)
-    num_for_nobody: int = field(default=0, init=False)
+    pieces: list[str] = field(default_factory=list, init=False)  # what it was sent
+    num_for_nobody: int = field(default=0, init=False)  # how many of these when it had gone
     has_begun = has_left = is_over = False  # over: its last response has come
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
@@ -177,30 +157,14 @@ def backend() -> types.ModuleType:
 
 @dataclass
 class Played:
-    """What came of some streams.
+    """What came of some streams."""
 
-    Attributes
-    ----------
-    streams : list of PlayedStream
-        With what they were sent.
-    calls : int
-        Of `execute`.
-    num_without : int
-        Ready requests that got nothing in a call although their clients were there.
-    num_together : int
-        Responses that came in one call with another of their stream.
-    num_released : int
-        Requests whose clients had gone by then, and that were not rescheduled: Triton keeps their places.
-    growth : int
-        See `Triton.growth`, where that was counted.
-    """
-
-    streams: list[PlayedStream]
-    calls: int = 0
-    num_without: int = 0
-    num_together: int = 0
-    num_released: int = 0
-    growth: int = 0
+    streams: list[PlayedStream]  # with what they were sent
+    calls: int = 0  # of `execute`
+    num_without: int = 0  # ready requests that got nothing in a call although their clients were there
+    num_together: int = 0  # responses that came in one call with another of their stream
+    num_released: int = 0  # requests whose clients had gone, and that were not rescheduled: Triton keeps their places
+    growth: int = 0  # see `Triton.growth`, where that was counted
 
     @property
     def num_for_nobody(self) -> int:

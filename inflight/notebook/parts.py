@@ -55,8 +55,7 @@ class Part:
     def __fspath__(self) -> str:
         return str(self.path)
 
-    def __str__(self) -> str:
-        return str(self.path)
+    __str__ = __fspath__
 
     def __repr__(self) -> str:
         whose = f"yours, passed {self.exercise}" if self.is_own else f"the course's; {self.why}"

@@ -18,12 +18,12 @@ from collections import Counter
 from pathlib import Path
 
 import lazy_loader
-import numpy as np
 import pandas as pd
 
 from inflight import __version__
 from inflight.errors import CourseError
 from inflight.notebook import parts, syllabus, workspace
+from inflight.notebook.answers import as_json
 from inflight.paths import COURSE
 
 nbformat = lazy_loader.load("nbformat")  # one to two seconds, and no check needs it
@@ -40,7 +40,7 @@ def note(kind: str, **fields: object) -> None:
     folder = workspace.around(Path.cwd())
     if folder is None:
         return
-    line = json.dumps({"at": _now(), "kind": kind, **fields}, default=_plain) + "\n"
+    line = json.dumps({"at": _now(), "kind": kind, **fields}, default=as_json) + "\n"
     try:
         with open(folder / FILE, "ab", buffering=0) as file:  # one write: two notebooks at the same time do not mix
             file.write(line.encode())
@@ -244,11 +244,6 @@ def _labs() -> dict[str, list[str]]:
 
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
-def _plain(value: object) -> object:
-    """What JSON can hold of a figure: NumPy's numbers and truths as Python's own, anything else as it is printed."""
-    return value.item() if isinstance(value, np.generic) else str(value)
 
 
 def _entry(line: str) -> object:

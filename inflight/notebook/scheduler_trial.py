@@ -31,39 +31,19 @@ class OneAtATime:
 
 @dataclass
 class Counts:
-    """Of all trials together.
+    """Of all trials together."""
 
-    Attributes
-    ----------
-    iterations, twice, pauses : int
-        As `play.Counts` has them.
-    p99 : int
-        Of the latencies of all requests, in iterations.
-    joined : int
-        Requests that started while others ran.
-    overtaken : int
-        Requests that waited while one that came later started.
-    passed_over : int
-        Requests let in for the first time while somebody who was paused waited on.
-    too_soon : int
-        Requests let in although their prompts could not be computed in that iteration.
-    empty_slots : int
-        Slots that computed nothing while requests waited, over all iterations.
-    given_up, fewest : int
-        Tokens that those who were paused had, and the fewest that as many of those who ran had.
-    """
-
-    iterations: int = 0
+    iterations: int = 0  # these, `twice` and `pauses` as `play.Counts` has them
     twice: int = 0
     pauses: int = 0
-    p99: int = 0
-    joined: int = 0
-    overtaken: int = 0
-    passed_over: int = 0
-    too_soon: int = 0
-    empty_slots: int = 0
-    given_up: int = 0
-    fewest: int = 0
+    p99: int = 0  # of the latencies of all requests, in iterations
+    joined: int = 0  # requests that started while others ran
+    overtaken: int = 0  # requests that waited while one that came later started
+    passed_over: int = 0  # requests let in for the first time while somebody who was paused waited on
+    too_soon: int = 0  # requests let in although their prompts could not be computed in that iteration
+    empty_slots: int = 0  # slots that computed nothing while requests waited, over all iterations
+    given_up: int = 0  # tokens that those who were paused had
+    fewest: int = 0  # tokens that as many of those who ran had at the fewest
 
     @property
     def cost(self) -> float:

@@ -478,10 +478,11 @@ class Client:
                         return found
             raise
         except ServerGone as error:
-            if self.url == self._given:
+            if self.url == self._given or records.at(self._given):
                 raise
             raise ServerGone(
-                f"{error} That is where gRPC of {self._given} is looked for: if it is elsewhere, name it as host:port."
+                f"Nobody answers over gRPC at {self.url}, where that of {self._given} is looked for: start the server, "
+                "or name its gRPC address as host:port."
             ) from error
 
     def is_decoupled(self) -> bool:

@@ -305,23 +305,21 @@ def arrays_for(config: ModelConfig, inputs: dict[str, Any]) -> dict[str, np.ndar
         The model has no such input, or the input does not take such a value.
     """
     known = {tensor.name: tensor for tensor in config.input}
-    inputs = named(config, inputs)
+    inputs = _named(config, inputs)
     if unknown := next((name for name in inputs if name not in known), None):
         raise CourseError(f"There is no option {unknown!r}. {did_you_mean(unknown, known)}")
     return {name: _array(known[name], value, bool(config.max_batch_size)) for name, value in inputs.items()}
 
 
-def named(config: ModelConfig, inputs: dict[str, Any]) -> dict[str, Any]:
+def _named(config: ModelConfig, inputs: dict[str, Any]) -> dict[str, Any]:
     """Inputs by the names of a served model, with what it must have besides."""
     place = LLMAPI if is_llmapi(config) else config.name
     if place == LLMAPI:
         inputs = {"exclude_input_in_output": True, **inputs}  # as the ensemble does unless it is told otherwise
     names = {field.name: own for own, field in fields(place).items()}
-    words = {tensor.name: "" for tensor in config.input if tensor.name in WORDS and not tensor.optional}
-    return {**words, **{names.get(name, name): value for name, value in inputs.items()}}
-
-
-WORDS = ("bad_words", "stop_words")  # which TensorRT-LLM 0.5 requires
+    words = ("bad_words", "stop_words")  # which TensorRT-LLM 0.5 requires
+    blank = {tensor.name: "" for tensor in config.input if tensor.name in words and not tensor.optional}
+    return {**blank, **{names.get(name, name): value for name, value in inputs.items()}}
 
 
 def is_llmapi(config: ModelConfig) -> bool:

@@ -58,7 +58,7 @@ def test_every_token_of_every_stream_is_there(server, folder, model):
     tokens = run(server, model)
     assert [group["token"].tolist() for _, group in tokens.groupby("stream")] == [list(range(1, 33))] * 2
     assert all(group["time_s"].is_monotonic_increasing for _, group in tokens.groupby("stream"))
-    alone = gpt2.load(folder, "tutorial")
+    alone = gpt2.TutorialGpt2(folder, "cpu")
     assert standings(tokens)["text"].tolist() == ["".join(answer(alone, prompt, 32)) for prompt in PROMPTS]
     assert standings(tokens)["tokens"].tolist() == [32, 32]
 
@@ -115,30 +115,23 @@ def test_its_controls_reach_the_race(server):
 # Ended early ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def slow_server(server):
-    """The same, and from here on iterative-gpt2 computes every history in full, so that a race takes a while."""
-    server.load(ITERATIVE, kv_cache="tutorial")
-    return server
-
-
-def test_ctrl_c_ends_the_race_and_frees_what_it_held(slow_server):
-    command = [sys.executable, "-m", "inflight", "gpt2", "race", ITERATIVE, "--url", slow_server.grpc_url]
-    what = ["--streams", "8", "--tokens", str(LONG), "--offset-s", "0"]
+def test_ctrl_c_ends_the_race_and_frees_what_it_held(server):
+    command = [sys.executable, "-m", "inflight", "gpt2", "race", ITERATIVE, "--url", server.grpc_url]
+    what = ["--streams", "8", "--tokens", str(LONG), "--offset-s", "3"]  # it would take over 20 s
     process = subprocess.Popen([*command, *what], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: not is_idle(slow_server), "the race has begun")
+    wait_until(lambda: not is_idle(server), "the race has begun")
     process.send_signal(signal.SIGINT)
     shown, errors = process.communicate(timeout=300)
     assert process.returncode == 128 + signal.SIGINT and "Traceback" not in errors
     assert ITERATIVE in shown
     assert "The race was interrupted after " in errors and f" of {8 * LONG} tokens.\n" in errors
-    wait_until(lambda: is_idle(slow_server), "every sequence has ended")
-    assert len(run(slow_server, ITERATIVE, max_tokens=4)) == 8
+    wait_until(lambda: is_idle(server), "every sequence has ended")
+    assert len(run(server, ITERATIVE, max_tokens=4)) == 8
 
 
-def test_stop_ends_the_race_and_keeps_its_tokens(slow_server):
-    board = iterative_gpt2.board(slow_server, (ITERATIVE,))
-    board.controls["streams"].value, board.controls["max_tokens"].value, board.controls["offset_s"].value = 8, 104, 0
+def test_stop_ends_the_race_and_keeps_its_tokens(server):
+    board = iterative_gpt2.board(server, (ITERATIVE,))
+    board.controls["streams"].value, board.controls["max_tokens"].value, board.controls["offset_s"].value = 8, 104, 3
     some = threading.Event()
     board.words.observe(lambda _: some.set(), "value")
     board.run_button.click()
@@ -147,4 +140,4 @@ def test_stop_ends_the_race_and_keeps_its_tokens(slow_server):
     board.wait()
     assert "Stopped" in board.status.value and ready_again(board)
     assert len(board.frame.tokens) < 8 * 104
-    wait_until(lambda: is_idle(slow_server), "every sequence has ended")
+    wait_until(lambda: is_idle(server), "every sequence has ended")

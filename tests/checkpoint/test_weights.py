@@ -85,7 +85,7 @@ def test_tensor_table(source):
     assert len(rows) == 2 + 9 * SMALL_LAYERS
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:30], lambda data: data[:-40], lambda data: b"GGUF"])
+@pytest.mark.parametrize("damage", [lambda data: data[:30], lambda data: data[:-40]])
 def test_a_file_that_is_cut_short_is_one_sentence(small_checkpoint, tmp_path, damage):
     path = tmp_path / "short.gguf"
     path.write_bytes(damage(small_checkpoint.path.read_bytes()))

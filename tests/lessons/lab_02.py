@@ -3,9 +3,7 @@
 import shutil
 
 from inflight import engine
-from inflight.lessons.repository import broken_repositories
-from inflight.lessons.repository import grading as graders
-from inflight.lessons.repository import served as serving
+from inflight.lessons.repository import broken_repositories, served
 from inflight.notebook.parts import COURSES_OWN
 from inflight.triton import repository
 from tests.lessons.answers import SERVER, SLOW, Answer, Made, of_the_lab, replaced
@@ -62,15 +60,10 @@ def rows(line):
     return extended(code=replaced(CODE, (way, line)))
 
 
-def endless(code):
+def endless(request, folder):
     """A model with a loop that does not end, for which nobody waits long here."""
-
-    def make(request, folder):
-        patch = request.getfixturevalue("monkeypatch").setattr
-        patch(graders, "ANSWER_S", 2), patch(serving, "LOAD_S", 6)
-        return extend(intact(request, folder), code)
-
-    return Made(make)
+    request.getfixturevalue("monkeypatch").setattr(served, "LOAD_S", 6)
+    return extend(intact(request, folder), CODE.replace("    def execute", ENDLESS))
 
 
 def swapped(request, folder):
@@ -240,15 +233,10 @@ ANSWERS = [
     Answer("2.1", "an input less", extended(drops="stream"), "wrong", "input stream is gone"),
     Answer("2.1", "without the model", Made(intact), "wrong", "No step of the ensemble runs mask"),
     Answer("2.1", "an empty folder", Made(lambda request, folder: folder), "wrong"),
-    Answer("2.1", "a number", 57, "wrong"),
     Answer("2.1", "nothing is masked", masks("return text"), "partly", "hidden prompts not right yet", [SERVER]),
     Answer("2.1", "one row", rows("masked = np.array([[self.mask(texts.item())]], object)"), "partly", "3 rows", [SERVER]),
-    Answer("2.1", "no batch", extended(config=CONFIG.replace("64", "0")), "partly", "3 rows", [SERVER, SLOW]),
     Answer("2.1", "a smaller batch", extended(config=CONFIG.replace("64", "8")), "wrong", "Triton says", [SERVER, SLOW]),
-    Answer("2.1", "no class", extended(code="class TritonModel:\n    pass\n"), "wrong", "Triton says", [SERVER, SLOW]),
     Answer("2.1", "all is masked", masks('return b"[e-mail]"'), "partly", "prompts passed on correctly: 0, where exactly 4", [SERVER, SLOW]),
-    Answer("2.1", "only .org", masks('return re.sub(r"\\S+@\\S+\\.org", "[e-mail]", text.decode()).encode()'), "partly",
-           "hidden prompts not right yet", [SERVER, SLOW]),
     Answer("2.1", "blanks change", masks(SPLIT), "partly", "mask changes its blanks", [SERVER, SLOW]),
     Answer("2.1", "the first alone", masks('return re.sub(r"\\S+@\\S+", "[e-mail]", text.decode(), 1).encode()'), "partly",
            "only the first address", [SERVER, SLOW]),
@@ -256,9 +244,7 @@ ANSWERS = [
            "several rows not right yet", [SERVER, SLOW]),
     Answer("2.1", "a name that is not there", masks("return self.none"), "wrong", "'none'", [SERVER, SLOW]),
     Answer("2.1", "lost on the way", Made(swapped), "partly", "hidden prompts not right yet", [SERVER, SLOW]),
-    Answer("2.1", "a loop in execute", endless(CODE.replace("return re.sub", "while True: pass\n        return re.sub")), "wrong",
-           marks=[SERVER, SLOW]),
-    Answer("2.1", "a loop in initialize", endless(CODE.replace("    def execute", ENDLESS)), "wrong", "does every loop in", [SERVER, SLOW]),
+    Answer("2.1", "a loop in initialize", Made(endless), "wrong", "does every loop in", [SERVER, SLOW]),
 
     Answer("2.2", "as handed out", None, "not done yet"),
     Answer("2.2", "the solution", repaired(), marks=[SERVER]),

@@ -5,7 +5,6 @@ import textwrap
 
 import numpy as np
 
-from inflight.notebook.parts import COURSES_OWN
 from tests.lessons.answers import Answer, File, of_the_lab, replaced
 
 # 5.1: a function ------------------------------------------------------------------------------------------------------
@@ -84,7 +83,6 @@ for one in chain(now.paused, now.waiting):
     free -= now.blocks_needed(one)
     room -= one.pending_tokens
 """
-COURSES = (COURSES_OWN / "scheduler.py").read_text()
 CHEAPEST = "min(running, key=lambda one: one.known_tokens)"
 
 
@@ -135,9 +133,6 @@ ANSWERS = [
     Answer("5.2", "newest first", scheduler(PROMISES, ("in now.waiting", "in list(now.waiting)[::-1]")), "wrong",
            "First come, first served"),
     Answer("5.2", "pauses the newest", pausing("running[-1]", "0"), "wrong", "pauses: "),
-    Answer("5.2", "no method", File("class Scheduler: ...\n"), "wrong", "schedule"),
-    Answer("5.2", "no Python", File("def schedule(now: ...\n"), "wrong", "answer.py, line 1"),
-    Answer("5.2", "raises", scheduler("raise ValueError('later')"), "wrong", "ValueError: later"),
 
     Answer("5.3", "a larger reserve", pausing(CHEAPEST, "2 * others")),
     Answer("5.3", "the fewest blocks", pausing("min(running, key=lambda one: one.own_blocks)", "others")),
@@ -164,5 +159,4 @@ ANSWERS = [
     Answer("5.3", "waiting before paused",
            pausing(CHEAPEST, "others", ("chain(now.paused, now.waiting)", "chain(now.waiting, now.paused)")), "wrong",
            "Paused requests come first"),
-    Answer("5.3", "ends its process", File("import os\nos._exit(0)\n"), "wrong", "ended its process (exit status 0)"),
 ]  # fmt: skip

@@ -133,7 +133,6 @@ ANSWERS = [
     Answer("9.2", "another's contract", (REPORTS, COURSES["stories"]), "wrong", "TPOTs were too high"),
     Answer("9.2", "the memory", (NOTICES, {"cache_tokens": 10**6}), "wrong", "no knob"),
     Answer("9.2", "too small iterations", (NOTICES, {"max_num_tokens": 128}), "wrong", "enable_chunked_context"),
-    Answer("9.2", "no file", (NOTICES, {"scheduler_path": "nowhere.py"}), "wrong", "nowhere.py"),
     Answer("9.2", "a number", 16, "wrong", "Hand in your name"),
 
     Answer("9.3", "the course's, stories", (STORIES, COURSES["stories"] | {"max_queue_size": 4})),

@@ -71,7 +71,6 @@ ANSWERS = [
     Answer("10.1", "one tokenization", File(ONE_WAY), "wrong", "the same text in other tokens"),
     Answer("10.1", "beyond the choice", mask(("rest[:length]", "rest[:length] + 's'")), "wrong", "no text can be completed"),
     Answer("10.1", "logits of its own", mask(("= logits[allowed]", "= 1.0")), "wrong", "changes logits"),
-    Answer("10.1", "raises", mask(("so_far, allowed =", "so_far, allowed = oops +")), "wrong", "NameError"),
 
     Answer("10.2", "as pydantic writes it", (PYDANTICS, by_pieces)),
     Answer("10.2", "any name", schema(lambda order, items, item: item["properties"].update(name={"type": "string"})),

@@ -172,6 +172,4 @@ ANSWERS = [
     Answer("11.5", "guesses", File(replaced(COURSES, ("if last not in followed", "if False"),
                                             ("followed[last]", "len(draft)"))), "wrong", "iterations: "),
     Answer("11.5", "too many", File(replaced(COURSES, ("len(draft) < k", "len(draft) < 5"))), "wrong", "k was "),
-    Answer("11.5", "a slip", File(replaced(COURSES, ("in range(", "in rang("))), "wrong", "answer.py, line 10: NameError"),
-    Answer("11.5", "no method", File("class Drafter: ...\n"), "wrong", "has no method propose(self, token_ids, k)"),
 ]  # fmt: skip

@@ -2,30 +2,16 @@
 
 import random
 
-import pytest
-
 from inflight.bench import workload
 from inflight.lessons.batchers.batches_on_paper import on_paper
 
 
-@pytest.mark.parametrize(
-    ("arrivals_ms", "delay_ms", "most", "sizes"),
-    [
-        ([0, 10, 21, 32, 43], 0, 8, [1, 4]),  # the second batch is what came during the first
-        (list(range(12)), 0, 4, [1, 4, 4, 3]),  # no batch holds more than it may
-        ([0, 30, 70, 300], 100, 8, [3, 1]),  # a delay counts from the oldest
-        (list(range(8)), 1000, 8, [8]),  # a full batch does not wait for it
-        ([0, 60], 60, 8, [2]),  # who comes at the very end of the delay is in
-    ],
-)
-def test_batches_by_hand(arrivals_ms, delay_ms, most, sizes):
-    assert on_paper(arrivals_ms, delay_ms, most, fixed_ms=40, item_ms=4).sizes == sizes
-
-
-def test_figures_by_hand():
+def test_batches_and_figures_by_hand():
     played = on_paper([0, 10, 20], 0, 8, fixed_ms=40, item_ms=5)
     assert played.sizes == [1, 2] and played.latencies_ms.tolist() == [45, 85, 75]
     assert (played.mean_batch, round(played.p95_ms, 6)) == (1.5, 84.0)
+    assert on_paper([0, 30, 70, 300], 100, 8, 40, 4).sizes == [3, 1], "a delay counts from the oldest"
+    assert on_paper([0, 60], 60, 8, 40, 4).sizes == [2], "who comes at the very end of the delay is in"
 
 
 def test_everybody_is_served_once_by_one_model_that_does_one_batch_at_a_time():

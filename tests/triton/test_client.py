@@ -55,7 +55,7 @@ def test_an_address_of_http_leads_to_grpc(streaming_server, monkeypatch):
     assert Client("http://127.0.0.1:9").url == "127.0.0.1:2"
     monkeypatch.setenv("INFLIGHT_URL", "http://elsewhere:8000")
     nobody = Client("http://127.0.0.1:9")
-    with pytest.raises(ServerGone, match="at 127.0.0.1:10 does not answer.* gRPC of http://127.0.0.1:9 is looked for"):
+    with pytest.raises(ServerGone, match="over gRPC at 127.0.0.1:10, where that of http://127.0.0.1:9 is looked for"):
         nobody.ask(FRANCE)
 
 

@@ -41,7 +41,7 @@ class OpenVINOModel:
         self._cache_shapes = steps.cache_shapes(self._compiled)
         self.block_bytes = steps.block_bytes(self._compiled)
 
-    def allocate_kv_cache(self, num_blocks: int) -> None:
+    def allocate_kv_cache(self, num_blocks: int, tokens_of_answer: int = 1) -> None:
         """Give the model a cache of `num_blocks` blocks; memory is taken as blocks are first written."""
         for name, (kind, shape) in self._cache_shapes.items():
             self._request.set_tensor(name, ov.Tensor(kind, ov.Shape([num_blocks, *shape])))

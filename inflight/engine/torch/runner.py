@@ -11,7 +11,9 @@ Read on: `llama` is the model, `attention` how it finds the keys of a sequence i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -27,50 +29,54 @@ from inflight.engine.torch.graphs import DecodeGraphs, StepBuffers
 from inflight.engine.torch.llama import Llama
 
 
-class Row:
-    """Logits after one token, which stay on the device until all of them are asked for.
+class Rows(Sequence):
+    """All logits of an iteration, which stay on the device until one of them is asked for; valid until the next.
 
     Parameters
     ----------
-    logits : tensor [vocab_size]
-    likeliest, highest
-        The token with the highest logit, and that logit.
+    logits : tensor [rows, vocab_size]
+    best : list
+        Of each row the highest logit, and its token.
     """
-
-    def __init__(self, logits: torch.Tensor, likeliest: int, highest: float):
-        self._logits, self._likeliest, self._highest = logits, likeliest, highest
-
-    def __len__(self) -> int:
-        return len(self._logits)
-
-    def argmax(self) -> int:
-        return self._likeliest
-
-    def __getitem__(self, token: int) -> float:
-        return self._highest if token == self._likeliest else float(self._logits[token])
-
-    def __array__(self, dtype=None, copy=None) -> np.ndarray:
-        return self._logits.float().cpu().numpy().astype(dtype or np.float32)
-
-
-class Rows(Sequence):
-    """All logits of an iteration, valid until the next."""
 
     def __init__(self, logits: torch.Tensor, best: list[list[float]]):
         self._logits, self._best = logits, best
+
+    @cached_property
+    def on_host(self) -> np.ndarray:
+        return self._logits.float().cpu().numpy()
 
     def __len__(self) -> int:
         return len(self._logits)
 
     def __getitem__(self, index):
         highest, likeliest = self._best[index]
-        return Row(self._logits[index], int(likeliest), highest)
+        return Row(self, index, int(likeliest), highest)
 
     def __iter__(self) -> Iterator[Row]:
         return (self[index] for index in range(len(self)))
 
     def __array__(self, dtype=None, copy=None) -> np.ndarray:
-        return self._logits.float().cpu().numpy().astype(dtype or np.float32)
+        return self.on_host.astype(dtype or np.float32)
+
+
+class Row:
+    """Logits after one token: the highest is known, and for any other all rows are brought to the host."""
+
+    def __init__(self, rows: Rows, index: int, likeliest: int, highest: float):
+        self._rows, self._index, self._likeliest, self._highest = rows, index, likeliest, highest
+
+    def __len__(self) -> int:
+        return len(self._rows.on_host[self._index])
+
+    def argmax(self) -> int:
+        return self._likeliest
+
+    def __getitem__(self, token: int) -> float:
+        return self._highest if token == self._likeliest else float(self._rows.on_host[self._index, token])
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        return self._rows.on_host[self._index].astype(dtype or np.float32)
 
 
 class TorchModel:
@@ -97,8 +103,8 @@ class TorchModel:
         self.block_bytes = numbers * build.tokens_per_block * DTYPE_BYTES[build.dtype]
 
     @torch.inference_mode()
-    def allocate_kv_cache(self, num_blocks: int) -> None:
-        """Give the model a cache of `num_blocks` blocks, and one more that is nobody's.
+    def allocate_kv_cache(self, num_blocks: int, tokens_of_answer: int = 1) -> None:
+        """Give the model a cache of `num_blocks` blocks, and one more that is nobody's; see `Model`.
 
         On a CPU memory is taken as blocks are first written. Zeros and not whatever the memory holds: a masked place
         still enters the sums with weight 0, and 0 times NaN is NaN.
@@ -119,21 +125,22 @@ class TorchModel:
         with device.memory_errors(f"a KV cache of {num_blocks} blocks"):
             self._caches = torch.zeros(shape, dtype=getattr(torch, build.dtype), device=self.info.device)
             self._way = attention.way(self._caches[0])
-            self._graphs = self._recorded(spare_block=num_blocks) if self.info.device == "cuda" else None
+            is_cuda = self.info.device == "cuda"
+            self._graphs = self._recorded(num_blocks, tokens_of_answer) if is_cuda else None
 
-    def _recorded(self, spare_block: int) -> DecodeGraphs:
+    def _recorded(self, spare_block: int, tokens_of_answer: int) -> DecodeGraphs:
         build = self.info.build_config
+        most = build.max_batch_size * tokens_of_answer
         most_blocks = -(-build.max_seq_len // build.tokens_per_block)
-        buffers = StepBuffers(
-            build.max_batch_size, most_blocks, spare_block, build.tokens_per_block, build.max_seq_len, self.info.device
-        )
-        return DecodeGraphs(self._compute, buffers, build.max_batch_size)
+        width, longest = build.tokens_per_block, build.max_seq_len
+        buffers = StepBuffers(most, most_blocks, spare_block, width, longest, self.info.device)
+        return DecodeGraphs(self._compute, buffers, most)
 
     @torch.inference_mode()
     def forward(self, chunks: list[Chunk]) -> Rows:
         """Run one iteration; see `Model.forward`."""
-        step = step_of(chunks, self.info.build_config.tokens_per_block)
-        if self._graphs is not None and step.is_decode:
+        step = step_of(list(_answers_apart(chunks)), self.info.build_config.tokens_per_block)
+        if self._graphs is not None and step.is_decode and len(step.counts) <= self._graphs.most_sequences:
             logits, best = self._graphs.run(step)
         else:
             logits, best = self._compute(step.to(self.info.device))
@@ -147,6 +154,20 @@ class TorchModel:
         logits = self._model(step, self._caches, self._way(step))
         highest, likeliest = logits.max(-1)
         return logits, torch.stack([highest.float(), likeliest.float()], -1)
+
+
+def _answers_apart(chunks: list[Chunk]) -> Iterable[Chunk]:
+    """Chunks, with each token of an answer, drafts among them, as one of its own.
+
+    Attention comes when all keys are in the cache, and each token sees those up to its own place. So drafts make a step
+    of single tokens, which is computed in one call and recorded, as the answers' latest tokens are.
+    """
+    for chunk in chunks:
+        if chunk.is_context:
+            yield chunk
+        else:
+            for past, token in enumerate(chunk.token_ids, chunk.num_past):
+                yield replace(chunk, token_ids=[token], num_past=past, num_logits=1, num_padding=0)
 
 
 def step_of(chunks: list[Chunk], width: int) -> Step:

@@ -9,7 +9,6 @@ import math
 import random
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import pandas as pd
@@ -42,6 +41,10 @@ QUEUES = {"stories": 4, "notices": 4, "reports": 10}
 
 # 9.1: figures from logs -----------------------------------------------------------------------------------------------
 
+LIMITS = {"ttft_ms": 500.0, "tpot_ms": 40.0}
+_CONTRACT = Contract(LECTURE, ROUND, rate=1, **LIMITS)
+LATE = "At 5 a second half of the requests are late: a machine completes as many when nobody asks how late."
+
 
 @grades("9.1", "Over its limit a server still has much throughput, hardly any goodput, and the same bill.")
 def _figures(functions: tuple, choose: random.Random) -> dict[str, Callable[[], Finding]]:
@@ -71,14 +74,8 @@ def _run(choose: random.Random, number: int = 60, late: float = 0.3) -> pd.DataF
     return pd.DataFrame(rows)
 
 
-LIMITS = {"ttft_ms": 500.0, "tpot_ms": 40.0}
-
-
 def _good(run: pd.DataFrame) -> pd.Series:
-    return in_time(run, replace(_ANY, **LIMITS))
-
-
-_ANY = Contract(LECTURE, ROUND, rate=1, ttft_ms=1, tpot_ms=1)
+    return in_time(run, _CONTRACT)
 
 
 def _seconds(run: pd.DataFrame) -> float:
@@ -144,9 +141,6 @@ def _machines(choose: random.Random) -> Case:
     )
 
 
-LATE = "At 5 a second half of the requests are late: a machine completes as many when nobody asks how late."
-
-
 def _of(choose: random.Random, rate: float, late: float) -> pd.DataFrame:
     """A run at this rate in which exactly this share is late, and all are answered."""
     rows = [
@@ -194,6 +188,13 @@ def _biases(choose: random.Random) -> Case:
 
 # 9.2 and 9.3: settings ------------------------------------------------------------------------------------------------
 
+# What requests fell short of, and what that means.
+FELL_SHORT = {
+    "first token late": "first tokens came too late: what do those requests wait for, work, blocks or slots?",
+    "TPOT too high": "TPOTs were too high: too much is computed in the iterations that those requests share.",
+    "no answer": "requests had no answer, which is not in time either.",
+}
+
 
 @grades("9.2", "Other settings keep it, too. What each costs elsewhere, in quality or in memory, decides between them.")
 def _kept(answer: tuple, choose: random.Random) -> Finding:
@@ -202,7 +203,7 @@ def _kept(answer: tuple, choose: random.Random) -> Finding:
     name, settings = found
     contract, seeds = contract_for(name), _seeds(choose)
     yours = _in_rehearsal(settings, contract, seeds)
-    course, nothing = (_known(_frozen(each), name, seeds) for each in (COURSES[service.drawn_for(name)], {}))
+    course, nothing = (_known(tuple(each.items()), name, seeds) for each in (COURSES[service.drawn_for(name)], {}))
     advice = _fell_short(yours)
     if service.tally(service.rehearse(settings, contract, seeds), contract)["in time"] >= SHARE * yours["requests"]:
         advice += f" Without its bias of {BIAS} this rehearsal keeps the contract, and the machine does not."
@@ -225,7 +226,7 @@ def _monday(answer: tuple, choose: random.Random) -> Finding:
     drawn, seeds = service.drawn_for(name), _seeds(choose)
     yours = _in_rehearsal(settings, contract_for(name), seeds, load=2)
     courses = COURSES[drawn] | {"max_queue_size": QUEUES[drawn]}
-    course, nothing = (_known(_frozen(each), name, seeds, load=2) for each in (courses, COURSES[drawn]))
+    course, nothing = (_known(tuple(each.items()), name, seeds, load=2) for each in (courses, COURSES[drawn]))
     return _beside(yours, course, nothing, math.ceil(QUEUED * course["in time"]), _fell_short(yours))
 
 
@@ -246,10 +247,6 @@ def _in_rehearsal(settings: Settings, contract: Contract, seeds: tuple[int, ...]
     return service.tally(service.rehearse(settings, contract, seeds, load, BIAS), contract)
 
 
-def _frozen(settings: dict) -> tuple:
-    return tuple(settings.items())
-
-
 @functools.lru_cache(maxsize=32)
 def _known(settings: tuple, name: str, seeds: tuple[int, ...], load: float = 1) -> dict[str, int]:
     return _in_rehearsal(dict(settings), contract_for(name), seeds, load)
@@ -263,20 +260,14 @@ def _beside(yours: dict, course: dict, nothing: dict, enough: float, advice: str
     return [first, *(Measured(each, yours[each], course=course[each], nothing=nothing[each]) for each in FELL_SHORT)]
 
 
-# What requests fell short of, and what that means.
-FELL_SHORT = {
-    "first token late": "first tokens came too late: what do those requests wait for, work, blocks or slots?",
-    "TPOT too high": "TPOTs were too high: too much is computed in the iterations that those requests share.",
-    "no answer": "requests had no answer, which is not in time either.",
-}
-
-
 def _fell_short(counts: dict[str, int]) -> str:
     most = max(FELL_SHORT, key=counts.__getitem__)
     return f"{counts[most]} {FELL_SHORT[most]}"
 
 
 # 9.4: a scheduler for this contract -----------------------------------------------------------------------------------
+
+LOAD = 2.0  # so many times the contract's rate, where a better order shows
 
 
 @grades(
@@ -310,12 +301,16 @@ def _scheduler(answer: tuple, choose: random.Random) -> Finding:
     ]
 
 
-LOAD = 2.0  # so many times the contract's rate, where a better order shows
-
-
 # 9.5: a report --------------------------------------------------------------------------------------------------------
 
 MOST_WORDS = 250
+MISSING = {
+    "rate": "In time at which load?",
+    "share": "How many are in time?",
+    "cost": "Somebody has to pay.",
+    "machines": "How many do they have to buy?",
+    "bias": "A rehearsed figure without its bias is believed too easily.",
+}
 
 
 @grades("9.5", "A figure that somebody else acts on carries its unit, its error, and whose parts it was measured with.")
@@ -358,12 +353,3 @@ def _one_report(report: Callable, kept: bool, choose: random.Random) -> Finding:
         return f"Its first line does not say whether the contract is kept: {100 * figures['share']:.1f} % are in time."
     words = len(text.split())
     return Measured("words", words, at_most=MOST_WORDS, advice="One page, and the answer first.")
-
-
-MISSING = {
-    "rate": "In time at which load?",
-    "share": "How many are in time?",
-    "cost": "Somebody has to pay.",
-    "machines": "How many do they have to buy?",
-    "bias": "A rehearsed figure without its bias is believed too easily.",
-}

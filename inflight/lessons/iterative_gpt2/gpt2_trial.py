@@ -21,25 +21,13 @@ NAMES = Names("text_input", "number", "start", "ready", "text_output", piece="to
 
 @dataclass
 class Computed:
-    """What a model made of all streams.
+    """What a model made of all streams."""
 
-    Attributes
-    ----------
-    texts : list of str
-        The answer of each stream.
-    computed : int
-        Tokens that went through the network.
-    passes, together : int
-        Its forward passes, and the most texts in one of them.
-    grown : int
-        By how much what the model keeps grew while it served the same streams once more.
-    """
-
-    texts: list[str]
-    computed: int = 0
-    passes: int = 0
-    together: int = 0
-    grown: int = 0
+    texts: list[str]  # the answer of each stream
+    computed: int = 0  # tokens that went through the network
+    passes: int = 0  # its forward passes
+    together: int = 0  # the most texts in one of them
+    grown: int = 0  # by how much what the model keeps grew while it served the same streams once more
 
 
 def with_model(path: str | Path, streams: Sequence[PlayedStream], places: int) -> Computed:

@@ -199,11 +199,7 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
         "checkpoint_dir": _checkpoint("gpt2_checkpoint_dir"),
         "dtype": _dtype("gpt2_dtype", "bfloat16", "float16", "float32"),
         "kv_cache": Parameter(
-            "choice",
-            "on",
-            "off: compute every history again; tutorial: the same, in float32, with generate.",
-            ("on", "off", "tutorial"),
-            variable="gpt2_kv_cache",
+            "choice", "on", "off: compute every history again.", ("on", "off"), variable="gpt2_kv_cache"
         ),
         "kv_cache_slots": Parameter(
             "int", 8, "Sequences that the KV cache holds.", low=1, variable="gpt2_kv_cache_slots"

@@ -19,7 +19,8 @@ from inflight.checkpoint import GgufFile, as_huggingface, tokenizer
 from inflight.checkpoint import sources as checkpoints
 from inflight.engine import builder as engine
 from inflight.engine import model as engine_model
-from inflight.engine.config import Chunk, Request
+from inflight.engine.config import Chunk, ExecutorConfig, Request
+from inflight.engine.drafts import IterationPrices
 from inflight.engine.executor import Executor
 from inflight.engine.folder import read
 from inflight.engine.torch import attention, runner
@@ -285,29 +286,64 @@ def graphs_without_gpu(monkeypatch):
     return recorded
 
 
-def test_recorded_steps_give_the_tokens_of_hugging_face(tiny, tiny_engine, graphs_without_gpu, monkeypatch):
+DRAFTS = {"decoding_type": "NGram", "max_draft_len": 4, "max_matching_ngram_size": 3}
+FREE = IterationPrices(4, [1, 2, 5], [1, 1, 1], [1, 1, 1])
+KNOWS = """
+TEXTS = {texts}
+
+class Drafter:
+    def propose(self, token_ids, k):
+        [text] = [text for text in TEXTS if text[:len(token_ids)] == token_ids]
+        return text[len(token_ids):][:k]
+"""
+
+
+@pytest.fixture(params=[False, True], ids=["", "drafts"])
+def drafting(request, tiny, tmp_path):
+    """An executor's settings: without drafts, and with those of a drafter that knows the answers."""
+    if not request.param:
+        return ExecutorConfig()
+    own = tmp_path / "drafter.py"
+    own.write_text(KNOWS.format(texts=[prompt + answer for prompt, answer in zip(PROMPTS, tiny.answers)]))
+    return ExecutorConfig(speculative_config=DRAFTS, drafter_path=own)
+
+
+def test_recorded_steps_give_the_tokens_of_hugging_face(tiny, tiny_engine, graphs_without_gpu, monkeypatch, drafting):
+    sizes = [20, 16, 8, 4, 2, 1] if drafting.speculative_config else [4, 2, 1]
     allocate = TorchModel.allocate_kv_cache
 
-    def allocate_and_record(model, num_blocks):
-        allocate(model, num_blocks)
+    def allocate_and_record(model, num_blocks, tokens_of_answer):
+        allocate(model, num_blocks, tokens_of_answer)
         with torch.inference_mode():
-            model._graphs = model._recorded(spare_block=num_blocks)
+            model._graphs = model._recorded(num_blocks, tokens_of_answer)
 
     monkeypatch.setattr(TorchModel, "allocate_kv_cache", allocate_and_record)
-    with Executor.load(tiny_engine) as executor:
-        assert graphs_without_gpu == [4, 2, 1]
+    with Executor(engine_model.load(tiny_engine), drafting, prices=FREE) as executor:
+        assert graphs_without_gpu == sizes
         responses = executor.generate_all([Request(prompt, MAX_OUTPUT) for prompt in PROMPTS])
         assert {row.scheduled for row in executor.iteration_stats} >= {1, 2, 3, 4} - {2}
+        assert any(row.accepted for row in executor.iteration_stats) == bool(drafting.speculative_config)
     assert [response.token_ids for response in responses] == tiny.answers
-    assert graphs_without_gpu == [4, 2, 1]  # recorded once
+    assert graphs_without_gpu == sizes  # recorded once
+
+
+def test_an_answers_tokens_have_the_logits_of_a_prompts_also_where_no_graph_has_room(tiny_engine, graphs_without_gpu):
+    model, tokens = engine_model.load(tiny_engine), PROMPTS[3]
+    model.allocate_kv_cache(4)
+    model.forward([Chunk(tokens[:20], 0, [2, 0])])
+    expected = np.array(model.forward([Chunk(tokens[20:], 20, [2, 0], num_logits=11)]))
+    with torch.inference_mode():
+        model._graphs = model._recorded(4, 1)
+    found = np.array(model.forward([Chunk(tokens[20:], 20, [2, 0], is_context=False, num_logits=11)]))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @with_gpu
-def test_a_recorded_step_gives_what_the_same_step_gives_eagerly(tiny, tmp_path):
+def test_a_recorded_step_gives_what_the_same_step_gives_eagerly(tiny, tmp_path, drafting):
     folder = engine.build(
         tiny.checkpoint, dataclasses.replace(SMALL_BUILD, quant_algo=None), tmp_path / "engine", tier="cuda"
     )
-    with Executor.load(folder) as executor:
+    with Executor(engine_model.load(folder), drafting, prices=FREE) as executor:
         assert executor.model._graphs is not None
         responses = executor.generate_all([Request(prompt, MAX_OUTPUT) for prompt in PROMPTS])
     assert [response.token_ids for response in responses] == tiny.answers

@@ -17,7 +17,7 @@ class TritonPythonModel:
 
     def initialize(self, args):
         parameters = python_model.parameters(args)
-        self.model = gpt2.load(parameters["checkpoint_dir"], kv_cache="tutorial", device=python_model.device(args))
+        self.model = gpt2.TutorialGpt2(parameters["checkpoint_dir"], python_model.device(args))
         self.log = python_model.ExecutionLog(parameters["iteration_log_path"])
         self.iterations, self.numbers = count(1), count(1)
 
