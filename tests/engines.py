@@ -12,11 +12,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import gguf
+import numpy as np
 import psutil
 import pytest
 
@@ -37,7 +38,6 @@ SMALL_BUILD = BuildConfig(
     max_batch_size=4, max_input_len=48, max_seq_len=96, max_num_tokens=64, dtype="float32", quant_algo="W4A16"
 )
 
-PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
 PTRACE_CONT, PTRACE_SEIZE = 7, 0x4206
 
 
@@ -53,48 +53,48 @@ def write_small_gguf(source: weights.GgufFile, target: Path) -> Path:
         "tokenizer.ggml.token_type": source.metadata["tokenizer.ggml.token_type"][:SMALL_VOCAB],
         "tokenizer.ggml.merges": source.metadata["tokenizer.ggml.merges"][: SMALL_VOCAB - SPECIAL_AND_BYTES],
     }
+    tensors = [
+        (name, values[:SMALL_VOCAB] if name == "token_embd.weight" else values, "F16")
+        for name, values in _floats(source)
+        if not name.startswith("blk.") or int(name.split(".")[1]) < SMALL_LAYERS
+    ]
+    return _write_gguf(source, target, changed, tensors)
+
+
+def write_quantized(small: Path, target: Path, stored: str, factors=None) -> Path:
+    """The small model with its layers' matrices in a format of GGUF, by its name, or in a mixture of them.
+
+    The vocabulary's matrix is in 8 bits beside 4 bits, as in the files that people share. `factors` are those of a
+    slowed rotation, as in files of Llama 3.1 and later.
+    """
+    source = weights.GgufFile(small)
+    tensors = [] if factors is None else [("rope_freqs.weight", factors, "")]
+    for number, (name, values) in enumerate(_floats(source)):
+        kind = stored if stored != "mixed" else ("Q4_0", "Q4_1", "Q8_0", "Q4_1")[number % 4]
+        if name == "token_embd.weight" and kind.startswith("Q"):
+            kind = "Q8_0"
+        tensors.append((name, values, kind))
+    return _write_gguf(source, target, {}, tensors)
+
+
+def _floats(source: weights.GgufFile) -> Iterator[tuple[str, np.ndarray]]:
+    """The tensors of a GGUF file by name, as floating point."""
+    for tensor in source.tensors.values():
+        yield tensor.name, gguf.dequantize(tensor.data, tensor.tensor_type)
+
+
+def _write_gguf(source: weights.GgufFile, target: Path, changed: dict, tensors: list) -> Path:
+    """A GGUF file with the metadata of `source` but for what is `changed`; tensors: name, values, a matrix's format."""
     writer = gguf.GGUFWriter(target, "llama")
     for key, (kind, item_kind) in source.kinds.items():
         if key != "general.architecture":
             writer.add_key_value(key, changed.get(key, source.metadata[key]), kind, sub_type=item_kind)
-    for tensor in source.tensors.values():
-        part, _, rest = tensor.name.partition(".")
-        if part == "blk" and int(rest.partition(".")[0]) >= SMALL_LAYERS:
-            continue
-        values = gguf.dequantize(tensor.data, tensor.tensor_type)
-        if tensor.name == "token_embd.weight":
-            values = values[:SMALL_VOCAB]
-        writer.add_tensor(tensor.name, values if values.ndim == 1 else values.astype("float16"))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return target
-
-
-def write_quantized(small: Path, target: Path, stored: str, without: str | None = None, factors=None) -> Path:
-    """The small model with its layers' matrices in a format of GGUF, by its name, or in a mixture of them.
-
-    The vocabulary's matrix is in 8 bits beside 4 bits, as in the files that people share. `without` is a key of the
-    metadata that is left out; `factors` are those of a slowed rotation, as in files of Llama 3.1 and later.
-    """
-    source = weights.GgufFile(small)
-    writer = gguf.GGUFWriter(target, "llama")
-    for key, (kind, item_kind) in source.kinds.items():
-        if key not in ("general.architecture", without):
-            writer.add_key_value(key, source.metadata[key], kind, sub_type=item_kind)
-    if factors is not None:
-        writer.add_tensor("rope_freqs.weight", factors)
-    for number, tensor in enumerate(source.tensors.values()):
-        values = gguf.dequantize(tensor.data, tensor.tensor_type)
-        name = stored if stored != "mixed" else ("Q4_0", "Q4_1", "Q8_0", "Q4_1")[number % 4]
-        if tensor.name == "token_embd.weight" and name.startswith("Q"):
-            name = "Q8_0"
-        kind = gguf.GGMLQuantizationType[name]
+    for name, values, stored in tensors:
         if values.ndim == 1:
-            writer.add_tensor(tensor.name, values)
+            writer.add_tensor(name, values)
         else:
-            writer.add_tensor(tensor.name, gguf.quantize(values, kind), raw_dtype=kind)
+            kind = gguf.GGMLQuantizationType[stored]
+            writer.add_tensor(name, gguf.quantize(values, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -266,15 +266,6 @@ def start_python(script: str, *arguments, **options) -> subprocess.Popen:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
 
 
-# Becomes the given command after it has given up root's right to write into read-only folders. Not a `preexec_fn`: that
-# runs between fork and exec, where a test process with open gRPC connections may hang or crash.
-RESPECT_PERMISSIONS = f"""
-import ctypes, os, sys
-ctypes.CDLL(None).prctl({PR_CAPBSET_DROP}, {CAP_DAC_OVERRIDE})
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-
-
 BUILD_SCRIPT = """
 import resource, sys
 from inflight import CourseError, checkpoint, engine
@@ -288,7 +279,6 @@ except CourseError as error:
 """
 
 
-def start_build(source: Path, folder: Path, largest_file: int = 0, as_root: bool = True) -> subprocess.Popen:
+def start_build(source: Path, folder: Path, largest_file: int = 0) -> subprocess.Popen:
     """`engine.build` in a process of its own; `largest_file` bytes stand in for a disk that is full after so many."""
-    before = () if as_root else (RESPECT_PERMISSIONS, sys.executable, "-c")
-    return start_python(*before, BUILD_SCRIPT, source, folder, largest_file)
+    return start_python(BUILD_SCRIPT, source, folder, largest_file)

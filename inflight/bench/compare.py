@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from inflight import engine, machine
+from inflight import engine
 from inflight.bench import report, targets
 from inflight.bench.load import Run, Sender, Sends, Timing, send_all, warm_up
 from inflight.bench.turns import Progress, ratio, result, silent, take_turns
@@ -82,7 +82,9 @@ def compare(
     names, engine_dir = (first, second), Path(engine_dir)
     with contextlib.ExitStack() as stack:
         progress("starting", 0, 1)
-        senders = {name: stack.enter_context(targets.at(name, engine_dir)) for name in names if targets.is_url(name)}
+        senders = {
+            name: stack.enter_context(targets.target(name, engine_dir)) for name in names if targets.is_url(name)
+        }
         if IN_PROCESS in names:
             executor = stack.enter_context(Executor.load(engine_dir))
             senders[IN_PROCESS] = InProcess(executor, engine_dir, requests)
@@ -112,7 +114,7 @@ def compare(
     rows = [
         {
             "way": name,
-            "device": _device(name, engine_dir),
+            "device": targets.device(name, engine_dir),
             "tokens_per_s": median(one["tokens_per_s"] for one in rounds),
             "mean_latency_ms": median(one["latency_ms_mean"] for one in rounds),
             "p99_latency_ms": median(one["latency_ms_p99"] for one in rounds),
@@ -158,12 +160,6 @@ def _run(send: Sends, requests: list[TimedRequest], concurrency: int | None) -> 
             "and with room for every prompt with its answer in each slot."
         )
     return run
-
-
-def _device(name: str, engine_dir: str | Path) -> str:
-    if name == BASELINE:  # it computes where the machine's tier is; the engine where it was built for
-        return machine.device_name()
-    return targets.device(name if targets.is_url(name) else None, engine_dir)
 
 
 class InProcess:

@@ -141,11 +141,6 @@ class Sends(Protocol):
         ...
 
 
-def exactly(request: TimedRequest, model: str) -> dict[str, int]:
-    """The request option with which `model` answers in exactly `max_tokens` tokens."""
-    return {"min_length": request.max_tokens} if model == BASELINE else {"end_id": NEVER}
-
-
 class Sender:
     """Sends requests to one text model of a Triton and takes the times of each. May be called from several threads.
 
@@ -176,7 +171,9 @@ class Sender:
 
     def __call__(self, request: TimedRequest) -> Timing:
         """Send `request` now and wait for the end of its answer; CourseError when there is none."""
-        options = {} if self._tokenizer else exactly(request, self.client.model)
+        options = {}
+        if self._tokenizer is None:
+            options = {"min_length": request.max_tokens} if self.client.model == BASELINE else {"end_id": NEVER}
         sent = time.perf_counter_ns()
         if not self.stream:
             answer = self.client.ask(request.text, request.max_tokens, **options)

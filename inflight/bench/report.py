@@ -57,7 +57,7 @@ def summary(run: Run) -> dict[str, float | None]:
         figures |= {f"{name}_{label}": values.quantile(share) for label, share in PERCENTILES.items()}
     late_ms = _late_ms(run)
     figures |= {"late_ms_p99": late_ms.quantile(0.99), "late_ms_max": late_ms.max()}
-    return {name: _number(value) for name, value in figures.items()}
+    return {name: number(value) for name, value in figures.items()}
 
 
 def _late_ms(run: Run) -> pd.Series:
@@ -83,7 +83,8 @@ def lateness(run: Run) -> str:
     )
 
 
-def _number(value: float) -> float | None:
+def number(value: float) -> float | None:
+    """A figure as JSON has it: None where it is not known."""
     if isinstance(value, int):
         return value
     return float(value) if math.isfinite(value) else None

@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import pairwise
-from statistics import median
+
+import pandas as pd
 
 from inflight.bench import report
 from inflight.bench.load import Run, Sends, send_all
 from inflight.bench.objective import LIMITS, Objective
-from inflight.bench.turns import Progress, result, silent, spread
+from inflight.bench.turns import Progress, result, silent
 from inflight.bench.workload import TimedRequest
 from inflight.errors import CourseError
 
@@ -114,8 +115,21 @@ def sweep(
         if not rows:
             raise
         stopped = str(error) if isinstance(error, CourseError) else "The sweep was interrupted."
-    settings = {"objective": str(objective), "share": KEPT, "requests": requests, "rounds": rounds}
-    return _result(settings, rows, stopped)
+    knee = None
+    for one in rows:
+        if not one["kept"]:
+            break
+        knee = one
+    last = rows[-1]
+    return result(
+        {"objective": str(objective), "share": KEPT, "requests": requests, "rounds": rounds},
+        rows,
+        {},
+        knee=None if knee is None else knee["rate"],
+        goodput_at_objective=None if knee is None else _part(knee, "goodput_per_s"),
+        capacity=_part(last, "full_per_s") if last["over_limit"] and last["full_per_s_median"] else None,
+        stopped=stopped,
+    )
 
 
 def validate(rates: tuple[float, ...] | None, requests: int, rounds: int) -> None:
@@ -124,6 +138,10 @@ def validate(rates: tuple[float, ...] | None, requests: int, rounds: int) -> Non
         raise CourseError(f"{requests} requests in {rounds} rounds are too few: ask for 8 in 1 at least.")
     if rates and not all(before < after < math.inf for before, after in pairwise((0.0, *rates))):
         raise CourseError("The rates must be above 0 and rise, as --rates 1,2,4.")
+
+
+def _part(row: dict, name: str) -> dict[str, float]:
+    return {label: row[f"{name}_{label}"] for label in ("median", "min", "max")}
 
 
 def _rate(per_s: float) -> float:
@@ -140,7 +158,7 @@ def _warm_up(send: Sends, requests: list[TimedRequest], users: int) -> float:
 # A rate ---------------------------------------------------------------------------------------------------------------
 
 
-def figures(run: Run, objective: Objective, slots: int) -> dict[str, float | None]:
+def figures(run: Run, objective: Objective, slots: int) -> dict[str, float]:
     """Figures of one round, from the end of its filling to its last arrival; `full_per_s` has an end of its own.
 
     Who came before it and is answered in it counts as served, who comes in it and is answered later does not: where the
@@ -152,7 +170,7 @@ def figures(run: Run, objective: Objective, slots: int) -> dict[str, float | Non
         `arrived_per_s`, `served_per_s`; `goodput_per_s` and `met_share`, requests that meet the objective, a second and
         of all; `full_per_s`, answers a second while all slots are taken if more come than are answered: from the end of
         the filling until fewer answers than slots are left; `left`, requests without their answer at the last arrival;
-        `errors`; of TTFT, ITL and latency `_p50`, `_p99` in milliseconds. None where there is nothing to count.
+        `errors`; of TTFT, ITL and latency `_p50`, `_p99` in milliseconds. NaN where there is nothing to count.
 
     Raises
     ------
@@ -179,56 +197,30 @@ def figures(run: Run, objective: Objective, slots: int) -> dict[str, float | Non
     for column, _ in LIMITS.values():
         values = answered[column].astype(float)
         found |= {f"{column}_{label}": values.quantile(part) for label, part in PERCENTILES.items()}
-    known = {name: None if value is None or math.isnan(value) else float(value) for name, value in found.items()}
-    return {**known, "errors": len(counted) - len(answered), "client_late": bool(report.lateness(run))}
+    return {**found, "errors": len(counted) - len(answered), "client_late": bool(report.lateness(run))}
 
 
-def _full_per_s(run: Run, slots: int) -> float | None:
+def _full_per_s(run: Run, slots: int) -> float:
     ends = run.answered["last_s"].sort_values().tolist()
     first, last = int(FILLING * len(ends)), len(ends) - 1 - slots
-    return (last - first) / (ends[last] - ends[first]) if last > first and ends[last] > ends[first] else None
+    return (last - first) / (ends[last] - ends[first]) if last > first and ends[last] > ends[first] else math.nan
 
 
 def row(rate: float, rounds: list[dict], slots: int) -> dict:
     """A rate's row: `_median`, `_min`, `_max` of its rounds' figures; `errors`; whether `over_limit`, and `kept`."""
+    table = pd.DataFrame(rounds)
     found: dict = {"rate": rate, "rounds": len(rounds)}
-    for name in rounds[0]:
-        values = [one[name] for one in rounds]
-        if name not in ("errors", "client_late"):
-            known = dict.fromkeys(("median", "min", "max")) if None in values else spread(values)
-            found |= {f"{name}_{label}": value for label, value in known.items()}
-    found["errors"] = sum(one["errors"] for one in rounds)
-    found["client_late"] = any(one["client_late"] for one in rounds)
+    for name, values in (
+        table.drop(columns=["errors", "client_late"]).agg(["median", "min", "max"], skipna=False).items()
+    ):
+        found |= {f"{name}_{label}": report.number(value) for label, value in values.items()}
+    found["errors"] = int(table["errors"].sum())
+    found["client_late"] = bool(table["client_late"].any())
     # In a short round the first alone may be chance: more requests have a slot at its end than at its beginning.
-    falls_behind = median(one["served_per_s"] / one["arrived_per_s"] for one in rounds) < OVER
-    found["over_limit"] = falls_behind and found["left_median"] >= 2 * slots
+    falls_behind = (table["served_per_s"] / table["arrived_per_s"]).median() < OVER
+    found["over_limit"] = bool(falls_behind) and found["left_median"] >= 2 * slots
     found["kept"] = not found["over_limit"] and found["met_share_median"] >= KEPT
     return found
-
-
-# What comes of it -----------------------------------------------------------------------------------------------------
-
-
-def _result(settings: dict, rows: list[dict], stopped: str) -> dict:
-    knee = None
-    for one in rows:
-        if not one["kept"]:
-            break
-        knee = one
-    last = rows[-1]
-    return result(
-        settings,
-        rows,
-        {},
-        knee=None if knee is None else knee["rate"],
-        goodput_at_objective=None if knee is None else _part(knee, "goodput_per_s"),
-        capacity=_part(last, "full_per_s") if last["over_limit"] and last["full_per_s_median"] else None,
-        stopped=stopped,
-    )
-
-
-def _part(row: dict, name: str) -> dict[str, float]:
-    return {label: row[f"{name}_{label}"] for label in ("median", "min", "max")}
 
 
 def in_words(found: dict) -> str:

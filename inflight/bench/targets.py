@@ -18,6 +18,7 @@ from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.client import Client
+from inflight.triton.repository.layout import BASELINE
 from inflight.triton.server import Server
 
 OPENAI = "openai:"
@@ -39,12 +40,12 @@ def is_url(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def at(url: str, engine_dir: str | Path, stream: bool = False, model: str = "ensemble") -> Iterator[Sends]:
-    """A sender to a server that runs already.
+def target(url: str | None, engine_dir: str | Path, stream: bool = False, model: str = "ensemble") -> Iterator[Sends]:
+    """A sender to a server that runs already or, without a URL, to one of `engine_dir` that ends with the context.
 
     Parameters
     ----------
-    url : str
+    url : str or None
         host:port or http://host:port of a Triton, which is asked over gRPC; openai:http://host:port of any server with
         OpenAI's endpoints, which serves the model of `engine_dir`.
     stream : bool
@@ -55,31 +56,27 @@ def at(url: str, engine_dir: str | Path, stream: bool = False, model: str = "ens
     CourseError
         There is no such server, it has no such model, or one that does not give answers so.
     """
-    if url.startswith(OPENAI):
+    if url is None:
+        with TemporaryDirectory(prefix="inflight-bench-") as scratch:
+            repo = repository.assemble(Path(scratch) / "repository", engine_dir, decoupled_mode=stream)
+            with serving(repo) as server, Sender(Client(server.grpc_url, model), stream) as send:
+                yield send
+    elif url.startswith(OPENAI):
         yield OpenAISender(url.removeprefix(OPENAI), load_tokenizer(engine_dir), stream)
-        return
-    with Sender(Client(url, model), stream) as send:
-        if send.client.is_decoupled() != stream:
-            pieces = "gives answers in pieces, which `inflight bench load --stream` measures"
-            raise CourseError(f"{model} at {url} {'gives whole answers: leave out --stream' if stream else pieces}.")
-        yield send
-
-
-@contextlib.contextmanager
-def target(url: str | None, engine_dir: str | Path, stream: bool = False, model: str = "ensemble") -> Iterator[Sends]:
-    """As `at`, and without a URL to a server of `engine_dir` that ends with the context."""
-    if url is not None:
-        with at(url, engine_dir, stream, model) as send:
-            yield send
-        return
-    with TemporaryDirectory(prefix="inflight-bench-") as scratch:
-        repo = repository.assemble(Path(scratch) / "repository", engine_dir, decoupled_mode=stream)
-        with serving(repo) as server, Sender(Client(server.grpc_url, model), stream) as send:
+    else:
+        with Sender(Client(url, model), stream) as send:
+            if send.client.is_decoupled() != stream:
+                pieces = "gives answers in pieces, which `inflight bench load --stream` measures"
+                raise CourseError(
+                    f"{model} at {url} {'gives whole answers: leave out --stream' if stream else pieces}."
+                )
             yield send
 
 
-def device(url: str | None, engine_dir: str | Path) -> str:
-    """Name of what a target computes on, as far as it is known."""
-    if url is not None:
-        return f"whatever {url} computes on"
+def device(way: str | None, engine_dir: str | Path) -> str:
+    """Name of what a way of serving computes on, as far as it is known; None is a server for the occasion."""
+    if way is not None and is_url(way):
+        return f"whatever {way} computes on"
+    if way == BASELINE:  # it computes where the machine's tier is; the engine where it was built for
+        return machine.device_name()
     return machine.device_name(engine.read(engine_dir).device)

@@ -58,12 +58,8 @@ def take_turns(ways: Mapping[str, Callable[[], One]], rounds: int, progress: Pro
 
 def ratio(values: Sequence[float], base: Sequence[float]) -> dict[str, float]:
     """Median, least and most of the ratios of `values` to `base`, round by round."""
-    return spread([value / reference for value, reference in zip(values, base, strict=True)])
-
-
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median, least and most."""
-    return {"median": median(values), "min": min(values), "max": max(values)}
+    ratios = [value / reference for value, reference in zip(values, base, strict=True)]
+    return {"median": median(ratios), "min": min(ratios), "max": max(ratios)}
 
 
 def result(settings: dict, rows: list[dict], ratios: dict[str, dict[str, float]], **more) -> dict:

@@ -214,7 +214,7 @@ whose = ", ".join(
 with progress.wait("Your weights become an engine"):
     quantize = parts.load("quantizer").quantize
     weights = quantized(fetch(), quantize, f"{workdir.name}/own.gguf")
-    build = service.Deployment.of(settings).build
+    build, _, _ = service.configs(settings)
     own_engine = engine.build(weights, build, f"{workdir.name}/engine")
 
 # %% tags=["nbval-ignore-output"]

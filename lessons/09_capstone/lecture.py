@@ -271,14 +271,13 @@ def as_rows(asked, times):
 # %%
 def rehearse(settings, load=1, seeds=range(1, 6), contract=contract, number=100):
     """A run of `number` requests for each seed, at `load` times the contract's rate."""
-    chosen, runs = service.Deployment.of(settings), []
-    config = chosen.config(contract)
-    config.check_prompts_fit(chosen.build)
-    allotted_s = chosen.allotted_time_ms / 1000 or math.inf
+    build, config, allotted_ms = service.configs(settings, contract)
+    config.check_prompts_fit(build)
+    allotted_s, runs = allotted_ms / 1000 or math.inf, []
     for seed in seeds:
         texts = contract.traffic.requests(load * contract.rate, seed, number)
         asked = service.with_ids(texts)
-        times = play(asked, chosen.build, config, contract.prices, allotted_s)
+        times = play(asked, build, config, contract.prices, allotted_s)
         runs.append(as_rows(asked, times).assign(seed=seed))
     return pd.concat(runs, ignore_index=True)
 
@@ -472,7 +471,7 @@ for name, size in service.BYTES_PER_TOKEN.items():
 # ## See
 #
 # How much load does a deployment bear, and what does it cost? Add one of your own: change the first line, and run this
-# cell and the next ones again. The knobs are those of `service.Deployment` (`scheduler_path` only in
+# cell and the next ones again. The knobs are those of `service.KNOBS` (`scheduler_path` only in
 # `service.rehearse`; above eight slots the prices are extrapolated).
 
 # %% tags=["nbval-ignore-output"]
@@ -528,7 +527,7 @@ print(f"The contract asks for {contract.rate:.2f}.")
 # %% tags=["nbval-ignore-output"]
 real = prices.times(bias)
 request_ms = (prompt - shared) * real.prompt_token_ms
-slots = service.Deployment.of(pairs[chosen]).max_batch_size
+slots = service.configs(pairs[chosen])[0].max_batch_size
 request_ms += answer * (real.iteration_ms / slots + real.answer_ms)
 on_paper = 1000 / request_ms
 print(f"On paper at most {on_paper:.2f} requests a second; ", end="")

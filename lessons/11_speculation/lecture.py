@@ -186,7 +186,9 @@ print(f"{summary}.")
 # trade at 256. Hold users times (k + 1) against the ridge of your machine. That is for a dense model: in a mixture of
 # experts a further token may need experts whose weights nobody else has read. And it is for short texts: over long ones
 # an iteration of many users mostly reads KV cache, which the tokens of a draft share, so drafts can pay at large
-# batches, too ([MagicDec](https://arxiv.org/abs/2408.11049)).
+# batches, too ([MagicDec](https://arxiv.org/abs/2408.11049)). If this notebook runs on a GPU, its table does not show
+# it: for several tokens of a user `iteration_s` starts kernel by kernel what the engine replays as one recorded CUDA
+# graph.
 #
 # ## The drafter
 #

@@ -126,16 +126,16 @@ def test_a_rate_at_which_nothing_meets_the_objective_is_a_row(monkeypatch):
 # Ended early ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_measured_is_kept_when_the_server_goes_away(monkeypatch):
-    result = swept(monkeypatch, load=OneAtATime(stop_at=7))  # two of the warm-up, then three rounds each
+@pytest.mark.parametrize(
+    ("interrupt", "error", "stopped"),
+    [
+        (None, CourseError, "The server at nowhere went away after 20 of 200 answers."),
+        (SystemExit(143), SystemExit, "The sweep was interrupted."),
+    ],
+)
+def test_what_was_measured_is_kept_when_it_ends_early(monkeypatch, interrupt, error, stopped):
+    result = swept(monkeypatch, load=OneAtATime(7, interrupt))  # two of the warm-up, then three rounds each
     assert [(row["rate"], row["rounds"]) for row in result["rows"]] == [(6.0, 3), (9.0, 1)]
-    assert result["stopped"] == "The server at nowhere went away after 20 of 200 answers."
-    with pytest.raises(CourseError, match="went away"):
-        swept(monkeypatch, load=OneAtATime(stop_at=3))
-
-
-def test_what_was_measured_is_kept_at_an_interrupt(monkeypatch):
-    result = swept(monkeypatch, load=OneAtATime(7, SystemExit(143)))
-    assert len(result["rows"]) == 2 and result["stopped"] == "The sweep was interrupted."
-    with pytest.raises(SystemExit):
-        swept(monkeypatch, load=OneAtATime(3, SystemExit(143)))
+    assert result["stopped"] == stopped
+    with pytest.raises(error):
+        swept(monkeypatch, load=OneAtATime(3, interrupt))

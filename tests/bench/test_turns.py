@@ -2,7 +2,7 @@
 
 import pytest
 
-from inflight.bench.turns import ratio, result, take_turns
+from inflight.bench.turns import ratio, take_turns
 
 
 def test_the_order_turns_around():
@@ -36,8 +36,3 @@ def test_an_interrupt_leaves_the_rounds_that_are_whole(interrupt):
 
 def test_a_ratio_is_taken_round_by_round():
     assert ratio([2.0, 9.0, 4.0], [1.0, 3.0, 1.0]) == {"median": 3.0, "min": 2.0, "max": 4.0}
-
-
-def test_a_result_has_its_machine():
-    found = result({"rounds": 1}, [{"way": "a"}], {}, more=1)
-    assert list(found) == ["machine", "settings", "rows", "ratios", "more"] and found["machine"]["cores"] >= 1

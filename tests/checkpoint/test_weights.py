@@ -19,11 +19,6 @@ def values(file: GgufFile) -> dict[str, np.ndarray]:
     return {tensor.name: gguf.dequantize(tensor.data, tensor.tensor_type) for tensor in file.tensors.values()}
 
 
-@pytest.mark.parametrize("quant_algo, half", [(None, None), ("W8A16", "W8"), ("W4A8", "W4"), ("W4A16", "W4")])
-def test_bits_are_the_weights_half(quant_algo, half):
-    assert weights.bits(quant_algo) == half
-
-
 # Rounding to n bits in groups moves a value by at most half a step of its group; 4 bits leave 15 steps, 8 bits 254.
 @pytest.mark.parametrize(
     "quant_algo, kind, precision, error",
@@ -85,7 +80,7 @@ def test_tensor_table(source):
     assert len(rows) == 2 + 9 * SMALL_LAYERS
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:30], lambda data: data[:-40], lambda data: b"GGUF"])
+@pytest.mark.parametrize("damage", [lambda data: data[:30], lambda data: data[:-40]])
 def test_a_file_that_is_cut_short_is_one_sentence(small_checkpoint, tmp_path, damage):
     path = tmp_path / "short.gguf"
     path.write_bytes(damage(small_checkpoint.path.read_bytes()))

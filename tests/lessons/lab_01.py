@@ -123,7 +123,6 @@ def quantize(blocks):
         made.append(struct.pack("<2e", d, least) + bytes(q[i] | q[i + 16] << 4 for i in range(16)))
     return np.frombuffer(b"".join(made), np.uint8).reshape(-1, 20)
 """
-SEARCHED = "from inflight.checkpoint.q4_1 import quantize\n"
 GIVES = "import numpy as np\n\n\ndef quantize(blocks):\n    return {}\n"
 
 

@@ -64,9 +64,7 @@ CANCEL = "        self._connection.stop_stream(cancel_requests=True)\n"
 READS = """            if word in stream.answer.text:
                 break
 """
-RETURNS = "    return stream.answer.text\n"
 CLOSE = "        self._connection.close()\n"
-ENDS = "stream.answer.text.endswith(word)"
 RAISES = "                raise error\n"
 NOTES = "times_s.append(after_s)"
 

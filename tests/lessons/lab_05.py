@@ -5,7 +5,6 @@ import textwrap
 
 import numpy as np
 
-from inflight.notebook.parts import COURSES_OWN
 from tests.lessons.answers import Answer, File, of_the_lab, replaced
 
 # 5.1: a function ------------------------------------------------------------------------------------------------------
@@ -84,7 +83,6 @@ for one in chain(now.paused, now.waiting):
     free -= now.blocks_needed(one)
     room -= one.pending_tokens
 """
-COURSES = (COURSES_OWN / "scheduler.py").read_text()
 CHEAPEST = "min(running, key=lambda one: one.known_tokens)"
 
 

@@ -92,7 +92,7 @@ def winner_of_two(rounds, budget_ms):
 
 # Exercise 6.3: the library --------------------------------------------------------------------------------------------
 
-FAR_FROM_BUDGET = {"6.3": ("requests sent away",)}  # a Triton a row: only the coarse faults are there
+FAR_FROM_BUDGET = {"6.3": {"requests sent away": "a Triton a row: only the coarse faults are there"}}
 COURSES = (COURSES_OWN / "batching.c").read_text(encoding="utf-8")
 RULE = re.search(r"\*should_include = batch->num_requests == 0.*?;", COURSES, re.S)[0]
 

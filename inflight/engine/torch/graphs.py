@@ -76,10 +76,11 @@ class DecodeGraphs:
         A step in, a tensor out; all of it on the device, and nothing in it that depends on a tensor's values.
     buffers : StepBuffers
     most_sequences : int
+        Of a step that can be run; a larger one has no graph.
     """
 
     def __init__(self, compute: Callable[[Step], tuple[torch.Tensor, ...]], buffers: StepBuffers, most_sequences: int):
-        self._buffers = buffers
+        self._buffers, self.most_sequences = buffers, most_sequences
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, tuple[torch.Tensor, ...]]] = {}
         pool = torch.cuda.graph_pool_handle()
         for size in sizes(most_sequences):

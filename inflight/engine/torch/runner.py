@@ -140,7 +140,7 @@ class TorchModel:
     def forward(self, chunks: list[Chunk]) -> Rows:
         """Run one iteration; see `Model.forward`."""
         step = step_of(list(_answers_apart(chunks)), self.info.build_config.tokens_per_block)
-        if self._graphs is not None and step.is_decode:
+        if self._graphs is not None and step.is_decode and len(step.counts) <= self._graphs.most_sequences:
             logits, best = self._graphs.run(step)
         else:
             logits, best = self._compute(step.to(self.info.device))

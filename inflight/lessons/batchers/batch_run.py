@@ -25,7 +25,7 @@ from inflight.triton.client import Connection, NoAnswer, ServerGone
 from inflight.triton.server import Server
 from inflight.triton.telemetry import Statistics
 
-SILENCE_S = 60  # longest wait for the next answer
+SILENCE_S = 8  # longest wait for the next answer
 # What Triton says of a request that a queue policy keeps from the model.
 QUEUE_FULL, TIMED_OUT = "Exceeds maximum queue size", "Request timeout expired"
 LINE = ("instance", "start_s", "end_s", "requests")
@@ -84,7 +84,6 @@ def run(
     arrivals: Sequence[Arrival],
     log_path: str | Path,
     callers: int | None = None,
-    silence_s: float = SILENCE_S,
 ) -> Outcome:
     """Send every request when it is due, and wait until each is answered or rejected.
 
@@ -99,14 +98,12 @@ def run(
     callers : int, optional
         Closed loop: at most so many requests are under way, and a request that is due waits for a caller who has an
         answer. By default an open loop, in which none waits for another.
-    silence_s : float
-        Longest wait for the next answer.
 
     Raises
     ------
     CourseError
         There is no log; a request was neither answered nor rejected, with the reason; nothing came back for
-        `silence_s`.
+        `SILENCE_S`; the server went away.
     """
     before, log_start = telemetry.statistics(server.http_url, model), files.size(log_path)
     if not Path(log_path).exists():  # the model makes it when it is loaded
@@ -117,13 +114,13 @@ def run(
         started_at, zero_s = time.time(), time.perf_counter()
         for number, arrival in enumerate(sorted(arrivals, key=lambda arrival: arrival.at_s), 1):
             while callers is not None and number - len(answers) > callers:
-                answers.append(_answer(connection, server, model, len(sent) - len(answers), silence_s))
+                answers.append(_answer(connection, server, model, len(sent) - len(answers)))
             time.sleep(max(0.0, arrival.at_s - (time.perf_counter() - zero_s)))
             sent.append({"request": number, **asdict(arrival), "sent_s": time.perf_counter() - zero_s})
             work = {"work": np.array([[arrival.work]], np.int32)}
             connection.send(number, model, work, request_id=str(number), priority=arrival.priority)
         while len(answers) < len(sent):
-            answers.append(_answer(connection, server, model, len(sent) - len(answers), silence_s))
+            answers.append(_answer(connection, server, model, len(sent) - len(answers)))
     answered = pd.DataFrame(answers, columns=["request", "answered_s", "message"])
     answered["answered_s"] -= zero_s
     answered["answer_order"] = range(1, len(answered) + 1)
@@ -148,20 +145,18 @@ def run(
     return Outcome(requests, executions, after - before)
 
 
-def _answer(connection: Connection, server: Server, model: str, left: int, silence_s: float) -> tuple[int, float, str]:
+def _answer(connection: Connection, server: Server, model: str, left: int) -> tuple[int, float, str]:
     """The next reply: whose it is, when it came, and Triton's reason for a rejection, blank without one."""
     try:
-        reply = connection.next_reply(silence_s)
-    except NoAnswer:
+        reply = connection.next_reply(SILENCE_S)
+        if isinstance(reply.error, ServerGone):
+            raise reply.error
+    except (NoAnswer, ServerGone) as error:
+        why = "the server went away" if isinstance(error, ServerGone) else f"none came for {SILENCE_S} s"
         raise CourseError(
-            f"{left} requests to {model!r} had no answer; none came for {silence_s} s. See whether the model still "
-            f"works. Last lines of the server's log:\n{server.log_tail()}"
+            f"{left} requests to {model!r} had no answer: {why}. Correct the model, and start the server again. Last "
+            f"lines of its log:\n{server.log_tail()}"
         ) from None
-    if isinstance(reply.error, ServerGone):
-        raise CourseError(
-            "The server went away while requests were under way. Start it again. Last lines of its "
-            f"log:\n{server.log_tail()}"
-        )
     message = str(reply.error or "")
     if message not in ("", QUEUE_FULL, TIMED_OUT):
         raise CourseError(

@@ -93,7 +93,6 @@ def _played(arrivals_s: list[float], settings: dict) -> OnPaper:
 
 LIMIT, MOST_IN_A_BATCH, REQUESTS = 24, 8, 32
 _FRAGMENT = "dynamic_batching { max_queue_delay_microseconds: 200000 }"
-_SILENCE_S = 8  # a library that never says yes has nobody answered
 _ALONE = "A request that is alone may always join, or nobody ever serves it."
 WITH_THE_NEWCOMER = "Number of requests times the longest, the newcomer among them."
 WOULD_FIT = "Compare with what the batch would be with the newcomer."
@@ -148,7 +147,7 @@ def _batches(folder: Path, library: Path, lengths: list[int]) -> list[list[int]]
     try:
         progress.say("a Triton with your library is asked")
         with Server(repo) as server:
-            outcome = batch_run.run(server, repository.BATCH_COST, arrivals, log_path, silence_s=_SILENCE_S)
+            outcome = batch_run.run(server, repository.BATCH_COST, arrivals, log_path)
     except CourseError as error:
         told = str(error).partition(". ")[0]
         advice = _POINTER if "went away" in told else _ALONE if "no answer" in told else ""

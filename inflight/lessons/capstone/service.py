@@ -15,8 +15,9 @@ import math
 import os
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -234,78 +235,48 @@ def contract_for(name: str, prices: Prices = ROUND) -> Contract:
 Settings = Mapping[str, object]  # of knob to value, as a learner writes them
 
 
-@dataclass(frozen=True)
-class Deployment:
-    """Every knob of the service; without one, the defaults.
-
-    Attributes
-    ----------
-    max_batch_size, max_num_tokens, kv_cache_quant_algo
-        Of the build; see `BuildConfig`. Another value is another engine.
-    enable_kv_cache_reuse, enable_chunked_context, batch_scheduler_policy, scheduler_path, max_queue_size
-        Of the load; see `ExecutorConfig`.
-    allotted_time_ms : int
-        A request that takes longer, its wait included, is ended; 0: none is.
-    """
-
-    max_batch_size: int = 8
-    max_num_tokens: int = 2048
-    kv_cache_quant_algo: str | None = None
-    enable_kv_cache_reuse: bool = False
-    enable_chunked_context: bool = False
-    batch_scheduler_policy: str = "guaranteed_no_evict"
-    scheduler_path: str | os.PathLike | None = None
-    max_queue_size: int = 0
-    allotted_time_ms: int = 0
-
-    @classmethod
-    def of(cls, settings: Settings) -> Deployment:
-        """The deployment that settings give.
-
-        Raises
-        ------
-        CourseError
-            There is no such knob, or the value is of another kind.
-        """
-        if not isinstance(settings, Mapping):
-            raise CourseError(f"Settings are a dict of knob to value; this is a {type(settings).__name__}.")
-        defaults = {field.name: field.default for field in fields(cls)}
-        for name, value in settings.items():
-            if name not in defaults:
-                raise CourseError(f"There is no knob {name!r}; there are {', '.join(defaults)}.")
-            kind = type(defaults[name])
-            if kind in KINDS and type(value) is not kind:
-                raise CourseError(f"{name} is {value!r}; give {KINDS[kind]}.")
-        path = settings.get("scheduler_path")
-        if path is not None and not isinstance(path, str | os.PathLike):
-            raise CourseError(f"scheduler_path is {path!r}; give the path of a Python file.")
-        return cls(**settings)  # type: ignore[arg-type]
-
-    @property
-    def build(self) -> BuildConfig:
-        """What its engine is built with."""
-        return BuildConfig(
-            max_batch_size=self.max_batch_size,
-            max_input_len=LONGEST_PROMPT,
-            max_seq_len=LONGEST_PROMPT + LONGEST_ANSWER,
-            max_num_tokens=self.max_num_tokens,
-            kv_cache_quant_algo=self.kv_cache_quant_algo,
-        )
-
-    def config(self, contract: Contract) -> ExecutorConfig:
-        """What its engine is loaded with, in the contract's memory."""
-        bytes_per_token = BYTES_PER_TOKEN[self.build.kv_cache_quant_algo]  # which it refuses where there is no such
-        return ExecutorConfig(
-            batch_scheduler_policy=self.batch_scheduler_policy,
-            scheduler_path=self.scheduler_path and Path(self.scheduler_path).absolute(),
-            max_tokens_in_paged_kv_cache=int(contract.memory_mib * MIB // bytes_per_token),
-            enable_kv_cache_reuse=self.enable_kv_cache_reuse,
-            enable_chunked_context=self.enable_chunked_context,
-            max_queue_size=self.max_queue_size,
-        )
-
-
+# Every knob with its default. Of the build, where another value is another engine:
+BUILT = {"max_batch_size": 8, "max_num_tokens": 2048, "kv_cache_quant_algo": None}
+# Of the load:
+LOADED = {
+    "enable_kv_cache_reuse": False,
+    "enable_chunked_context": False,
+    "batch_scheduler_policy": "guaranteed_no_evict",
+    "scheduler_path": None,
+    "max_queue_size": 0,
+}
+# And a request that takes longer than the allotted time, its wait included, is ended; 0: none is.
+KNOBS = {**BUILT, **LOADED, "allotted_time_ms": 0}
 KINDS = {int: "a whole number", bool: "True or False", str: "one of the names in lesson 05"}
+
+
+def configs(settings: Settings, contract: Contract | None = None) -> tuple[BuildConfig, ExecutorConfig, int]:
+    """What a deployment's engine is built with and loaded with, in the contract's memory, and its allotted time in ms.
+
+    Raises
+    ------
+    CourseError
+        There is no such knob, or it does not take the value.
+    """
+    if not isinstance(settings, Mapping):
+        raise CourseError(f"Settings are a dict of knob to value; this is a {type(settings).__name__}.")
+    for name, value in settings.items():
+        if name not in KNOBS:
+            raise CourseError(f"There is no knob {name!r}; there are {', '.join(KNOBS)}.")
+        kind = type(KNOBS[name])
+        if kind in KINDS and type(value) is not kind:
+            raise CourseError(f"{name} is {value!r}; give {KINDS[kind]}.")
+    chosen: dict[str, Any] = {**KNOBS, **settings}
+    if (path := chosen["scheduler_path"]) is not None:
+        if not isinstance(path, str | os.PathLike):
+            raise CourseError(f"scheduler_path is {path!r}; give the path of a Python file.")
+        chosen["scheduler_path"] = Path(path).absolute()
+    built, loaded = ({name: chosen[name] for name in names} for names in (BUILT, LOADED))
+    build = BuildConfig(max_input_len=LONGEST_PROMPT, max_seq_len=LONGEST_PROMPT + LONGEST_ANSWER, **built)
+    if contract is not None:
+        bytes_per_token = BYTES_PER_TOKEN[build.kv_cache_quant_algo]  # which the build refuses where there is no such
+        loaded["max_tokens_in_paged_kv_cache"] = int(contract.memory_mib * MIB // bytes_per_token)
+    return build, ExecutorConfig(**loaded), chosen["allotted_time_ms"]
 
 
 def rehearse(
@@ -325,11 +296,11 @@ def rehearse(
     CourseError
         A setting is refused, or its scheduler fails.
     """
-    chosen = Deployment.of(settings)
-    build, config, tables = chosen.build, chosen.config(contract), []
+    build, config, allotted_time_ms = configs(settings, contract)
+    tables = []
     for seed in seeds:
         asked = with_ids(contract.traffic.requests(load * contract.rate, seed))
-        played = rehearsal.rehearse(asked, build, config, contract.prices.times(bias), chosen.allotted_time_ms)
+        played = rehearsal.rehearse(asked, build, config, contract.prices.times(bias), allotted_time_ms)
         tables.append(played.assign(seed=seed))
     return pd.concat(tables, ignore_index=True)
 
@@ -349,7 +320,7 @@ def _ids(tokenizer: ChatTokenizer, text: str) -> list[int]:
 
 def engine_of(settings: Settings, checkpoint: Checkpoint | None = None) -> Path:
     """The engine of a deployment, built the first time; of the course's checkpoint unless another is given."""
-    return engine.cached(checkpoint or fetch(), Deployment.of(settings).build)
+    return engine.cached(checkpoint or fetch(), configs(settings)[0])
 
 
 @functools.cache
@@ -366,19 +337,11 @@ def bring_in(server: Server, settings: Settings, contract: Contract, engine_dir:
     CourseError
         A setting is refused by the build or by the engine: then the server serves what it served before.
     """
-    chosen = Deployment.of(settings)
-    config = chosen.config(contract)
-    names = (
-        "batch_scheduler_policy",
-        "scheduler_path",
-        "max_tokens_in_paged_kv_cache",
-        "enable_kv_cache_reuse",
-        "enable_chunked_context",
-        "max_queue_size",
-    )
-    values: dict[str, object] = {name: "" if (value := getattr(config, name)) is None else value for name in names}
+    _, config, allotted_time_ms = configs(settings, contract)
+    values = {name: getattr(config, name) for name in (*LOADED, "max_tokens_in_paged_kv_cache")}
+    values["scheduler_path"] = config.scheduler_path or ""
     folder = engine_dir or engine_of(settings)
-    server.load("tensorrt_llm", gpt_model_path=folder, allotted_time_ms=chosen.allotted_time_ms, **values)
+    server.load("tensorrt_llm", gpt_model_path=folder, allotted_time_ms=allotted_time_ms, **values)
     with Client(server.grpc_url) as client, loads.sender(client, stream=True) as send:
         loads.warm_up(send, contract.traffic.requests(contract.rate, seed=0, number=2), 2)
 

@@ -49,7 +49,7 @@ def prices_in(log: pd.DataFrame) -> Prices:
 
 
 class OwnClient:
-    """Sends each request with `ask` of lab 03, so that its answer has exactly as many tokens as asked for.
+    """Sends each request of a load with `ask` of lab 03, so that its answer has exactly as many tokens as asked for.
 
     Parameters
     ----------
@@ -63,13 +63,6 @@ class OwnClient:
         self.ask, self.url, self._aborted = ask, url, False
 
     def __call__(self, request: TimedRequest) -> Timing:
-        """One request, from sending it to the last piece of its answer.
-
-        Raises
-        ------
-        CourseError
-            The server refused or ended it.
-        """
         sent_ns = time.perf_counter_ns()
         try:
             answer = self.ask(self.url, request.text, max_tokens=request.max_tokens, end_id=NEVER)
@@ -79,7 +72,6 @@ class OwnClient:
         return Timing(sent_ns, first_ns, last_ns, request.max_tokens)
 
     def is_alive(self) -> bool:
-        """Whether requests may go on being sent."""
         return not self._aborted
 
     def abort(self) -> None:

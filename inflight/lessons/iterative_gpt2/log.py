@@ -8,51 +8,26 @@ import pandas as pd
 
 from inflight.triton import telemetry
 
+COLUMNS = ["timestamp", "iteration", "iteration_ms", "sequences", "slots_used", "slots_max", "waiting", "empty_places"]
+
 
 def executions(path: str | Path, start: int = 0) -> pd.DataFrame:
-    """The iteration log that a GPT-2 model writes when `iteration_log_path` is set.
+    """The iteration log that a GPT-2 model writes when `iteration_log_path` is set; `path` and `start` as there.
 
-    Parameters
-    ----------
-    path, start
-        As for `telemetry.iterations`.
-
-    Returns
-    -------
-    DataFrame
-        One row an execution in which something was computed: `timestamp` in seconds since 1970 at its start;
-        `iteration`, counted; `iteration_ms` until its tokens were known; `sequences`, a list of [sequence, whether it
-        was new, slot of the KV cache or None, tokens in all after it, tokens computed in it] of each sequence of the
-        batch; `slots_used` while it was computed, and `slots_max`; `waiting`, requests that no slot was free for;
-        `empty_places` of the batch, which Triton keeps for sequences that have no request now.
-
-    Raises
-    ------
-    CourseError
-        As `telemetry.iterations`.
+    One row an execution in which something was computed: `timestamp` in seconds since 1970 at its start; `iteration`,
+    counted; `iteration_ms` until its tokens were known; `sequences`, which `passes` has as a table; `slots_used` while
+    it was computed, and `slots_max`; `waiting`, requests that no slot was free for; `empty_places` of the batch, which
+    Triton keeps for sequences that have no request now.
     """
-    return telemetry.read_log(
-        path,
-        "iteration",
-        ["timestamp", "iteration", "iteration_ms", "sequences", "slots_used", "slots_max", "waiting", "empty_places"],
-        start,
-    )
+    return telemetry.read_log(path, "iteration", COLUMNS, start)
 
 
 def passes(log: pd.DataFrame) -> pd.DataFrame:
-    """Which sequence was in which forward pass of a GPT-2 model.
+    """Which sequence was in which forward pass of a GPT-2 model, from the log of its `executions`.
 
-    Parameters
-    ----------
-    log : DataFrame
-        From `executions`.
-
-    Returns
-    -------
-    DataFrame
-        One row a sequence and pass: `iteration`, from 1; `sequence`, from 1 in the order of their first pass;
-        `correlation_id`; `start`, whether it was new; `slot`; `length`, tokens of text after the pass; `computed`,
-        tokens that went through the model.
+    One row a sequence and pass: `iteration`, from 1; `sequence`, from 1 in the order of their first pass;
+    `correlation_id`; `start`, whether it was new; `slot` of the KV cache, or None; `length`, tokens of text after the
+    pass; `computed`, tokens that went through the model.
     """
     rows = [(number, *row) for number, sequences in enumerate(log["sequences"], 1) for row in sequences]
     table = pd.DataFrame(rows, columns=["iteration", "correlation_id", "start", "slot", "length", "computed"])

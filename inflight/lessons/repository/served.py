@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
+import runpy
 import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 
 from inflight.errors import CourseError
 from inflight.notebook import progress
@@ -74,13 +74,9 @@ def served(repo: Path, replaced: Collection[str] = PIPELINE) -> Iterator[client.
 
 
 @functools.cache
-def stand_ins() -> ModuleType:
+def stand_ins() -> SimpleNamespace:
     """What the stand-ins answer, as functions: `prompt_ids`, `answer_ids`, `answer_text`."""
-    spec = importlib.util.spec_from_file_location("stand_ins", STAND_INS / "stand_ins.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return SimpleNamespace(**runpy.run_path(str(STAND_INS / "stand_ins.py")))
 
 
 def _load(server: Server) -> None:

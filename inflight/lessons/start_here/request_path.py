@@ -30,7 +30,6 @@ PART_OF = {
     "tensorrt_llm: the prompt": "tensorrt_llm",
     "postprocessing, Triton → client": "postprocessing",
 }
-COLUMNS = ["lane", "what", "start_ms", "end_ms"]
 
 
 def measure(
@@ -62,13 +61,24 @@ def measure(
     stream = client.stream(text, max_tokens)
     for _ in stream:
         pass
-    after, log = _wait_for_figures(server, iteration_log, before, sent)
+
+    def figures() -> tuple[dict, pd.DataFrame]:
+        log = telemetry.iterations(iteration_log)
+        return _statistics(server), log[log["timestamp"] >= sent]
+
+    after, log = telemetry.wait_for(  # both are written a moment after the last word has left
+        figures,
+        lambda found: found[0]["ensemble"][0] > before["ensemble"][0] and found[1]["finished"].sum() > 0,
+        f"The server wrote no figures about the request within {TIMEOUT_S} s. Look at its log.",
+        TIMEOUT_S,
+    )
     if after["ensemble"][0] - before["ensemble"][0] != 1:
         raise CourseError("Other requests ran at the same time. Measure again when the server has nothing else to do.")
     spent = {
         model: (after[model][1] - before[model][1]) / max(1, after[model][0] - before[model][0]) for model in PARTS
     }
-    return stream.answer, pd.DataFrame(_steps(log, spent, stream.answer, sent), columns=COLUMNS)
+    steps = _steps(log, spent, stream.answer, sent)
+    return stream.answer, pd.DataFrame(steps, columns=["lane", "what", "start_ms", "end_ms"])
 
 
 def first_word(path: pd.DataFrame) -> pd.DataFrame:
@@ -85,23 +95,6 @@ def _statistics(server: Server) -> dict[str, tuple[int, float]]:
         row["name"]: (row["inference_stats"]["success"]["count"], row["inference_stats"]["success"]["ns"] / 1e6)
         for row in rows
     }
-
-
-def _wait_for_figures(
-    server: Server, iteration_log: str | Path, before: dict, sent: float
-) -> tuple[dict, pd.DataFrame]:
-    """Statistics and iterations of the request; both are written a moment after its last word has left."""
-
-    def read() -> tuple[dict, pd.DataFrame]:
-        log = telemetry.iterations(iteration_log)
-        return _statistics(server), log[log["timestamp"] >= sent]
-
-    return telemetry.wait_for(
-        read,
-        lambda figures: figures[0]["ensemble"][0] > before["ensemble"][0] and figures[1]["finished"].sum() > 0,
-        f"The server wrote no figures about the request within {TIMEOUT_S} s. Look at its log.",
-        TIMEOUT_S,
-    )
 
 
 def _steps(log: pd.DataFrame, spent: dict, answer: Answer, sent: float) -> list[tuple]:

@@ -327,6 +327,17 @@ def test_recorded_steps_give_the_tokens_of_hugging_face(tiny, tiny_engine, graph
     assert graphs_without_gpu == sizes  # recorded once
 
 
+def test_an_answers_tokens_have_the_logits_of_a_prompts_also_where_no_graph_has_room(tiny_engine, graphs_without_gpu):
+    model, tokens = engine_model.load(tiny_engine), PROMPTS[3]
+    model.allocate_kv_cache(4)
+    model.forward([Chunk(tokens[:20], 0, [2, 0])])
+    expected = np.array(model.forward([Chunk(tokens[20:], 20, [2, 0], num_logits=11)]))
+    with torch.inference_mode():
+        model._graphs = model._recorded(4, 1)
+    found = np.array(model.forward([Chunk(tokens[20:], 20, [2, 0], is_context=False, num_logits=11)]))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
 @with_gpu
 def test_a_recorded_step_gives_what_the_same_step_gives_eagerly(tiny, tmp_path, drafting):
     folder = engine.build(
