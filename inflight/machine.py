@@ -53,13 +53,7 @@ class Check:
 
 def checks() -> list[Check]:
     """Everything the course needs or can use, in the order of the table."""
-    rows = [
-        *_machine_checks(),
-        _tier_check(),
-        _precision_check(),
-        _model_check(),
-        *_neighbour_checks(),
-    ]
+    rows = [*_machine_checks(), _tier_check(), _precision_check(), _model_check(), *_neighbour_checks()]
     return [replace(row, fix="" if row.ok else row.fix or FIXES[row.name]) for row in rows]
 
 

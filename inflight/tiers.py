@@ -35,24 +35,12 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Tier:
-    """The tier of this machine.
+    """The tier of this machine, and why it is this one."""
 
-    Attributes
-    ----------
-    name : str
-        "cpu" or "cuda".
-    why : str
-        A few words.
-    gpu : Gpu or None
-        The GPU that the course computes on: PyTorch's first, which CUDA_VISIBLE_DEVICES chooses; blank hides all.
-    fix : str
-        What to do so that a GPU that is there is used; empty where there is nothing to do.
-    """
-
-    name: str
-    why: str
-    gpu: Gpu | None = None
-    fix: str = ""
+    name: str  # "cpu" or "cuda"
+    why: str  # in a few words
+    gpu: Gpu | None = None  # PyTorch's first, which CUDA_VISIBLE_DEVICES chooses; blank hides all
+    fix: str = ""  # what to do so that a GPU that is there is used; empty where there is nothing to do
 
 
 @functools.cache

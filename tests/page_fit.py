@@ -1,7 +1,6 @@
 """What does not fit on a page, in words: asked of the browser once everything on it is drawn."""
 
 import time
-from collections.abc import Callable
 
 from playwright.sync_api import Page
 
@@ -36,13 +35,8 @@ def resized(page: Page, width: int, height: int) -> None:
 
 
 def scrolling_sideways(page: Page, selector: str, own: str = "") -> list[str]:
-    """Which elements scroll sideways; those that match `own` may."""
-    return _lasting(page, lambda: page.evaluate(_WIDE, [selector, own]))
-
-
-def _lasting(page: Page, faults: Callable[[], list[str]]) -> list[str]:
-    """The faults that are still there when a page has had the time to draw what it has just opened."""
+    """Which elements scroll sideways once a page has had the time to draw what it has opened; those of `own` may."""
     deadline = time.monotonic() + DRAWN_S
-    while (found := faults()) and time.monotonic() < deadline:
+    while (found := page.evaluate(_WIDE, [selector, own])) and time.monotonic() < deadline:
         page.evaluate(_SETTLED)
     return found

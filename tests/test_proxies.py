@@ -101,19 +101,11 @@ def test_every_client_asks_the_proxy_for_what_lies_outside_alone(arguments, port
     ("before", "no_proxy", "no_grpc_proxy"),
     [
         ({}, LOOPBACK, LOOPBACK),
-        (
-            {"NO_PROXY": ".corp.example, 10.0.0.1"},
-            f".corp.example,10.0.0.1,{LOOPBACK}",
-            f".corp.example,10.0.0.1,{LOOPBACK}",
-        ),
+        ({"NO_PROXY": ".corp, 10.0.0.1"}, f".corp,10.0.0.1,{LOOPBACK}", f".corp,10.0.0.1,{LOOPBACK}"),
         ({"no_proxy": "a", "NO_PROXY": "b", "no_grpc_proxy": "c"}, f"a,{LOOPBACK}", f"c,{LOOPBACK}"),
         ({"no_proxy": LOOPBACK}, LOOPBACK, LOOPBACK),
         ({"no_proxy": "*"}, "*", f"*,{LOOPBACK}"),
-        (
-            {"INFLIGHT_URL": "http://gpu.example:8000", "INFLIGHT_GRPC_URL": "gpu2.example:8001"},
-            f"{LOOPBACK},gpu.example,gpu2.example",
-            f"{LOOPBACK},gpu.example,gpu2.example",
-        ),
+        ({"INFLIGHT_URL": "http://a:8000", "INFLIGHT_GRPC_URL": "b:8001"}, f"{LOOPBACK},a,b", f"{LOOPBACK},a,b"),
     ],
 )
 def test_who_is_asked_directly_is_added_to_who_was(before, no_proxy, no_grpc_proxy):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -104,7 +104,8 @@ def test_a_file_with_another_hash_is_not_installed(project, monkeypatch, tmp_pat
     assert (
         "DO NOT MATCH THE HASHES" in error and "error: pip could not install the packages, and says why above" in error
     )
-    assert not list((project / ".venv").rglob("bait*")) and not bootstrap.is_ready(str(project))
+    assert (project / ".venv").exists() and not list((project / ".venv").rglob("bait*"))
+    assert not bootstrap.is_ready(str(project))
 
 
 @pytest.mark.parametrize("wish, wanted", [("cpu", f"{TORCH}+cpu"), ("any", TORCH), ("", TORCH)])
@@ -242,23 +243,9 @@ def test_a_half_made_outdated_or_moved_venv_is_not_ready(project, change):
     assert not bootstrap.is_ready(str(project))
 
 
-def test_a_venv_that_set_up_cannot_finish_has_no_stamp(project, monkeypatch, capfd):
-    (project / "requirements.txt").write_text("no-such-package-here==1\n")
-    for name, value in {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(bootstrap, "ROOT", str(project))
-    assert bootstrap.main() == 2
-    assert capfd.readouterr().err.splitlines()[-1].startswith("error: pip could not install the packages")
-    assert (project / ".venv").exists() and not bootstrap.is_ready(str(project))
-
-
-def test_versions_agree():
-    from inflight import __version__
-
-    assert PROJECT["project"]["dynamic"] == ["version"], "it stands in inflight/__init__.py alone"
+def test_the_version_stands_in_the_package_alone():
+    assert PROJECT["project"]["dynamic"] == ["version"]
     assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "inflight.__version__"}
-    assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
-    assert version("nvidia-pytriton") == locked("3.11")["nvidia-pytriton"]
 
 
 def test_the_paths_that_contributors_are_shown_are_there():

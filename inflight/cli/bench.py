@@ -70,10 +70,7 @@ def load_command(
     engine_dir = engine_dir or terminal.cached_engine()
     build = engine.read(engine_dir).build_config
     asked = traffic.requests(checkpoints.load_tokenizer(engine_dir), build, requests, terminal.tell)
-    with (
-        terminal.progress("starting") as show,
-        bench.targets.target(url, engine_dir, stream, model) as send,
-    ):
+    with terminal.progress("starting") as show, bench.targets.target(url, engine_dir, stream, model) as send:
         show("warming up", 0, 1)
         bench.load.warm_up(send, asked, WARM_UP_REQUESTS)
         run = bench.load.send_all(send, asked, concurrency, lambda done, total: show("requests answered", done, total))
@@ -136,10 +133,7 @@ def sweep_command(
             bench.report.write(csv, run.requests.assign(rate=rate, round=turn), more=kept > 0)
             kept += 1
 
-    with (
-        terminal.progress("starting") as show,
-        bench.targets.target(url, engine_dir, stream, model) as send,
-    ):
+    with terminal.progress("starting") as show, bench.targets.target(url, engine_dir, stream, model) as send:
         result = bench.sweep.sweep(send, make, wanted, build.max_batch_size, rising, requests, rounds, show, keep)
     settings = {"url": url, "model": model, "device": bench.targets.device(url, engine_dir), **traffic.settings()}
     result["settings"] = {**settings, **result["settings"], "stream": stream}

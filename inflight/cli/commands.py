@@ -56,9 +56,7 @@ def _inflight() -> None:
 
 
 @app.command()
-def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
-) -> None:
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False) -> None:
     """Show what the course needs and what this machine has; exit 1 when something required is missing.
 
     Example: [bold]inflight doctor[/]
@@ -107,8 +105,7 @@ def build(
     quant_algo: Annotated[str, _build_option("quant_algo")] = BuildConfig.quant_algo or NONE,
     kv_cache_quant_algo: Annotated[str, _build_option("kv_cache_quant_algo")] = BuildConfig.kv_cache_quant_algo or NONE,
     tier: Annotated[
-        str | None,
-        typer.Option(help="cpu (OpenVINO) or cuda (PyTorch); by default the one for this machine."),
+        str | None, typer.Option(help="cpu (OpenVINO) or cuda (PyTorch); by default the one for this machine.")
     ] = None,
 ) -> None:
     """Build an engine from a checkpoint.
@@ -175,19 +172,13 @@ def serve(
     grpc_port: Annotated[int | None, typer.Option(help="By default a free one.")] = None,
     metrics_port: Annotated[int | None, typer.Option(help="By default a free one.")] = None,
     open_control: Annotated[
-        bool,
-        typer.Option(
-            "--open-control",
-            help="No key: any user here can run code as you.",
-        ),
+        bool, typer.Option("--open-control", help="No key: any user here can run code as you.")
     ] = False,
     openai_port: Annotated[
-        int | None,
-        typer.Option(help="OpenAI's protocol, too; sets decoupled_mode.", min=0, max=65535),
+        int | None, typer.Option(help="OpenAI's protocol, too; sets decoupled_mode.", min=0, max=65535)
     ] = None,
     host: Annotated[
-        str,
-        typer.Option(help="Of the OpenAI port; another takes a key.", show_default=False),
+        str, typer.Option(help="Of the OpenAI port; another takes a key.", show_default=False)
     ] = "127.0.0.1",
     api_key: Annotated[
         str | None,
@@ -272,8 +263,7 @@ def run_command(
         list[str] | None, typer.Argument(help="Lessons, such as 00 or 03_serve; all by default.")
     ] = None,
     url: Annotated[
-        str | None,
-        typer.Option(help="http://host:port or host:port of a running server, for the lessons to use."),
+        str | None, typer.Option(help="http://host:port or host:port of a running server, for the lessons to use.")
     ] = None,
 ) -> None:
     """Execute notebooks and write readable copies to build/course.
@@ -309,8 +299,7 @@ def lab(
     context: typer.Context,
     lesson: Annotated[str | None, typer.Argument(help="Lesson to open, such as 03; by default the first.")] = None,
     fresh: Annotated[
-        bool,
-        typer.Option("--fresh", help="Start this lesson (or all) again; your old copy is kept."),
+        bool, typer.Option("--fresh", help="Start this lesson (or all) again; your old copy is kept.")
     ] = False,
     prepare_only: Annotated[bool, typer.Option("--prepare-only", help="Only copy the lessons.")] = False,
 ) -> None:

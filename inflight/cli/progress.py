@@ -71,12 +71,8 @@ def _show_class(folder: Path, as_json: bool, as_csv: bool) -> None:
     if as_csv:
         print(marks.to_csv(index=False), end="")
     elif as_json:
-        print(
-            json.dumps(
-                {"learners": marks.to_dict("records"), "exercises": hints.to_dict("records"), "problems": problems},
-                indent=2,
-            )
-        )
+        tables = {"learners": marks.to_dict("records"), "exercises": hints.to_dict("records")}
+        print(json.dumps(tables | {"problems": problems}, indent=2))
     else:
         _show_marks(marks)
         terminal.show(hints.to_dict("records"), "exercises")
