@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 
 import nbformat
 import pytest
@@ -116,9 +114,8 @@ def test_the_instructors_pages_name_the_headings_of_their_lessons(monkeypatch, t
     pages = shutil.copytree(guide.PAGES, tmp_path / "pages")
     monkeypatch.setattr(guide, "PAGES", pages)
     page = pages / "04_batching.md"
-    page.write_text(
-        page.read_text().replace("**On paper**", "**On papers**").replace("### Exercise 4.2", "### Exercise")
-    )
+    text = page.read_text().replace("**On paper**", "**On papers**")
+    page.write_text(text.replace("### Exercise 4.2", "### Exercise"))
     (pages / "07_sequences.md").unlink()
     found = "\n".join(instructor.problems())
     assert "04_batching.md: the lecture has no section 'On papers'" in found
@@ -142,16 +139,6 @@ def test_executing_keeps_outputs_and_nothing_that_differs_from_run_to_run(root):
     first = (root / "solutions/01_slots_solution.ipynb").read_bytes()
     lessons.build(root)
     assert (root / "solutions/01_slots_solution.ipynb").read_bytes() == first
-
-
-def test_nbval_accepts_a_built_notebook_and_rejects_a_changed_output(root):
-    lessons.build(root)
-    pytest_nbval = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval", "--nbval-current-env",
-                    "--nbval-cell-timeout=60", "notebooks"]  # fmt: skip
-    assert subprocess.run(pytest_nbval, cwd=root, capture_output=True).returncode == 0
-    change(root, "notebooks", lambda notebook: notebook["cells"][2]["outputs"][0].update(text=["9\n"]))
-    result = subprocess.run(pytest_nbval, cwd=root, capture_output=True, text=True)
-    assert result.returncode == 1 and "1 failed, 1 passed" in result.stdout
 
 
 def test_the_lab_has_what_the_learner_gets_and_the_solution_has_the_answers(built):
@@ -208,12 +195,6 @@ def test_a_marker_out_of_place_is_named_with_its_script(root, lab, marker):
         lessons.build(root, keep_outputs=True)
 
 
-def test_an_unrun_solution_fails_the_gate_though_nbval_would_pass_it(built):
-    problems = lessons.check(built)
-    assert [p.split(":")[0] for p in problems] == ["notebooks/01_slots.ipynb", "solutions/01_slots_solution.ipynb"]
-    assert all("not run once from top to bottom" in problem for problem in problems)
-
-
 def add_markdown(text):
     cell = {"cell_type": "markdown", "id": "m", "metadata": {}, "source": text}
     return lambda notebook: notebook["cells"].append(cell)
@@ -232,6 +213,7 @@ def shows(text):
         ("solutions", lambda nb: nb["metadata"]["kernelspec"].update(name="mine"), "carries what an editor"),
         ("labs", lambda nb: nb["cells"][1]["metadata"].update(collapsed=True), "carries what an editor"),
         ("notebooks", lambda nb: nb["cells"][1].update(execution_count=7), "not run once from top to bottom"),
+        ("solutions", lambda nb: nb["cells"][1].update(execution_count=None), "not run once from top to bottom"),
         ("notebooks", shows("in /root/.cache/x"), "an output shows somebody's home folder; run"),
         ("solutions", shows("<a href='file:///home/ada/x'>"), "an output shows somebody's home folder; run"),
         ("notebooks", shows("C:/Users/me.you/x"), "an output shows somebody's home folder; run"),
@@ -282,7 +264,7 @@ def test_what_is_written_to_a_file_stands_in_the_script_as_comments(root):
     script.write_text(LAB + "\n" + WRITTEN_FILES)
     lessons.build(root, keep_outputs=True)
     lab, solution = (
-        {cell.source.partition("\n")[0]: cell.source.partition("\n")[2] for cell in read(root, kind).cells}
+        dict(cell.source.split("\n", 1) for cell in read(root, kind).cells if cell.source.startswith("%%writefile"))
         for kind in ("labs", "solutions")
     )
     config = 'name: "slots"  # a comment stays\n\n  input [ { name: "guest" } ]'
@@ -315,10 +297,8 @@ Who sits there.
 
 def test_a_link_to_a_term_has_its_sentence_and_the_glossary_leads_back(root):
     (root / "lessons" / "glossary.md").write_text(GLOSSARY)
-    script = root / "lessons" / "01_slots" / "lecture.py"
-    script.write_text(
-        f"{LECTURE}\n# %% [markdown]\n# ## Count\n# A [slot](#Slot).\n\n# %% [markdown]\n# {{glossary}}\n"
-    )
+    said = "# %% [markdown]\n# ## Count\n# A [slot](#Slot).\n\n# %% [markdown]\n# {glossary}\n"
+    (root / "lessons" / "01_slots" / "lecture.py").write_text(f"{LECTURE}\n{said}")
     lessons.build(root, keep_outputs=True)
     prose = [cell.source for cell in read(root, "notebooks").cells if cell.cell_type == "markdown"]
     assert """A [slot](#Slot "A place in the 'batch'.").""" in prose[1]
@@ -326,10 +306,8 @@ def test_a_link_to_a_term_has_its_sentence_and_the_glossary_leads_back(root):
 
 
 def test_readmes_first_picture_is_that_of_lecture_04_and_its_caption_has_its_figures():
-    readme, lecture = (
-        (lessons.ROOT / "README.md").read_text(),
-        nbformat.read(lessons.ROOT / "notebooks/04_batching.ipynb", 4),
-    )
+    readme = (lessons.ROOT / "README.md").read_text()
+    lecture = nbformat.read(lessons.ROOT / "notebooks/04_batching.ipynb", 4)
     bundles = [output.data for cell in lecture.cells for output in cell.get("outputs", []) if "data" in output]
     [drawn] = [data for data in bundles if data.get("text/plain", "").startswith("Which of 8 slots was taken")]
     assert drawn["image/svg+xml"] == (lessons.ROOT / "assets/images/static_above_in_flight.svg").read_text()
