@@ -11,7 +11,7 @@ from inflight import machine
 from inflight.errors import CourseError
 from inflight.notebook.charts import show
 from inflight.notebook.charts.display import in_course_look
-from inflight.notebook.palette import DECODE, HEIGHT, INK, ON_SHADES, PREFILL, REQUEST, SHADES, WASTE, WASTE_TEXT
+from inflight.notebook.palette import DECODE, INK, ON_SHADES, PREFILL, REQUEST, SHADES, WASTE, WASTE_TEXT
 
 ALT = "Two bars: decode takes 3 ms, prefill takes 1 ms."
 
@@ -23,27 +23,23 @@ def shell():
     InteractiveShell.clear_instance()
 
 
-def test_show_gives_plotly_and_words_in_one_small_output(shell):
+def test_show_gives_plotly_and_words_in_one_small_output_and_leaves_the_figure_as_it_was(shell):
+    fig = go.Figure(go.Bar(x=["prefill", "decode"], y=[1, 3]), layout={"template": "plotly_dark"})
+    before = fig.to_json()
     with capture_output() as captured:
-        show(go.Figure(go.Bar(x=["prefill", "decode"], y=[1, 3])), ALT)
+        show(fig, ALT)
     (output,) = captured.outputs
+    assert fig.to_json() == before
     assert set(output.data) == {"application/vnd.plotly.v1+json", "text/plain"}
     assert output.data["text/plain"] == f"{ALT} Measured on {machine.device_name()}."
     assert len(json.dumps(output.data)) < 3000
 
 
-def test_every_figure_has_the_look_of_the_course_and_a_height():
+def test_every_figure_has_the_courses_colours_and_none_offers_to_be_uploaded():
     spec = in_course_look(go.Figure(go.Bar(x=[1], y=[1]), layout={"template": "plotly_dark"}))
     assert spec["layout"]["template"]["layout"]["colorway"][:2] == [DECODE, PREFILL]
-    assert spec["layout"]["height"] == HEIGHT and spec["data"][0]["cliponaxis"] is False
-    own = in_course_look(go.Figure(layout={"height": 300, "legend": {"y": 0.5}, "meta": {"device": ""}}))["layout"]
-    assert (own["height"], own["legend"]["y"]) == (300, 0.5) and "title" not in own
-
-
-def test_no_picture_offers_to_be_uploaded():
-    config = in_course_look(go.Figure())["config"]
-    assert config["showSendToCloud"] is False
-    assert "responsive" not in config, "a slow JupyterLab would show pictures without height"
+    assert spec["config"]["showSendToCloud"] is False
+    assert "responsive" not in spec["config"], "a slow JupyterLab would show pictures without height"
 
 
 def test_colours_are_seen_on_a_white_page_and_words_can_be_read():
@@ -72,14 +68,7 @@ def test_a_caption_names_what_was_measured_on():
     titled = go.Figure(layout={"title": "Builds", "meta": {"device": "NVIDIA H200"}})
     title = in_course_look(titled)["layout"]["title"]
     assert (title["text"], title["subtitle"]["text"]) == ("Builds", "measured on NVIDIA H200")
-
-
-def test_show_leaves_the_figure_as_it_was():
-    fig = go.Figure(go.Bar(x=[1], y=[1]), layout={"template": "plotly_dark"})
-    before = fig.to_json()
-    with capture_output():
-        show(fig, ALT)
-    assert fig.to_json() == before
+    assert "title" not in in_course_look(go.Figure(layout={"meta": {"device": ""}}))["layout"], "nothing was measured"
 
 
 @pytest.mark.parametrize("alt", ["", "chart", "a chart"])
