@@ -62,8 +62,8 @@ def setting(
     return field(default=default, metadata={"help": help, "choices": choices, "low": low, "high": high})
 
 
-def check_numbers(config: Any, what: str = "{}") -> None:
-    """Refuse a setting that is not the kind of number that its default is, or is out of its bounds.
+def check_settings(config: Any, what: str = "{}") -> None:
+    """Refuse a setting that is none of its choices, not the kind of number that its default is, or out of its bounds.
 
     Parameters
     ----------
@@ -79,6 +79,9 @@ def check_numbers(config: Any, what: str = "{}") -> None:
     """
     for option in fields(config):
         value, low, high = getattr(config, option.name), option.metadata["low"], option.metadata["high"]
+        name, choices = what.format(option.name), option.metadata["choices"]
+        if choices and value not in choices:
+            raise CourseError(f"{name} is {value!r}; it must be {' or '.join(choices)}.")
         kind = {int: Integral, float: Real}.get(type(option.default))
         is_bounded = not (low is None and high is None)
         if (kind is None and not is_bounded) or (value is None and option.default is None):
@@ -88,8 +91,7 @@ def check_numbers(config: Any, what: str = "{}") -> None:
         if not is_number or (low is not None and value < low) or (high is not None and value > high):
             number = "a whole number" if kind is Integral else "a finite number"
             bounds = [f"at least {low}"] * (low is not None) + [f"at most {high}"] * (high is not None)
-            wanted = f"{number} of {' and '.join(bounds)}" if bounds else number
-            raise CourseError(f"{what.format(option.name)} is {value!r}; give {wanted}.")
+            raise CourseError(f"{name} is {value!r}; give {number}{' of ' * bool(bounds)}{' and '.join(bounds)}.")
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class BuildConfig:
     kv_cache_quant_algo: str | None = setting(None, "KV cache: INT8 (on a CPU), or none for the type in dtype.")
 
     def __post_init__(self):
-        check_numbers(self, "Build option {}")
+        check_settings(self, "Build option {}")
         for problem in _problems(self):
             raise CourseError(f"Build option {problem}")
 
@@ -179,9 +181,7 @@ class SpeculativeConfig:
     max_matching_ngram_size: int = setting(2, "So many of the last tokens are looked for first, then fewer.", low=1)
 
     def __post_init__(self):
-        if self.decoding_type != "NGram":
-            raise CourseError(f"decoding_type of speculative_config is {self.decoding_type!r}; this engine has NGram.")
-        check_numbers(self, "{} of speculative_config")
+        check_settings(self, "{} of speculative_config")
 
     @classmethod
     def read(cls, given: SpeculativeConfig | dict | str) -> SpeculativeConfig:
@@ -239,25 +239,15 @@ class ExecutorConfig:
     iteration_log_path: str | Path | None = setting(None, "File for one JSON line per iteration; blank: none.")
 
     def __post_init__(self):
-        if self.gpt_model_type not in BATCHING_TYPES:
-            raise CourseError(
-                f"gpt_model_type is {self.gpt_model_type!r}; it must be V1, inflight_batching or "
-                "inflight_fused_batching."
-            )
+        check_settings(self)
         if self.batch_scheduler_policy in OLDER_POLICIES:
             today = OLDER_POLICIES[self.batch_scheduler_policy]
             log.warning("batch_scheduler_policy %s is an older spelling: using %s.", self.batch_scheduler_policy, today)
             object.__setattr__(self, "batch_scheduler_policy", today)
-        if self.batch_scheduler_policy not in POLICIES:
-            raise CourseError(
-                f"batch_scheduler_policy is {self.batch_scheduler_policy!r}; it must be "
-                "guaranteed_no_evict or max_utilization."
-            )
         if self.speculative_config is not None:
             object.__setattr__(self, "speculative_config", SpeculativeConfig.read(self.speculative_config))
         elif self.drafter_path is not None:
             object.__setattr__(self, "speculative_config", SpeculativeConfig())
-        check_numbers(self)
 
     def check_prompts_fit(self, build: BuildConfig) -> None:
         """Raise CourseError where an engine could never compute its longest prompt."""
@@ -315,7 +305,7 @@ class SamplingConfig:
     random_seed: int = setting(0, "Same seed, same request: same tokens.", low=0)
 
     def __post_init__(self):
-        check_numbers(self)
+        check_settings(self)
         if self.repetition_penalty <= 0:
             raise CourseError(f"repetition_penalty is {self.repetition_penalty}; give a value above 0 (1 means none).")
 

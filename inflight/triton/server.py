@@ -172,7 +172,7 @@ class Server:
     def _usual(self) -> list[str]:
         """Arguments of `tritonserver` where none are given."""
         arguments = [f"--model-repository={self.repo}", "--model-control-mode=explicit"]
-        if not repository.is_llmapi(self.repo):  # whose model.yaml decides what its config.pbtxt leaves open
+        if not repository.serves_llmapi(self.repo):  # whose model.yaml decides what its config.pbtxt leaves open
             arguments.append("--disable-auto-complete-config")
         return arguments
 

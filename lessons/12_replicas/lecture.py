@@ -231,9 +231,8 @@ def client_side(choose):
 # %%
 def measure(address, seed):
     """Send the visitors of a seed: a row a request, with who computed how much."""
-    before = lesson.load.so_far(service)
     rows = lesson.load.send(visitors(seed), address, users=4)
-    return lesson.load.traced(rows, service, before)
+    return lesson.load.traced(rows, service)
 
 
 def router(request):
@@ -440,10 +439,10 @@ with progress.wait("The server starts again"):
     back_s = time.time()
     service.start(1)
     answers_s = time.time()
-    before, its = lesson.load.so_far(service), pd.DataFrame()
+    its = pd.DataFrame()
     while its.empty and time.time() < answers_s + 60:
         again = lesson.load.send(visitors(30)[:2], router, users=1)
-        again = lesson.load.traced(again, service, before)
+        again = lesson.load.traced(again, service)
         its = again[again["server"] == 1]
 print(f"It answered {answers_s - back_s:.1f} s after its start, and", end=" ")
 print(f"got work {its['sent_s'].min() - answers_s:.1f} s later. Its cache is empty.")

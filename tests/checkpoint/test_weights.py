@@ -19,11 +19,6 @@ def values(file: GgufFile) -> dict[str, np.ndarray]:
     return {tensor.name: gguf.dequantize(tensor.data, tensor.tensor_type) for tensor in file.tensors.values()}
 
 
-@pytest.mark.parametrize("quant_algo, half", [(None, None), ("W8A16", "W8"), ("W4A8", "W4"), ("W4A16", "W4")])
-def test_bits_are_the_weights_half(quant_algo, half):
-    assert weights.bits(quant_algo) == half
-
-
 # Rounding to n bits in groups moves a value by at most half a step of its group; 4 bits leave 15 steps, 8 bits 254.
 @pytest.mark.parametrize(
     "quant_algo, kind, precision, error",

@@ -301,7 +301,7 @@ def test_what_one_does_wrong_is_told_with_its_line(tmp_path, change, told):
     [
         ('{"max_draft_len": 0}', "max_draft_len of speculative_config is 0"),
         ({"max_matching_ngram_size": "3"}, "whole number"),
-        ('{"decoding_type": "Eagle"}', "has NGram"),
+        ('{"decoding_type": "Eagle"}', "must be NGram"),
         ('{"draft_len": 3}', "of decoding_type, max_draft_len, max_matching_ngram_size"),
         ("NGram", "give a JSON object"),
     ],

@@ -370,10 +370,7 @@ def hold(executor: Executor) -> threading.Event:
 @pytest.mark.parametrize(
     "options, message",
     [
-        (
-            {"gpt_model_type": "V2"},
-            "gpt_model_type is 'V2'; it must be V1, inflight_batching or inflight_fused_batching",
-        ),
+        ({"gpt_model_type": "V2"}, "is 'V2'; it must be V1 or inflight_batching or inflight_fused_batching"),
         ({"batch_scheduler_policy": "fair"}, "is 'fair'; it must be guaranteed_no_evict or max_utilization"),
         ({"kv_cache_free_gpu_mem_fraction": float("nan")}, "is nan; give a finite number of at least 0 and at most 1"),
         ({"max_queue_size": -1}, "max_queue_size is -1; give a whole number of at least 0"),

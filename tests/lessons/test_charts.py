@@ -6,6 +6,7 @@ those of a lesson are found in `inflight/lessons/*/charts.py`. How a picture loo
 
 import importlib
 import inspect
+import itertools
 import math
 import re
 
@@ -51,6 +52,10 @@ def test_every_chart_of_a_lesson_has_its_test():
     assert charts and [name for name in charts if f"test_{name}" not in globals()] == []
 
 
+def table(columns, *rows):
+    return pd.DataFrame(rows, columns=columns.split())
+
+
 # Reading a figure -----------------------------------------------------------------------------------------------------
 
 
@@ -74,12 +79,6 @@ def bars(trace):
     return list(zip(trace.y, trace.base, trace.x, strict=True))
 
 
-def told(trace):
-    """What each mark of a trace says when it is pointed at."""
-    assert trace.hovertemplate == "%{customdata[0]}<extra></extra>"
-    return trace.customdata[:, 0].tolist()
-
-
 def points(trace):
     return list(zip(trace.x, trace.y, strict=True))
 
@@ -87,21 +86,21 @@ def points(trace):
 def edges(trace):
     """X -> (lower edge, upper edge) of an area of steps, from each whole x to the next."""
     found = {}
-    for part in _parts(trace):
-        for (left, y), (right, other) in zip(part, part[1:]):
-            for x in range(min(left, right), max(left, right)) if y == other else ():
+    for (left, y), (right, other) in itertools.pairwise(points(trace)):
+        if y is not None and y == other:
+            for x in range(min(left, right), max(left, right)):
                 found.setdefault(x, set()).add(y)
     return {x: (min(ys), max(ys)) for x, ys in found.items()}
 
 
-def _parts(trace):
-    part, parts = [], []
-    for x, y in [*points(trace), (None, None)]:
-        if x is None:
-            parts, part = [*parts, part], []
-        else:
-            part.append((x, y))
-    return [part for part in parts if part]
+def drawn(fig, axis="y"):
+    """Name -> colour and points of the markers and bars on a y axis, one trace each."""
+    return {name: (trace.marker.color, points(trace)) for name, [trace] in named(fig, axis).items()}
+
+
+def lanes(fig):
+    """What is written at an axis of lanes -> where it stands."""
+    return dict(zip(fig.layout.yaxis.ticktext, fig.layout.yaxis.tickvals, strict=True))
 
 
 def titles(fig, *axes):
@@ -127,26 +126,22 @@ def legend(fig):
 
 
 def test_request_map():
-    path = pd.DataFrame(
-        [
-            ("client", "travel", 0.0, 4.0),
-            ("preprocessing", "text to tokens", 4.0, 9.0),
-            ("preprocessing", "travel", 9.0, 11.0),
-            ("tensorrt_llm", "prompt", 11.0, 55.0),
-            ("tensorrt_llm", "token", 55.0, 70.0),
-            ("tensorrt_llm", "token", 72.0, 90.0),
-            ("postprocessing", "tokens to text", 56.0, 58.0),
-            ("client", "arrival", 60.0, 60.0),
-            ("client", "arrival", 93.0, 93.0),
-        ],
-        columns=["lane", "what", "start_ms", "end_ms"],
+    path = table(
+        "lane what start_ms end_ms",
+        ("client", "travel", 0.0, 4.0),
+        ("preprocessing", "text to tokens", 4.0, 9.0),
+        ("preprocessing", "travel", 9.0, 11.0),
+        ("tensorrt_llm", "prompt", 11.0, 55.0),
+        ("tensorrt_llm", "token", 55.0, 70.0),
+        ("tensorrt_llm", "token", 72.0, 90.0),
+        ("postprocessing", "tokens to text", 56.0, 58.0),
+        ("client", "arrival", 60.0, 60.0),
+        ("client", "arrival", 93.0, 93.0),
     )
     fig = start_here.request_map(path)
-    assert dict(zip(fig.layout.yaxis.ticktext, fig.layout.yaxis.tickvals, strict=True)) == {
-        "client": 3, "preprocessing": 2, "tensorrt_llm": 1, "postprocessing": 0,
-    }  # fmt: skip
-    drawn = {name: (trace.marker.color, bars(trace)) for name, [trace] in named(fig).items() if trace.type == "bar"}
-    assert drawn == {
+    assert lanes(fig) == {"client": 3, "preprocessing": 2, "tensorrt_llm": 1, "postprocessing": 0}
+    stays = {name: (trace.marker.color, bars(trace)) for name, [trace] in named(fig).items() if trace.type == "bar"}
+    assert stays == {
         "travel": (WASTE, [(3, 0, 4), (2, 9, 2)]),
         "text to tokens": (GREEN, [(2, 4, 5)]),
         "prompt": (PREFILL, [(1, 11, 44)]),
@@ -159,39 +154,30 @@ def test_request_map():
     assert titles(fig, "xaxis") == ["milliseconds since Enter"]
     notes = {note.text: note.x for note in fig.layout.annotations}
     assert notes["<b>first word: 60 ms</b>"] == 60 and notes["Enter"] == 0 and notes["prompt"] == 11
-    assert "2 iterations,<br>one token each" in notes
-    assert told(one(fig, "prompt")) == ["prompt · 44.0 ms: 11.0 to 55.0 ms · tensorrt_llm"]
-    assert start_here.request_map_summary(path, pd.DataFrame({"stage": ["prompt"], "ms": [60.0]})).endswith(
-        "the last of 2 pieces arrives after 93 ms."
-    )
+    said = start_here.request_map_summary(path, pd.DataFrame({"stage": ["prompt"], "ms": [60.0]}))
+    assert said.endswith("the last of 2 pieces arrives after 93 ms.")
 
 
 # Lesson 01 ------------------------------------------------------------------------------------------------------------
 
 
-ITERATIONS = pd.DataFrame(
-    [
+def test_roofline():
+    iterations = table(
+        "what phase products_per_byte products_per_s",
         ("decode, 1 user", "decode", 1.0, 4e9),
         ("decode, 8 users", "decode", 5.0, 20e9),
         ("prefill, 256 tokens", "prefill", 200.0, 75e9),
-    ],
-    columns=["what", "phase", "products_per_byte", "products_per_s"],
-)
-
-
-def test_roofline():
-    fig = engine.roofline(ITERATIONS, 10e9, 100e9)
+    )
+    fig = engine.roofline(iterations, 10e9, 100e9)
     assert points(one(fig, "memory")) == [(0.5, 5), (math.sqrt(5), 10 * math.sqrt(5)), (10, 100)]
     assert [y for _, y in points(one(fig, "arithmetic"))] == [100, 100, 100]
     assert points(one(fig, "decode")) == [(1, 4), (5, 20)] and points(one(fig, "prefill")) == [(200, 75)]
     assert one(fig, "decode").marker.color == DECODE and one(fig, "prefill").marker.color == PREFILL
     assert titles(fig, "xaxis", "yaxis") == ["products for each byte that is read", "billion products a second"]
     assert {fig.layout.xaxis.type, fig.layout.yaxis.type} == {"log"}
-    notes = {note.text for note in fig.layout.annotations}
-    assert any("bound by memory" in note for note in notes) and any(
-        "from 10.0 products a byte on" in note for note in notes
-    )
-    said = engine.roofline_summary(ITERATIONS, 10e9, 100e9)
+    notes = "".join(note.text for note in fig.layout.annotations)
+    assert "bound by memory" in notes and "from 10.0 products a byte on" in notes
+    said = engine.roofline_summary(iterations, 10e9, 100e9)
     assert "10.0 GB a second" in said and "at 100 billion products a second" in said
     assert "decode, 1 user with 1.0 products a byte reaches 40% of what memory allows" in said
     assert "prefill, 256 tokens with 200.0 products a byte reaches 75% of what arithmetic allows" in said
@@ -283,15 +269,14 @@ def test_repository_map():
 
 
 def test_token_timeline():
-    pieces = pd.DataFrame(
-        [("one user, whole", 0, 1.2)]
-        + [("one user, streamed", 0, time_s) for time_s in (0.2, 0.3, 0.4, 0.6)]
-        + [("two users, streamed", user, 0.5 + user + 0.1 * number) for user in range(2) for number in range(3)],
-        columns=["case", "user", "time_s"],
+    pieces = table(
+        "case user time_s",
+        ("one user, whole", 0, 1.2),
+        *(("one user, streamed", 0, time_s) for time_s in (0.2, 0.3, 0.4, 0.6)),
+        *(("two users, streamed", user, 0.5 + user + 0.1 * number) for user in range(2) for number in range(3)),
     )
     fig = serve.token_timeline(pieces)
-    rows = dict(zip(fig.layout.yaxis.ticktext, fig.layout.yaxis.tickvals, strict=True))
-    whole, streamed, both = (rows[f"{case},<br>{way}"] for case, way in (
+    whole, streamed, both = (lanes(fig)[f"{case},<br>{way}"] for case, way in (
         ("one user", "whole"), ("one user", "streamed"), ("two users", "streamed")))  # fmt: skip
     assert whole > streamed > both
     assert points(one(fig, "a whole answer")) == [(1.2, whole)]
@@ -304,25 +289,19 @@ def test_token_timeline():
     marked = {shape.label.text: (shape.x0, shape.x1) for shape in fig.layout.shapes}
     assert marked == {"TTFT 200 ms": (0, 0.2), "ITL 200 ms": (0.4, 0.6), "end-to-end 600 ms": (0, 0.6)}
     assert arrived.marker.color == one(fig, "a whole answer").marker.color == DECODE and waits.line.color == WASTE
-    assert arrived.hovertext[-1] == "two users, streamed · user 2 · piece 3 of 3 · after 1.70 s"
     assert titles(fig, "xaxis") == ["time since the request was sent (s)"]
     said = [note.text for note in fig.layout.annotations]
     for words in ("all at once · end-to-end 1.20 s",
                   "TTFT 200 ms · median ITL 100.0 ms · TPOT 133.3 ms · end-to-end 0.60 s",
                   "TTFT 1000 ms · median ITL 100.0 ms · TPOT 100.0 ms · end-to-end 1.20 s"):  # fmt: skip
         assert words in said and words in serve.token_timeline_summary(pieces)
-    assert [trace.name for trace in fig.data] == ["nothing to read", "a whole answer", "a piece of an answer"]
 
 
 # Lesson 04 ------------------------------------------------------------------------------------------------------------
 
 STAYS = {
-    "static": pd.DataFrame(
-        [(11, 1, 1, 8), (12, 2, 1, 64), (13, 1, 65, 96)], columns=["request", "slot", "first", "last"]
-    ),
-    "in-flight": pd.DataFrame(
-        [(21, 1, 1, 8), (22, 2, 1, 64), (23, 1, 9, 40)], columns=["request", "slot", "first", "last"]
-    ),
+    "static": table("request slot first last", (11, 1, 1, 8), (12, 2, 1, 64), (13, 1, 65, 96)),
+    "in-flight": table("request slot first last", (21, 1, 1, 8), (22, 2, 1, 64), (23, 1, 9, 40)),
 }
 
 
@@ -331,24 +310,23 @@ def test_slot_map():
     colours = dict(zip(("short answer", "medium answer", "long answer"), (GREEN, SKY, VERMILION)))
     colours["empty slot: waste"] = EMPTY["color"]
     for x, y, begin, end in (("x", "y", 64, 96), ("x2", "y2", 8, 64)):
-        drawn = {name: trace for name, [trace] in named(fig, y).items()}
-        assert {name: trace.marker.color for name, trace in drawn.items()} == colours
-        assert {name: bars(trace) for name, trace in drawn.items()} == {
+        stays = {name: trace for name, [trace] in named(fig, y).items()}
+        assert {name: trace.marker.color for name, trace in stays.items()} == colours
+        assert {name: bars(trace) for name, trace in stays.items()} == {
             "short answer": [(1, 0, 8)],
             "medium answer": [(1, begin, 32)],
             "long answer": [(2, 0, 64)],
             "empty slot: waste": [(1, 0, end), (2, 0, end)],
         }
-        assert drawn["empty slot: waste"].zorder == -1, "behind the stays"
-        assert {trace.xaxis for trace in drawn.values()} == {x}
+        assert stays["empty slot: waste"].zorder == -1, "behind the stays"
+        assert {trace.xaxis for trace in stays.values()} == {x}
     assert panel(fig, "yaxis") == "static 96 iterations, 46 % of the slots' time wasted"
     assert panel(fig, "yaxis2") == "in-flight 64 iterations, 19 % of the slots' time wasted"
     assert titles(fig, "xaxis2", "yaxis", "yaxis2") == ["iteration", "slot", "slot"]
     assert fig.layout.yaxis.range[0] > fig.layout.yaxis.range[1], "slot 1 at the top"
     assert fig.layout.xaxis.range == fig.layout.xaxis2.range and fig.layout.xaxis.matches == "x2"
-    assert told(one(fig, "medium answer", "y2")) == ["request 3 · slot 1 · medium answer · 32 iterations: 9 to 40"], (
-        "numbers begin with 1 in each run"
-    )
+    [hover] = one(fig, "medium answer", "y2").customdata[:, 0]
+    assert hover.startswith("request 3 · slot 1 · medium answer"), "numbers begin with 1 in each run"
     assert legend(fig) == list(colours)
     assert "in-flight: 3 requests in 64 iterations, 19 %" in batching.slot_map_summary(STAYS, 2)
     assert "nobody yet" in panel(batching.slot_map({"now": STAYS["static"].iloc[:0]}, 2), "yaxis")
@@ -356,21 +334,17 @@ def test_slot_map():
 
 def test_slots_on_paper():
     picture = batching.slots_on_paper([8, 8, 64, 16, 8], 2)
-    picture.measured(
-        [{"type": "V1", "iterations": 90}, {"type": "inflight_fused_batching", "iterations": 66}],
-        requests=5, slots=2, longest=64,
-    )  # fmt: skip
+    counted = {"V1": 90, "inflight_fused_batching": 66}
+    runs = [{"type": name, "iterations": iterations} for name, iterations in counted.items()]
+    picture.measured(runs, requests=5, slots=2, longest=64)
     fig = picture.figure
-    plans = {"y": schedule([8, 8, 64, 16, 8], 2, "V1"), "y2": schedule([8, 8, 64, 16, 8], 2, "inflight_fused_batching")}
-    for axis, plan in plans.items():
-        drawn = [bar for name in ("short answer", "medium answer", "long answer") for bar in bars(one(fig, name, axis))]
-        rows = plan.stays.itertuples()
-        assert sorted(drawn) == sorted((row.slot, row.first - 1, row.last - row.first + 1) for row in rows)
+    for axis, (name, iterations) in zip(("y", "y2"), counted.items()):
+        stays = [bar for kind in ("short", "medium", "long") for bar in bars(one(fig, f"{kind} answer", axis))]
+        rows = schedule([8, 8, 64, 16, 8], 2, name).stays.itertuples()
+        assert sorted(stays) == sorted((row.slot, row.first - 1, row.last - row.first + 1) for row in rows)
         assert [length for _, _, length in bars(one(fig, "long answer", axis))] == [64]
+        assert set(one(fig, None, axis).x) == {iterations}, "where the run ended"
     assert panel(fig, "yaxis").startswith("static (V1)") and panel(fig, "yaxis2").startswith("in-flight")
-    counted = {axis: one(fig, None, axis) for axis in ("y", "y2")}
-    assert {axis: set(trace.x) for axis, trace in counted.items()} == {"y": {90}, "y2": {66}}
-    assert "the run ended after 66 iterations" in counted["y2"].hovertemplate
     assert "On paper 80 iterations static and 72 in flight" in picture.frame.alt
     assert "Counted: 90 and 66." in picture.frame.alt
     picture.controls["longest"].value = 8
@@ -386,45 +360,29 @@ def test_who_pays():
     }
     fig = batching.who_pays(runs)
     for axis, short, long in (("y", (4, 0.5), (5, 6)), ("y2", (10, 14), (8, 13))):
-        drawn = {name: (trace.marker.color, points(trace)) for name, [trace] in named(fig, axis).items()}
-        assert drawn == {"short answer": (GREEN, [short]), "long answer": (VERMILION, [long])}
+        assert drawn(fig, axis) == {"short answer": (GREEN, [short]), "long answer": (VERMILION, [long])}
     assert titles(fig, "xaxis", "yaxis") == ["static (s)", "in flight (s)"]
     assert titles(fig, "xaxis2", "yaxis2") == ["static (ms)", "in flight (ms)"]
     assert panel(fig, "yaxis") == "end-to-end latency 1 of 2 requests slower in flight"
     assert panel(fig, "yaxis2") == "time from one token to the next (ITL) 2 of 2 requests slower in flight"
-    assert [(line.name, line.x0 == line.y0, line.x1 == line.y1) for line in fig.layout.shapes] == 2 * [
-        ("no change", True, True)
-    ]
+    assert all((line.x0, line.x1) == (line.y0, line.y1) for line in fig.layout.shapes), "no change"
     sides = {note.text: note for note in fig.layout.annotations if note.xref == "x2"}
     assert sides["pays"].y > sides["pays"].x and sides["gains"].y < sides["gains"].x
-    assert "it is longer for 1 of 2 requests; the mean ITL goes from 9.0 ms to 13.5 ms" in batching.who_pays_summary(
-        runs
-    )
+    said = batching.who_pays_summary(runs)
+    assert "it is longer for 1 of 2 requests; the mean ITL goes from 9.0 ms to 13.5 ms" in said
 
 
 # Lesson 05 ------------------------------------------------------------------------------------------------------------
 
 
-def iteration(number, requests, paused=(), waiting=0):
-    used = sum(row[3] for row in requests)
-    return {
-        "iteration": number,
-        "requests": requests,
-        "paused_ids": list(paused),
-        "paused": len(paused),
-        "waiting": waiting,
-        "kv_blocks_used": used,
-        "kv_blocks_max": 8,
-    }
-
-
-PAUSES = pd.DataFrame([  # the second request is paused in the third iteration, and comes back in the fifth
-    iteration(1, [[31, 32, 0, 1], [32, 64, 0, 2]], waiting=3),
-    iteration(2, [[31, 0, 1, 2], [32, 0, 1, 3]]),
-    iteration(3, [[31, 0, 1, 8]], paused=[32]),
-    iteration(4, [[31, 0, 1, 8]], paused=[32]),
-    iteration(5, [[32, 66, 0, 3]]),
-])  # fmt: skip
+PAUSES = table(  # the second request is paused in the third iteration, and comes back in the fifth
+    "iteration requests paused_ids paused waiting kv_blocks_used kv_blocks_max",
+    (1, [[31, 32, 0, 1], [32, 64, 0, 2]], [], 0, 3, 3, 8),
+    (2, [[31, 0, 1, 2], [32, 0, 1, 3]], [], 0, 0, 5, 8),
+    (3, [[31, 0, 1, 8]], [32], 1, 0, 8, 8),
+    (4, [[31, 0, 1, 8]], [32], 1, 0, 8, 8),
+    (5, [[32, 66, 0, 3]], [], 0, 0, 3, 8),
+)
 
 
 def test_kv_blocks():
@@ -435,7 +393,6 @@ def test_kv_blocks():
         assert edges(older) == {0: (0, 1), 1: (0, 2), 2: (0, 8), 3: (0, 8)}
         assert edges(younger) == {0: (1, 3), 1: (2, 5), 4: (0, 3)}, "on the older one's, and twice"
         assert (older.fillcolor, younger.fillcolor) == SHADES[:2]
-        assert older.text == "request 1 · at most 8 blocks · iterations 1 to 4"
         assert younger.text == "request 2 · at most 3 blocks · iterations 1 to 5 · paused at iteration 3, back at 5"
         again = one(fig, "computed again", axis)
         assert points(again) == [(4, 0), (4, 3), (None, None)] and again.line.color == PREFILL
@@ -445,9 +402,6 @@ def test_kv_blocks():
         assert waiting.fillcolor == WASTE and paused.fillpattern.fgcolor == VERMILION
         assert {x: high - low for x, (low, high) in edges(waiting).items() if high > low} == {0: 3}
         assert {x: high - low for x, (low, high) in edges(paused).items() if high > low} == {2: 1, 3: 1}
-        assert (waiting.text, paused.text) == (
-            "at most 3 requests waiting in an iteration", "at most 1 request paused in an iteration",
-        )  # fmt: skip
     assert "promised, not yet held" not in named(fig)
     promised = one(fig, "promised, not yet held", "y2")
     assert {x: ends for x, ends in edges(promised).items() if x < 2 or x == 4} == {0: (3, 5), 1: (5, 6), 4: (3, 6)}
@@ -468,30 +422,28 @@ def test_kv_blocks():
 
 
 def test_batches():
-    executions = pd.DataFrame(
-        [(1, 0, 0.010, 0.070, [1]), (2, 1, 0.030, 0.090, [2, 3]), (3, 0, 0.080, 0.140, [4, 6])],
-        columns=["execution", "instance", "start_s", "end_s", "requests"],
-    ).assign(size=[1, 2, 2], work=1)
-    requests = pd.DataFrame(
-        [
-            (1, 0.010, 0, 0.071, "answered", 1),
-            (2, 0.012, 0, 0.091, "answered", 2),
-            (3, 0.030, 0, 0.190, "answered", 2),
-            (4, 0.040, 0, 0.141, "answered", 3),
-            (5, 0.050, 0, 0.060, "rejected", None),
-            (6, 0.060, 1, 0.141, "answered", 3),
-        ],
-        columns=["request", "sent_s", "priority", "answered_s", "outcome", "execution"],
+    executions = table(
+        "execution instance start_s end_s requests size work",
+        (1, 0, 0.010, 0.070, [1], 1, 1),
+        (2, 1, 0.030, 0.090, [2, 3], 2, 1),
+        (3, 0, 0.080, 0.140, [4, 6], 2, 1),
+    )
+    requests = table(
+        "request sent_s priority answered_s outcome execution",
+        (1, 0.010, 0, 0.071, "answered", 1),
+        (2, 0.012, 0, 0.091, "answered", 2),
+        (3, 0.030, 0, 0.190, "answered", 2),
+        (4, 0.040, 0, 0.141, "answered", 3),
+        (5, 0.050, 0, 0.060, "rejected", None),
+        (6, 0.060, 1, 0.141, "answered", 3),
     ).astype({"execution": "Int64"})
     requests["latency_ms"] = 1000 * (requests["answered_s"] - requests["sent_s"])
     run = Outcome(requests, executions, Statistics(0, 0, 0, 0, pd.Series(dtype=int)))
     fig = batchers.batches({"before": run, "now": run})
     for rows, lanes in (("y", "y3"), ("y2", "y4")):
-        arrives = one(fig, "arrives", rows)
-        assert points(arrives) == [(10, 1), (12, 2), (30, 3), (40, 4), (50, 5)] and arrives.marker.color == INK
-        urgent, rejected = one(fig, "urgent", rows), one(fig, "rejected", rows)
-        assert (points(urgent), urgent.marker.color) == ([(60, 6)], PINK)
-        assert (points(rejected), rejected.marker.color) == ([(60, 5)], VERMILION)
+        marks = drawn(fig, rows)
+        assert marks["arrives"] == (INK, [(10, 1), (12, 2), (30, 3), (40, 4), (50, 5)])
+        assert marks["urgent"] == (PINK, [(60, 6)]) and marks["rejected"] == (VERMILION, [(60, 5)])
         waits = one(fig, "waits", rows)
         assert bars(waits) == [(2, 12, 18), (4, 40, 40), (5, 50, 10), (6, 60, 20)] and waits.marker.color == WASTE
         zero, first = one(fig, "batch", rows), one(fig, "batch of model 1", rows)
@@ -502,7 +454,6 @@ def test_batches():
             ([(0, 10, 60), (0, 80, 60)], ["1", "2"]),
             ([(1, 30, 60)], ["2"]),
         ]
-        assert list(first.hovertext) == ["batch 2 · 2 requests · 60 ms: 30 to 90 ms · model 1"]
     assert list(fig.layout.yaxis3.ticktext) == ["model 0", "model 1"]
     assert titles(fig, "yaxis", "yaxis2", "xaxis2") == ["request", "request", "time (ms)"]
     assert fig.layout.yaxis.range[0] > fig.layout.yaxis.range[1] and fig.layout.yaxis3.range[0] > 0, "from the top down"
@@ -518,13 +469,11 @@ def test_batches():
 
 
 def test_race():
-    def tokens(*rows):
-        return pd.DataFrame(rows, columns=["stream", "token", "time_s"])
-
+    columns = "stream token time_s"
     runs = {
-        "simple": tokens((1, 1, 0.3), (1, 2, 0.5), (2, 1, 0.9)),
-        "iterative": tokens((1, 1, 0.3), (2, 1, 0.4), (1, 2, 0.6)),
-        "nothing yet": tokens().astype({"stream": int, "token": int, "time_s": float}),
+        "simple": table(columns, (1, 1, 0.3), (1, 2, 0.5), (2, 1, 0.9)),
+        "iterative": table(columns, (1, 1, 0.3), (2, 1, 0.4), (1, 2, 0.6)),
+        "nothing yet": table(columns).astype({"stream": int, "token": int, "time_s": float}),
     }
     fig = iterative_gpt2.race(runs, {title: [0.0, 0.1] for title in runs})
     for axis, first, second in (
@@ -538,34 +487,30 @@ def test_race():
             assert points(line) == expected and (line.line.color, line.line.dash) == (colour, dash)
         sent = [trace for trace in named(fig, axis)[None] if trace.mode == "markers"]
         assert [(points(trace), trace.marker.color) for trace in sent] == [([(0, 0)], GREEN), ([(0.1, 0)], PINK)]
-    together = {"simple": tokens((1, 1, 0.3), (2, 1, 0.9), (3, 1, 0.9), (4, 1, 0.901))}
+    together = {"simple": table(columns, (1, 1, 0.3), (2, 1, 0.9), (3, 1, 0.9), (4, 1, 0.901))}
     [ends] = [trace for trace in iterative_gpt2.race(together, [0.0] * 4).data if trace.mode == "text"]
     assert (list(ends.text), points(ends)) == (["1", "2, 3, 4"], [(0.3, 1), (0.901, 1)]), "one label where lines meet"
     assert [panel(fig, axis) for axis in ("yaxis", "yaxis2", "yaxis3")] == list(runs)
     assert titles(fig, "yaxis", "yaxis2", "xaxis3") == ["tokens", "tokens", "seconds since the first request was sent"]
     assert fig.layout.xaxis.range == fig.layout.xaxis2.range and fig.layout.yaxis.range == fig.layout.yaxis2.range
     assert legend(fig) == ["stream 1", "stream 2"]
-    assert "iterative: tokens of stream 1 from 0.30 to 0.60 s" in iterative_gpt2.race_summary(
-        {"iterative": runs["iterative"]}
-    )
+    assert "iterative: tokens of stream 1 from 0.30 to 0.60 s" in iterative_gpt2.race_summary(runs)
 
 
 # Lesson 09 ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def contract():
-    return Contract(LECTURE, ROUND, rate=2.0, ttft_ms=500, tpot_ms=40)
+CONTRACT = Contract(LECTURE, ROUND, rate=2.0, ttft_ms=500, tpot_ms=40)
+MEASURED = table(
+    "setting rate share cost on_front",
+    ("default", 1.0, 0.97, 0.6, False),
+    ("default", 2.0, 0.4, 0.9, False),
+    ("tuned", 2.0, 0.96, 0.3, True),
+)
 
 
-@pytest.fixture
-def points_of():
-    rows = [("default", 1.0, 0.97, 0.6, False), ("default", 2.0, 0.4, 0.9, False), ("tuned", 2.0, 0.96, 0.3, True)]
-    return pd.DataFrame(rows, columns=["setting", "rate", "share", "cost", "on_front"])
-
-
-def test_service_against_load(contract, points_of):
-    fig = capstone.service_against_load(points_of, contract)
+def test_service_against_load():
+    fig = capstone.service_against_load(MEASURED, CONTRACT)
     assert points(one(fig, "default")) == [(1.0, 97), (2.0, 40)] and points(one(fig, "tuned")) == [(2.0, 96)]
     [corner] = fig.layout.shapes
     assert (corner.x0, corner.y0) == (2.0, 95)
@@ -573,11 +518,11 @@ def test_service_against_load(contract, points_of):
     assert {note.text.strip() for note in fig.layout.annotations} == {"default", "tuned", "the contract"}
 
 
-def test_cost_against_service(contract, points_of):
-    fig = capstone.cost_against_service(points_of, contract)
+def test_cost_against_service():
+    fig = capstone.cost_against_service(MEASURED, CONTRACT)
     assert points(one(fig, "nobody beats these")) == [(0.3, 96)]
     assert points(one(fig, "default")) == [(0.6, 97), (0.9, 40)]
-    words = capstone.front_in_words(points_of, contract)
+    words = capstone.front_in_words(MEASURED, CONTRACT)
     assert words.startswith("1 of 3 points are on the front, ") and "tuned at 2.00 requests a second, €0.30" in words
 
 
@@ -585,9 +530,7 @@ def test_cost_against_service(contract, points_of):
 
 
 def test_guided_steps():
-    steps = pd.DataFrame(
-        {"text": ["{", " cat"], "allowed": [1, 500], "thrown_away": [0.75, 0.1]},
-    )
+    steps = table("text allowed thrown_away", ("{", 1, 0.75), (" cat", 500, 0.1))
     fig = structured_output.guided_steps(steps, 1000)
     choice, forced = one(fig, "there is a choice"), one(fig, "a single token is allowed")
     assert points(forced) == [(1, 0.1)] and points(choice) == [(2, 50)] and choice.marker.color == DECODE
@@ -611,55 +554,45 @@ def test_steps():
         assert tuple(one(fig, "accepted drafts", axis).y) == accepted
         assert tuple(one(fig, "drafts thrown away", axis).y) == thrown
     assert one(fig, "accepted drafts").marker.color == GREEN and one(fig, "drafts thrown away").marker.color == WASTE
-    assert fig.layout.barmode == "relative" and titles(fig, "xaxis2", "yaxis", "yaxis2") == ["iteration"] + 2 * [
-        "tokens"
-    ]
+    assert fig.layout.barmode == "relative"
+    assert titles(fig, "xaxis2", "yaxis", "yaxis2") == ["iteration", "tokens", "tokens"]
     assert panel(fig, "yaxis") == "rewrite 5 tokens in 2 iterations, 3 drafts accepted, 3 thrown away"
     assert len(legend(fig)) == 3
     assert "chat: 4 tokens in 3 iterations" in speculation.steps_summary(answers)
 
 
-PRICES = pd.DataFrame({1: [10.0, 20.0], 2: [11.0, 30.0], 3: [12.0, 40.0]}, index=[1, 8])
-BROUGHT = pd.DataFrame({"workload": 2 * ["edit"], "drafts": [0, 2], "drafted": [0.0, 2.0], "brought": [1.0, 1.8]})
-
-
 def test_gains():
-    rows = pd.DataFrame(
-        {"users": [1, 1, 8, 8], "workload": 4 * ["edit"], "drafts": [0, 2] * 2, "times": [1, 1.5, 1, 0.9]}
-    )
+    columns = "users workload drafts times"
+    rows = table(columns, (1, "edit", 0, 1), (1, "edit", 2, 1.5), (8, "edit", 0, 1), (8, "edit", 2, 0.9))
     fig = speculation.gains(rows)
     assert points(one(fig, "edit")) == [(0, 1), (2, 1.5)] and points(one(fig, "edit", "y2")) == [(0, 1), (2, 0.9)]
     assert (panel(fig, "yaxis"), panel(fig, "yaxis2")) == ("1 user", "8 users")
     assert titles(fig, "xaxis2", "yaxis") == ["tokens proposed at most", "times as fast"] and legend(fig) == ["edit"]
     assert [(shape.type, shape.y1) for shape in fig.layout.shapes] == 2 * [("line", 1)] + 2 * [("rect", 1)]
-    assert "8 users, edit: 1.00 times as fast with the best length, 0, and 0.90 with 2" in speculation.gains_summary(
-        rows
-    )
+    said = speculation.gains_summary(rows)
+    assert "8 users, edit: 1.00 times as fast with the best length, 0, and 0.90 with 2" in said
 
 
 def test_turning_point():
-    picture = speculation.turning_point(PRICES, BROUGHT)
+    prices = pd.DataFrame({1: [10.0, 20.0], 2: [11.0, 30.0], 3: [12.0, 40.0]}, index=[1, 8])
+    brought = table("workload drafts drafted brought", ("edit", 0, 0.0, 1.0), ("edit", 2, 2.0, 1.8))
+    picture = speculation.turning_point(prices, brought)
     assert points(one(picture.figure, "edit")) == [(0, 1), (2, pytest.approx(1.5))]
     picture.controls["users"].value = 8
     assert points(one(picture.figure, "edit")) == [(0, 1), (2, pytest.approx(0.9))]
 
 
-# 12 -------------------------------------------------------------------------------------------------------------------
-
-ROUTED = pd.DataFrame(
-    {
-        "prefix": [0, 0, 1],
-        "server": [0.0, 1.0, 0.0],
-        "computed": [100.0, 100.0, 25.0],
-        "sent_s": [10.0, 10.5, 10.5],
-        "first_s": [10.8, 12.0, 11.0],
-        "last_s": [11.0, 12.5, 12.5],
-    }
-)
+# Lesson 12 ------------------------------------------------------------------------------------------------------------
 
 
 def test_lanes():
-    fig = replicas.lanes({"round_robin": ROUTED}, 100.0)
+    routed = table(
+        "prefix server computed sent_s first_s last_s",
+        (0, 0.0, 100.0, 10.0, 10.8, 11.0),
+        (0, 1.0, 100.0, 10.5, 12.0, 12.5),
+        (1, 0.0, 25.0, 10.5, 11.0, 12.5),
+    )
+    fig = replicas.lanes({"round_robin": routed}, 100.0)
     found, computed = named(fig)["system prompt 2"]
     assert bars(found) == [("server 0.2", 0.5, 1.5)] and found.marker.pattern.shape == "/"
     assert bars(computed) == [("server 0.2", 2.0, 0.5)] and not computed.marker.pattern.shape
@@ -669,7 +602,7 @@ def test_lanes():
     assert {trace.marker.color for trace in fig.data} == {GREEN, PINK, INK}
     first = points(one(fig, "first token"))
     assert first == [(pytest.approx(0.8), "server 0.1"), (2.0, "server 1.1"), (1.0, "server 0.2")]
-    assert "2 + 1 requests, 225 prompt tokens computed, 3 system prompts" in replicas.lanes_summary({"": ROUTED})
+    assert "2 + 1 requests, 225 prompt tokens computed, 3 system prompts" in replicas.lanes_summary({"": routed})
 
 
 def test_watched():

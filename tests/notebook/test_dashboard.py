@@ -114,7 +114,6 @@ def test_run_and_stop_may_be_clicked_again_and_again(held):
     [
         (CourseError("The engine is <too> small."), "<b>Failed.</b> The engine is &lt;too&gt; small."),
         (KeyError("blocks"), "<b>Unexpected KeyError.</b>"),
-        (None, "<b>Unexpected AttributeError.</b>"),  # a picture that plotly cannot draw
     ],
 )
 def test_an_error_is_shown_closes_the_work_and_is_gone_after_the_next_run(error, told):
@@ -123,9 +122,7 @@ def test_an_error_is_shown_closes_the_work_and_is_gone_after_the_next_run(error,
     def failing():
         try:
             yield frame(7)
-            if error is not None:
-                raise error
-            yield Frame("no figure", "A text, which plotly cannot draw.")
+            raise error
         finally:
             closed.append(True)
 
@@ -135,7 +132,7 @@ def test_an_error_is_shown_closes_the_work_and_is_gone_after_the_next_run(error,
     board.wait()
     assert told in board.status.value and closed == [True] and ready_again(board)
     assert board.frame.alt.startswith("Frame number 7")
-    with pytest.raises(type(error) if error else AttributeError):
+    with pytest.raises(type(error)):
         board.run()
     board.run()
     assert board.frame.alt.startswith("Frame number 0") and "Done" in board.status.value
@@ -313,11 +310,7 @@ def test_a_race_is_drawn_above_its_texts_while_it_goes_on_and_the_one_before_sta
     board.run()
     assert pictures[-1] == {"x": [list(range(9))] * 2}
     assert len(pictures[0]["x"][0]) < 9, "it was drawn before the race was over"
-    assert [f"{prompt}<b>{8 * '&lt;'}</b>" in board.words.value for prompt in gpt2_client.PROMPTS[:3]] == [
-        True,
-        True,
-        False,
-    ]
+    assert board.words.value.count(f"<b>{8 * '&lt;'}</b>") == 2 and gpt2_client.PROMPTS[1] in board.words.value
     board.controls["streams"].value = 3
     board.run()
     assert {panel: len(of) for panel, of in lines(board).items()} == {"x": 2, "x2": 3}

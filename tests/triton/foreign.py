@@ -22,7 +22,7 @@ def running(repo: Path, folder: Path, *options: str) -> Iterator[Address]:
         str(triton / "bin" / "tritonserver"),
         f"--model-repository={repo}",
         f"--backend-directory={backends}",
-        *([] if repository.is_llmapi(repo) else ["--disable-auto-complete-config"]),
+        *([] if repository.serves_llmapi(repo) else ["--disable-auto-complete-config"]),
         *(f"--{name}-port={port}" for name, port in ports.items()),
         *(f"--{name}-address=127.0.0.1" for name in ports),
         *options,

@@ -296,7 +296,7 @@ def test_a_repository_of_it_has_one_model_and_its_values(tmp_path):
         ("tensor_parallel_size: 2", "tensor_parallel_size: It is 2. .* 1, as the engine computes on one device"),
         ("triton_config: {max_batch_size: 8}", "triton_config.max_batch_size: It is 8. .* one prompt"),
         ("kv_cache_config: {dtype: fp8}", "kv_cache_config.dtype: .* when the engine is built"),
-        ("speculative_config: {decoding_type: Eagle3}", "speculative_config: .* this engine has NGram"),
+        ("speculative_config: {decoding_type: Eagle3}", "speculative_config: .* it must be NGram"),
         ("lora_config: {lora_dir: [/adapters]}", "lora_config: This engine has no such setting. It has: model, "),
         ("enable_chunked_prefil: true", "Did you mean 'enable_chunked_prefill'"),
         ("max_num_tokens: many", "max_num_tokens: It is 'many'. .* integer"),

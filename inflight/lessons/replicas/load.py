@@ -17,7 +17,6 @@ from typing import Any
 import openai
 import pandas as pd
 
-from inflight import files
 from inflight.lessons.replicas.service import Replicas
 from inflight.triton import telemetry
 
@@ -37,11 +36,8 @@ class Request:
 def stream(url: str, request: Request, began: Callable[[], Any] = lambda: None) -> dict:
     """Send a request with the openai package as it is, its retries included, and read the stream to its end.
 
-    Returns
-    -------
-    dict
-        `prefix`; `sent_s`, `first_s`, `last_s` (seconds since 1970; no first text is NaN); `id`, the server's;
-        `error`, the exception's name, blank where the stream came to its end.
+    Returns `prefix`; `sent_s`, `first_s`, `last_s` (seconds since 1970; no first text is NaN); `id`, the server's;
+    `error`, the exception's name, blank where the stream came to its end.
     """
     row: dict[str, Any] = {"prefix": request.prefix, "sent_s": time.time(), "first_s": math.nan, "id": "", "error": ""}
     with openai.OpenAI(base_url=url, api_key="none", timeout=TIMEOUT_S) as client:
@@ -66,10 +62,7 @@ def stream(url: str, request: Request, began: Callable[[], Any] = lambda: None) 
 def send(
     requests: list[Request], address: Callable[[Request], AbstractContextManager[str]], users: int
 ) -> pd.DataFrame:
-    """Send requests as a closed loop of so many users: one row a request, as `stream` says.
-
-    `address` gives the base URL of a request, in a context that ends with it.
-    """
+    """Send requests as a closed loop of so many users: one row a request; `address` gives its URL while it lasts."""
 
     def one(request: Request) -> dict:
         with address(request) as url:
@@ -79,13 +72,8 @@ def send(
         return pd.DataFrame(pool.map(one, requests))
 
 
-def so_far(replicas: Replicas) -> list[int]:
-    """How long the iteration log of each server is, in bytes."""
-    return [files.size(replicas.log(number)) for number in range(len(replicas.servers))]
-
-
-def traced(rows: pd.DataFrame, replicas: Replicas, before: list[int]) -> pd.DataFrame:
-    """Rows of `send` with what the servers' iteration logs say since `so_far` gave `before`.
+def traced(rows: pd.DataFrame, replicas: Replicas) -> pd.DataFrame:
+    """Rows of `send` with what the servers' iteration logs say.
 
     Returns
     -------
@@ -94,8 +82,8 @@ def traced(rows: pd.DataFrame, replicas: Replicas, before: list[int]) -> pd.Data
     """
     found = [
         (name, number, share[1])
-        for number, size in enumerate(before)
-        for row in telemetry.iterations(replicas.log(number), size).itertuples()
+        for number in range(len(replicas.servers))
+        for row in telemetry.iterations(replicas.log(number)).itertuples()
         for name, share in zip(row.client_ids, row.requests)
     ]
     logged = pd.DataFrame(found, columns=["id", "server", "computed"])

@@ -33,22 +33,23 @@ os.getppid() == int(sys.argv[1]) and os.execv(sys.argv[2], sys.argv[2:])
 """
 # A lesson does not wait for a minute until the router looks at a server. Pages of other origins get no answer.
 ROUTER = {
-    "worker-startup-check-interval": 1,
-    "health-check-interval-secs": 1,
-    "health-failure-threshold": 2,
-    "health-success-threshold": 1,
-    "cb-timeout-duration-secs": 5,
-    "cors-allowed-origins": "http://127.0.0.1",
-    "log-level": "warning",
+    "worker_startup_check_interval": 1,
+    "health_check_interval_secs": 1,
+    "health_failure_threshold": 2,
+    "health_success_threshold": 1,
+    "cb_timeout_duration_secs": 5,
+    "cors_allowed_origins": "http://127.0.0.1",
+    "log_level": "warning",
 }
 
 
 class Replicas:
     """Servers of one engine and a router, for as long as the block lasts, or this program.
 
+    CourseError where one of them ends while it starts, with its last lines, or does not answer in time.
+
     Parameters
     ----------
-    engine_dir : path
     number : int
         Of servers; each takes about 0.5 GB of memory.
     **settings
@@ -60,11 +61,6 @@ class Replicas:
         The router's, for OpenAI's clients and for Prometheus.
     servers : list of str
         Address of each server, without /v1; /metrics and /health are there.
-
-    Raises
-    ------
-    CourseError
-        One of them ends while it starts, with its last lines, or does not answer in time.
     """
 
     def __init__(self, engine_dir: str | Path, number: int = 2, **settings):
@@ -93,10 +89,9 @@ class Replicas:
     def route(self, policy: str, **options) -> None:
         """Start the router anew on its port, with another policy and other options; what it knew is forgotten."""
         self._stop(*{"router"} & self._running.keys())
-        ports = {"port": self._ports["router"], "prometheus-port": self._ports["metrics"]}
-        options = {name.replace("_", "-"): value for name, value in options.items()}
+        ports = {"port": self._ports["router"], "prometheus_port": self._ports["metrics"]}
         given = ROUTER | ports | {"policy": policy} | options
-        arguments = [f"--{name}={value}" for name, value in given.items()]
+        arguments = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
         self._start("router", "vllm-router", *arguments, "--worker-urls", *self.servers)
         self._wait("router")
 
@@ -121,7 +116,7 @@ class Replicas:
                 router.post("/add_worker", params={"url": self.servers[number]}, timeout=START_S).raise_for_status()
 
     def log(self, number: int) -> Path:
-        """File of a server's iteration log."""
+        """Where a server logs its iterations since its start."""
         return self.folder / f"iterations{number}.jsonl"
 
     def under_way(self, number: int) -> float:
@@ -133,7 +128,7 @@ class Replicas:
         return f"http://{HOST}:{self._ports[name]}"
 
     def _serve(self, number: int) -> None:
-        self.log(number).unlink(missing_ok=True)  # it counts from the server's start
+        self.log(number).unlink(missing_ok=True)
         settings = {**self._settings, "iteration_log_path": self.log(number)}
         given = [f"--set={name}={value}" for name, value in settings.items()]
         where = ("--engine-dir", self._engine_dir, "--openai-port", self._ports[f"server{number}"])

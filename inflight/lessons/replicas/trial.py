@@ -26,16 +26,7 @@ class Asked:
 
 @dataclass
 class Server:
-    """What a policy sees of a server.
-
-    Attributes
-    ----------
-    name : str
-    under_way : int
-        Requests that were sent to it and are not answered.
-    is_healthy : bool
-        As the last health check found it.
-    """
+    """What a policy sees of a server: how many requests it has, and whether the last health check found it well."""
 
     name: str
     under_way: int = 0
@@ -44,14 +35,11 @@ class Server:
 
 @dataclass(frozen=True)
 class Day:
-    """Requests by the ticks at which they come, in order, and what befalls the servers.
+    """Requests, and what befalls the servers."""
 
-    `slow` takes three times as long; `dies` is dead from tick `dies_at` on.
-    """
-
-    requests: list[tuple[int, str]]
+    requests: list[tuple[int, str]]  # the tick at which each comes, in order, and its prefix
     blocks: dict[str, int]  # of each prefix
-    slow: str = ""
+    slow: str = ""  # takes three times as long
     dies: str = ""
     dies_at: int = 0
     names: tuple[str, ...] = ("a", "b")
@@ -59,31 +47,15 @@ class Day:
 
 @dataclass
 class Counts:
-    """What a day came to.
+    """What a day came to."""
 
-    Attributes
-    ----------
-    computed : int
-        Blocks of system prompts.
-    lead : float
-        By how many requests the fullest healthy server is ahead of the emptiest, on average over the arrivals.
-    lost : int
-        Requests that were sent to a server that the health check had found dead.
-    """
-
-    computed: int = 0
-    lead: float = 0.0
-    lost: int = 0
+    computed: int = 0  # blocks of system prompts
+    lead: float = 0.0  # requests that the fullest healthy server has and the emptiest has not, on average
+    lost: int = 0  # requests that were sent to a server that the health check had found dead
 
 
 def play(choose: Callable[[Asked, list[Server]], Server], day: Day) -> Counts:
-    """Give each request of a day to the server that `choose` returns; it is asked with fresh views.
-
-    Raises
-    ------
-    TypeError
-        It returns something that is none of the servers that it was given.
-    """
+    """Give each request of a day to the server that `choose` returns; TypeError if it is none of those it was given."""
     counts, leads = Counts(), 0
     ends: dict[str, list[int]] = {name: [] for name in day.names}
     caches: dict[str, set[str]] = {name: set() for name in day.names}

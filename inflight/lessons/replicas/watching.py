@@ -11,13 +11,13 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx
 import pandas as pd
 from prometheus_client.parser import text_string_to_metric_families
 
+from inflight.errors import CourseError
 from inflight.lessons.replicas.service import Replicas
 from inflight.paths import ASSETS
-from inflight.triton.client import http_client
+from inflight.triton import telemetry
 
 EVERY_S = 0.25  # Prometheus reads every 15 s or so; a lesson has no time for that
 RULES = ASSETS / "replicas" / "rules.yml"
@@ -60,17 +60,18 @@ class Watch:
             while not is_last:
                 is_last = self._ended.wait(EVERY_S)
                 texts, at_s = [*pool.map(_page, self._pages.values())], time.time()  # what they say was so by then
-                for source, text in zip(self._pages, texts):
-                    for one in [one for family in text_string_to_metric_families(text) for one in family.samples]:
-                        labels = [one.labels.get(label, "") for label in LABELS]
-                        self._rows.append((at_s, source, one.name, *labels, one.value))
+                self._rows += [
+                    (at_s, source, one.name, *(one.labels.get(label, "") for label in LABELS), one.value)
+                    for source, text in zip(self._pages, texts)
+                    for family in text_string_to_metric_families(text)
+                    for one in family.samples
+                ]
 
 
 def _page(url: str) -> str:
     try:
-        with http_client(url) as http:
-            return http.get(url, timeout=5).text
-    except httpx.HTTPError:
+        return telemetry.page(url)
+    except CourseError:
         return ""
 
 
@@ -80,15 +81,13 @@ def total(samples: pd.DataFrame, name: str, **labels: str) -> pd.Series:
 
 
 def increase(samples: pd.DataFrame, name: str, window_s: float, **labels: str) -> pd.Series:
-    """By how much counters grew in the window before each look, or since the first one: each by itself, then the sum.
+    """By how much the router's counters grew in the window before each look, or since the first one.
 
-    A counter that appears later began at zero, and so did one that falls: what it belongs to has started again.
+    A counter that appears later began at zero.
     """
-    looks = _series(samples, name, labels).ffill().fillna(0.0)
-    steps = looks.diff().fillna(0.0)
-    grown = steps.where(steps >= 0, looks).sum(axis=1).cumsum()
-    then = grown.index.searchsorted(grown.index - window_s, side="right") - 1
-    return grown - grown.to_numpy()[then.clip(0)]
+    looks = _series(samples, name, labels).ffill().fillna(0.0).sum(axis=1)
+    then = looks.index.searchsorted(looks.index - window_s, side="right") - 1
+    return looks - looks.to_numpy()[then.clip(0)]
 
 
 def _series(samples: pd.DataFrame, name: str, labels: dict[str, str]) -> pd.DataFrame:

@@ -30,7 +30,7 @@ def is_repository(folder: Path) -> bool:
     return any(folder.glob(f"*/{CONFIG}"))
 
 
-def is_llmapi(repo: str | Path) -> bool:
+def serves_llmapi(repo: str | Path) -> bool:
     return Path(repo, "tensorrt_llm", "1", SETTINGS).exists()
 
 
