@@ -29,6 +29,7 @@ include_patterns = [
     "assets/engine/README.md",
     "assets/instructor/**.md",
     "assets/lab-gpu/README.md",
+    "assets/results/README.md",
     "assets/going-live.md",
 ]
 exclude_patterns = [".*", "build", "dist", "inflight", "tests", "tools", "work"]
@@ -46,6 +47,7 @@ CONTENTS = {
         "REFERENCE",
         "assets/engine/README",
         "assets/lab-gpu/README",
+        "assets/results/README",
         "assets/going-live",
         "CHANGELOG",
     ],
