@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from inflight.checkpoint import sources as checkpoint
 from inflight.errors import CourseError
 from inflight.models import gpt2, huggingface
+from inflight.models.gpt2_checkpoint import find
 from tests.tiny_gpt2 import POSITIONS, tiny_gpt2
 
 NUM_SLOTS = 4
@@ -178,7 +179,14 @@ def test_requests_that_are_refused(model, text, parameters, message):
         model.sequence(text, parameters)
 
 
+def test_the_courses_own_checkpoint_and_a_folder_are_found_by_name(folder):
+    assert (find() / "model.safetensors").exists()
+    assert find(folder) == find(str(folder)) == folder
+
+
 def test_checkpoints_that_are_refused(folder, tmp_path):
+    with pytest.raises(CourseError, match="no checkpoint 'gpt5'"):
+        find("gpt5")
     with pytest.raises(CourseError, match="is a 'llama', not a GPT-2"):
         gpt2.load(huggingface.folder(checkpoint.fetch()))
     with pytest.raises(CourseError, match="nothing has no config.json, tokenizer.json, model.safetensors: give"):

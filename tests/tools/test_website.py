@@ -8,9 +8,6 @@ from inflight.paths import COURSE
 PROJECT = tomllib.loads((COURSE / "pyproject.toml").read_text())
 
 
-# What stands around it ------------------------------------------------------------------------------------------------
-
-
 def test_what_makes_the_site_is_pinned_with_hashes_and_is_no_part_of_a_learner_s_set_up():
     lines = (COURSE / "assets/site/requirements.txt").read_text().replace("\\\n", "").splitlines()
     pins = {line.split()[0]: re.findall(r"--hash=sha256:[0-9a-f]{64}", line) for line in lines if "==" in line[:60]}
