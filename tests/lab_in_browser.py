@@ -16,6 +16,7 @@ import pytest
 from playwright.sync_api import expect
 
 from inflight.paths import COURSE as ROOT
+from inflight.triton import process
 from tests.page_fit import scrolling_sideways
 
 LECTURES = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
@@ -45,19 +46,13 @@ ERRORS = """() => window.jupyterapp.shell.currentWidget.content.model.toJSON().c
 SCREENSHOTS = ROOT / "build" / "browser"
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def wait_for(process: subprocess.Popen, port: int) -> None:
+def wait_for(server: subprocess.Popen, port: int) -> None:
     """Until the server answers: a browser that is refused shows a page of its own, which the next try may meet."""
-    while process.poll() is None:
+    while server.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
             return
         time.sleep(0.1)
-    pytest.fail(f"JupyterLab ended with {process.returncode} before it answered")
+    pytest.fail(f"JupyterLab ended with {server.returncode} before it answered")
 
 
 @pytest.fixture(scope="session")
@@ -69,14 +64,9 @@ def lab(tmp_path_factory):
         file = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
         file.parent.mkdir(parents=True)
         file.write_text(settings)
-    port, token = free_port(), secrets.token_hex(16)
+    [port], token = process.free_ports({"http": None}).values(), secrets.token_hex(16)
     command = [
-        sys.executable,
-        "-m",
-        "jupyter",
-        "lab",
-        "--no-browser",
-        "--allow-root",
+        *(sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root"),
         f"--ServerApp.port={port}",
         "--ServerApp.ip=127.0.0.1",
         f"--IdentityProvider.token={token}",
@@ -88,24 +78,18 @@ def lab(tmp_path_factory):
     ]
     environment = {**os.environ, "JUPYTER_CONFIG_DIR": str(folder)}
     with open(folder / "jupyter.log", "w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
-        wait_for(process, port)
+        server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+        wait_for(server, port)
         yield f"http://127.0.0.1:{port}/lab/tree/notebooks/{{name}}?token={token}&reset"
-        process.terminate()
-        process.wait(30)
+        server.terminate()
+        server.wait(30)
 
 
 def open_page(browser, url):
     """A page on `url`, and the requests it makes to other hosts."""
     page, outside = browser.new_page(viewport=SMALL_LAPTOP), []
-    page.on(
-        "request",
-        lambda request: (
-            outside.append(request.url)
-            if not request.url.startswith(("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:"))
-            else None
-        ),
-    )
+    is_own = lambda url: url.startswith(("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:"))
+    page.on("request", lambda request: None if is_own(request.url) else outside.append(request.url))
     page.set_default_timeout(RUN_TIMEOUT_MS)
     page.goto(url)
     page.wait_for_selector(".jp-Notebook .jp-CodeCell")
@@ -115,9 +99,8 @@ def open_page(browser, url):
 
 def run_all(page):
     page.wait_for_function(KERNEL_IS_IDLE, timeout=60_000)
-    page.evaluate(
-        "() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }"
-    )  # its promise is not awaited
+    # In braces, so that its promise is not awaited.
+    page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
     page.wait_for_function(ALL_HAVE_RUN, timeout=RUN_TIMEOUT_MS)
     page.wait_for_function(KERNEL_IS_IDLE, timeout=60_000)
 

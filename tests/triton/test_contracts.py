@@ -148,10 +148,8 @@ def test_the_text_client_gets_whole_answers(request, kind, release, answer):
     server = request.getfixturevalue(kind)
     repeats = release == "0.19"
     assert outside.text_client(server, release, PROMPT, LENGTH, streaming=False) == PROMPT * repeats + answer
-    without = outside.text_client(
-        server, release, PROMPT, LENGTH, streaming=False, exclude_input_in_output=outside.one(True, bool)
-    )
-    assert without == answer
+    without = {"exclude_input_in_output": outside.one(True, bool)}
+    assert outside.text_client(server, release, PROMPT, LENGTH, streaming=False, **without) == answer
 
 
 def test_each_penalty_of_the_token_client_is_the_engines_of_that_name(whole, engine_dir, ids):
@@ -167,12 +165,10 @@ def test_each_penalty_of_the_token_client_is_the_engines_of_that_name(whole, eng
 
 
 def test_the_later_names_do_what_the_earlier_ones_do(whole):
+    drawn = {"top_k": 50, "temperature": 5.0, "min_length": LENGTH}
     with Client(whole.grpc_url) as client:
-        drawn = lambda seed: (
-            client.ask(PROMPT, LENGTH, top_k=50, temperature=5.0, random_seed=seed, min_length=LENGTH).text
-        )
-        text = drawn(7)
-        assert text != drawn(8)
+        text = client.ask(PROMPT, LENGTH, random_seed=7, **drawn).text
+        assert text != client.ask(PROMPT, LENGTH, random_seed=8, **drawn).text
     arrays = {"text_input": outside.text(PROMPT), "max_tokens": outside.one(LENGTH, np.int32)}
     arrays |= {"top_k": outside.one(50, np.int32), "temperature": outside.one(5.0, np.float32)}
     arrays |= {"seed": outside.one(7, np.uint64), "min_tokens": outside.one(LENGTH, np.int32)}
@@ -207,11 +203,6 @@ FOREIGN = [
     (model, name, field) for model in (ENGINE, ENSEMBLE) for name, field in fields(model).items() if field.must_be
 ]
 REFUSED = [one for one in FOREIGN if one[2].why]
-names = lambda inputs: {
-    "argnames": "model, name, field",
-    "argvalues": inputs,
-    "ids": [" ".join(one[:2]) for one in inputs],
-}
 
 
 def values(model: str, field, asks: bool) -> np.ndarray:
@@ -235,13 +226,13 @@ def ask_with(server, model: str, name: str, array: np.ndarray, ids: list[int]):
     return outside.infer(server, "grpc", model, {**usual, name: array})
 
 
-@pytest.mark.parametrize(**names(FOREIGN))
+@pytest.mark.parametrize(("model", "name", "field"), FOREIGN)
 def test_an_input_that_is_there_for_others_is_taken_when_it_asks_for_nothing(whole, ids, model, name, field):
     found = ask_with(whole, model, name, values(model, field, asks=False), ids)
     assert found.as_numpy("output_ids" if model == ENGINE else "text_output").size
 
 
-@pytest.mark.parametrize(**names(REFUSED))
+@pytest.mark.parametrize(("model", "name", "field"), REFUSED)
 def test_who_asks_for_something_is_told_why_there_is_none(whole, ids, model, name, field):
     with pytest.raises(InferenceServerException) as caught:
         ask_with(whole, model, name, values(model, field, asks=True), ids)
@@ -274,9 +265,7 @@ def core_batch(ids: list[list[int]], lengths: list[int], streaming: bool = False
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("release", ["0.13", "0.19"])
 def test_the_text_client_gets_an_answer_to_each_of_its_prompts(streaming, release, streams):
-    alone = [
-        outside.text_client(streaming, release, prompt, length, streams) for prompt, length in zip(PROMPTS, LENGTHS)
-    ]
+    alone = [outside.text_client(streaming, release, *pair, streams) for pair in zip(PROMPTS, LENGTHS)]
     assert outside.text_client_batch(streaming, release, PROMPTS, LENGTHS, streams) == alone
 
 
@@ -339,10 +328,9 @@ def test_without_decoupled_mode_several_prompts_are_refused_with_the_reason(whol
 
 def test_v1_gives_a_client_that_streams_one_whole_answer_without_the_prompt(streaming, ids, tokens, answer):
     streaming.load("tensorrt_llm", gpt_model_type="V1", exclude_input_in_output=False)
+    request = outside.core_request("0.19", ids, LENGTH, streaming=True)
     try:
-        results = outside.infer_on_stream(
-            streaming, "tensorrt_llm", outside.core_request("0.19", ids, LENGTH, streaming=True)
-        )
+        results = outside.infer_on_stream(streaming, "tensorrt_llm", request)
         assert [outside.read_core("0.19", result) for result in results] == [tokens]
         assert outside.text_client(streaming, "0.19", PROMPT, LENGTH, streaming=True) == answer
     finally:

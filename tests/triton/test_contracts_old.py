@@ -34,18 +34,8 @@ def checkpoint_dir(small_checkpoint, tmp_path_factory):
 
 
 def serve(engine_dir, checkpoint_dir, folder, **values) -> Server:
-    return Server(
-        repository.assemble(
-            folder / "repo",
-            engine_dir,
-            MODELS,
-            contract="0.5",
-            checkpoint_dir=checkpoint_dir,
-            llama_dtype="float32",
-            apply_chat_template=False,
-            **values,
-        )
-    )
+    values |= {"checkpoint_dir": checkpoint_dir, "llama_dtype": "float32", "apply_chat_template": False}
+    return Server(repository.assemble(folder / "repo", engine_dir, MODELS, contract="0.5", **values))
 
 
 @pytest.fixture(scope="module")
