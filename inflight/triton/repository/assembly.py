@@ -14,7 +14,6 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight import files, tiers
 from inflight.errors import CourseError, did_you_mean
-from inflight.triton.repository.checks import check
 from inflight.triton.repository.contracts import apply_contract, contract_values
 from inflight.triton.repository.layout import (
     BLS,
@@ -30,6 +29,7 @@ from inflight.triton.repository.layout import (
 )
 from inflight.triton.repository.parameters import DEFAULTS, variables
 from inflight.triton.repository.pbtxt import as_text, fill, read_config, write_config
+from inflight.triton.repository.validation import check
 
 # Tier -> the kind of an instance of a model that computes with PyTorch.
 KINDS = {tiers.CPU: "KIND_CPU", tiers.CUDA: "KIND_GPU"}
