@@ -406,8 +406,9 @@ def test_a_full_queue_is_a_rate_limit(own):
         )
         running = []
         try:
-            for _ in range(8):  # the engine's batch
+            for _ in range(8):  # the engine's batch, each of them begun before the next is asked
                 running.append(ask())
+                next(iter(running[-1]))
             waiting = threading.Thread(target=lambda: running.append(ask()))
             waiting.start()
             wait_until(lambda: metric(server, "nv_trt_llm_request_metrics", request_type="waiting") == 1, "one waits")
