@@ -14,7 +14,8 @@ from inflight.engine.executor import Executor
 from inflight.errors import CourseError
 from inflight.triton import OpenAIServer, repository
 from inflight.triton.address import Address
-from inflight.triton.client import Client, Connection
+from inflight.triton.client import Client
+from inflight.triton.connection import Connection
 from inflight.triton.request import arrays_for
 from inflight.triton.server import Server
 from tests import outside_clients as outside

@@ -21,7 +21,8 @@ from inflight.lessons.repository.served import ANSWER_S, PIPELINE, served, stand
 from inflight.notebook.checks import grades
 from inflight.notebook.findings import NOT_YET, Case, Finding, Measured, asked
 from inflight.notebook.parts import COURSES_OWN
-from inflight.triton import client, repository
+from inflight.triton import repository
+from inflight.triton.connection import Connection, text
 
 MASK, MASKED = "mask", "[e-mail]"
 HOSTS = ("org", "com", "co.uk", "info", "de")
@@ -36,8 +37,8 @@ def _read(repo: Path) -> dict[str, ModelConfig]:
     return {name: repository.read_config(Path(repo) / name / repository.CONFIG) for name in repository.models(repo)}
 
 
-def _ask(connection: client.Connection, prompt: str, most: int) -> str:
-    arrays = {"text_input": client.text(prompt), "max_tokens": np.array([[most]], np.int32)}
+def _ask(connection: Connection, prompt: str, most: int) -> str:
+    arrays = {"text_input": text(prompt), "max_tokens": np.array([[most]], np.int32)}
     return _texts(connection.infer("ensemble", arrays, ANSWER_S), "text_output")[0]
 
 
@@ -101,7 +102,7 @@ def _hidden_addresses(choose: random.Random) -> list[tuple[str, str, int]]:
     return made
 
 
-def _answered_masked(connection: client.Connection, prompts: list[tuple[str, str, int]]) -> Finding:
+def _answered_masked(connection: Connection, prompts: list[tuple[str, str, int]]) -> Finding:
     advice, right = "", 0
     for prompt, masked, most in prompts:
         said, wanted = _ask(connection, prompt, most), _right(masked, most)
@@ -121,14 +122,14 @@ def _answered_masked(connection: client.Connection, prompts: list[tuple[str, str
     )
 
 
-def _rows_masked(connection: client.Connection, choose: random.Random) -> Finding:
+def _rows_masked(connection: Connection, choose: random.Random) -> Finding:
     """A request of several rows, as a batch has: each is masked for itself."""
     texts = [f"{choose.choice(WORDS)} {number} a@b.org" for number in range(3)]
     try:
-        said = _texts(connection.infer(MASK, {"TEXT": client.text(*texts)}, ANSWER_S), "MASKED")
+        said = _texts(connection.infer(MASK, {"TEXT": text(*texts)}, ANSWER_S), "MASKED")
     except CourseError as error:
         return f"Asked for {len(texts)} rows in one request, mask says: {error}"
-    wanted = [text.replace("a@b.org", MASKED) for text in texts]
+    wanted = [row.replace("a@b.org", MASKED) for row in texts]
     return None if said == wanted else f"A request has the {len(texts)} rows {texts}, and MASKED is {said}."
 
 
