@@ -117,8 +117,8 @@ class Housekeeping:
         self._executed_s = 0.0
         self._lock, self._closing = threading.Lock(), threading.Event()
         self._pool = ThreadPoolExecutor(NUM_SENDERS)
-        self._keeper = threading.Thread(target=self._keep_house, daemon=True)
-        self._keeper.start()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
 
     @property
     def states(self) -> list[Any]:
@@ -188,7 +188,7 @@ class Housekeeping:
         with self._lock:
             self._send_endings()
         self._closing.set()
-        self._keeper.join()
+        self._watcher.join()
         self._pool.shutdown()
 
     def _take_up(self, request: Any, now_s: float) -> Member | None:
@@ -236,7 +236,7 @@ class Housekeeping:
             sender.send(error and python_model.error_response(error), flags=FINAL)
         self._endings = []
 
-    def _keep_house(self) -> None:
+    def _watch(self) -> None:
         """Look for lost sequences and send endings when no execution comes that would do so.
 
         Triton does not tell when it has released a request.

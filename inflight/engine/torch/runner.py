@@ -124,7 +124,7 @@ class TorchModel:
         )
         with device.memory_errors(f"a KV cache of {num_blocks} blocks"):
             self._caches = torch.zeros(shape, dtype=getattr(torch, build.dtype), device=self.info.device)
-            self._way = attention.way(self._caches[0])
+            self._attention = attention.choose(self._caches[0])
             is_cuda = self.info.device == "cuda"
             self._graphs = self._recorded(num_blocks, tokens_of_answer) if is_cuda else None
 
@@ -141,7 +141,7 @@ class TorchModel:
         """Run one iteration; see `Model.forward`."""
         step = step_of(list(_answers_apart(chunks)), self.info.build_config.tokens_per_block)
         if self._graphs is not None and step.is_decode and len(step.counts) <= self._graphs.most_sequences:
-            logits, best = self._graphs.run(step)
+            logits, best = self._graphs.replay(step)
         else:
             logits, best = self._compute(step.to(self.info.device))
         return LogitsRows(logits, best.tolist())
@@ -151,7 +151,7 @@ class TorchModel:
 
         Together, so that one copy brings both to the host; the number of a token is exact in float32.
         """
-        logits = self._model(step, self._caches, self._way(step))
+        logits = self._model(step, self._caches, self._attention(step))
         highest, likeliest = logits.max(-1)
         return logits, torch.stack([highest.float(), likeliest.float()], -1)
 
