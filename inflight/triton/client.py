@@ -69,7 +69,7 @@ class Refused(CourseError):
 
 @contextlib.contextmanager
 def errors(url: str, timeout_s: float = SHORT_TIMEOUT_S) -> Iterator[None]:
-    """Whatever tritonclient, gRPC or httpx raise in the block, as a CourseError; see `course_error`."""
+    """Raise what tritonclient, gRPC or httpx raise in the block as a CourseError; see `course_error`."""
     try:
         yield
     except (InferenceServerException, grpc.RpcError, httpx.RequestError, httpx.InvalidURL) as error:
@@ -81,7 +81,7 @@ def errors(url: str, timeout_s: float = SHORT_TIMEOUT_S) -> Iterator[None]:
 
 
 def course_error(error: Exception, url: str, timeout_s: float = SHORT_TIMEOUT_S) -> CourseError:
-    """What an exception of tritonclient, gRPC or httpx means: ServerGone, NoAnswer (in `timeout_s`), or Refused."""
+    """Turn an exception of tritonclient, gRPC or httpx into ServerGone, NoAnswer (in `timeout_s`), or Refused."""
     status, message = "", ""
     if isinstance(error, InferenceServerException):
         status, message = error.status() or "", error.message() or ""
@@ -96,7 +96,7 @@ def course_error(error: Exception, url: str, timeout_s: float = SHORT_TIMEOUT_S)
 
 
 def _gone(url: str) -> ServerGone:
-    """Nobody answers at an address: how the server there died, if one of this user's has."""
+    """Make the error for an address where nobody answers; it says how the server there died, if it was this user's."""
     what = f"The server at {url} does not answer, or went away in the middle of a request."
     again = "in a notebook by the cell that did, in a terminal by `inflight serve`"
     if death := records.death(url):
@@ -108,7 +108,7 @@ def _gone(url: str) -> ServerGone:
 
 
 def text(*rows: str) -> np.ndarray:
-    """Texts as the array of a BYTES tensor, [rows, 1]."""
+    """Return texts as the array of a BYTES tensor, [rows, 1]."""
     return np.array([[row.encode("utf-8")] for row in rows], np.object_)
 
 
@@ -121,7 +121,7 @@ def tensors(arrays: dict[str, np.ndarray]) -> list[triton.InferInput]:
 
 
 class Reply(NamedTuple):
-    """What came back for a request that was not waited for: tensors, or the reason why there are none.
+    """The reply to a request that was sent without waiting: tensors, or the reason why there are none.
 
     Attributes
     ----------
@@ -141,12 +141,12 @@ class Reply(NamedTuple):
 
     @property
     def is_final(self) -> bool:
-        """Whether Triton says that nothing more comes for the request; asked for when it is sent."""
+        """Whether Triton marked it as the request's last; the request must have asked for that mark."""
         return self.result.get_response().parameters["triton_final_response"].bool_param
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no tensors: a final response may be nothing but that."""
+        """Whether it has no tensors: a final response may be only the mark."""
         return not self.result.get_response().outputs
 
 
@@ -209,7 +209,7 @@ class Connection:
             self.triton.async_stream_infer(model, tensors(arrays), request_id=request_id, **options)
 
     def next_reply(self, timeout_s: float) -> Reply:
-        """The next that arrives; its `error` is not raised. NoAnswer when nothing does within `timeout_s`."""
+        """Wait for the next reply; its `error` is not raised. NoAnswer when none arrives within `timeout_s`."""
         try:
             return self.arrived.get(timeout=timeout_s)
         except queue.Empty as error:
@@ -257,7 +257,7 @@ class Connection:
 
 
 def http_client(url: str, timeout_s: float = SHORT_TIMEOUT_S) -> httpx.Client:
-    """A client of httpx for the server at "http://host:port"."""
+    """Make a client of httpx for the server at "http://host:port"."""
     return httpx.Client(
         base_url=url,
         timeout=timeout_s,
@@ -266,7 +266,7 @@ def http_client(url: str, timeout_s: float = SHORT_TIMEOUT_S) -> httpx.Client:
 
 
 def get_json(url: str, path: str, timeout_s: float = SHORT_TIMEOUT_S) -> Any:
-    """What an endpoint tells, as in `get_json(server.http_url, "/v2/models/stats")`.
+    """Return the JSON of an endpoint, as in `get_json(server.http_url, "/v2/models/stats")`.
 
     Raises
     ------
@@ -279,7 +279,7 @@ def get_json(url: str, path: str, timeout_s: float = SHORT_TIMEOUT_S) -> Any:
 
 
 def _content(response: httpx.Response) -> Any:
-    """The JSON of an answer; `Refused` with the reason where it says no."""
+    """Return the JSON of an answer; raise `Refused` with the reason where it says no."""
     try:
         content = response.json()
     except ValueError:
@@ -296,7 +296,7 @@ def _content(response: httpx.Response) -> Any:
 
 
 def is_ok(url: str, path: str, timeout_s: float = SHORT_TIMEOUT_S) -> bool:
-    """Whether an endpoint of health answers, and answers yes."""
+    """Say whether a health endpoint answers yes."""
     try:
         with http_client(url, timeout_s) as http:
             return http.get(path).status_code == 200
@@ -309,7 +309,7 @@ def is_ok(url: str, path: str, timeout_s: float = SHORT_TIMEOUT_S) -> bool:
 
 @dataclass
 class Answer:
-    """What came back, and when.
+    """An answer's text, and when each piece of it arrived.
 
     Attributes
     ----------
@@ -318,7 +318,7 @@ class Answer:
     times_s : list of float
         Seconds from sending the request to the arrival of each piece.
     request_id : str
-        What the request is called in the server's log, and in the engine's iteration log.
+        The request's name in the server's log and in the engine's iteration log.
     """
 
     pieces: list[str] = field(default_factory=list)
@@ -441,11 +441,11 @@ class Client:
         return Stream(self._new(self._pieces(inputs, name)), name)
 
     def is_live(self) -> bool:
-        """Whether the server answers, whatever its models do."""
+        """Say whether the server answers, whatever its models do."""
         return self._says(lambda triton, **how: triton.is_server_live(**how))
 
     def is_ready(self) -> bool:
-        """Whether the server answers, every model it was told to load is ready, and this client's is among them."""
+        """Say whether the server answers and every model it was told to load is ready, this client's among them."""
         if not self._says(lambda triton, **how: triton.is_server_ready(**how)):
             return False
         with contextlib.suppress(CourseError):
@@ -459,7 +459,7 @@ class Client:
         return False
 
     def config(self) -> ModelConfig:
-        """The model's config, as the server has it: what it takes, and how it answers. It is asked for once."""
+        """Return the model's config, as the server has it: what it takes, and how it answers. It is fetched once."""
         if self._config is None:
             self._config = self._told_config()
         return self._config
@@ -486,7 +486,7 @@ class Client:
             ) from error
 
     def is_decoupled(self) -> bool:
-        """Whether the model may answer a request several times."""
+        """Say whether the model may answer a request several times."""
         return self.config().model_transaction_policy.decoupled
 
     def close(self) -> None:
@@ -524,7 +524,7 @@ class Client:
             self._idle.append(connection)
 
     def _new(self, pieces: Generator[str, None, None]) -> Generator[str, None, None]:
-        """What is new in each piece: each of TensorRT-LLM's model of today has all that came before as well."""
+        """Yield what is new in each piece: TensorRT-LLM's model of today repeats all that came before in each."""
         said = 0
         with contextlib.closing(pieces):
             for piece in pieces:
@@ -533,7 +533,7 @@ class Client:
 
 
 def _new_name() -> str:
-    """What a request is called in the server's log, and by what nobody else can stop it."""
+    """Make a random id: it names the request in the log, and nobody else can guess it to stop the request."""
     return uuid.uuid4().hex
 
 
