@@ -151,8 +151,8 @@ class Server:
         if self.is_alive():
             return self
         self.stop(drain_s=0)  # what is left of one that has died
-        if not self.is_attached and self._arguments is None and (problems := repository.check(self.repo)):
-            raise CourseError(f"The repository is not ready to be served: {problems[0]}")
+        if not self.is_attached and self._arguments is None and (found := repository.problems(self.repo)):
+            raise CourseError(f"The repository is not ready to be served: {found[0]}")
         try:
             if self.is_attached:
                 self._attached = attached.look(self.http_url, self.grpc_url)

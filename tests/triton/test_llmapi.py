@@ -281,7 +281,7 @@ def test_what_it_obeys_reaches_the_engine_also_when_it_is_loaded_again(engine_di
 def test_a_repository_of_it_has_one_model_and_its_values(tmp_path):
     values = {"batch_scheduler_policy": "max_utilization", "enable_kv_cache_reuse": "true", "decoupled_mode": True}
     repo = assembled(tmp_path, "/engines/a: b", **values)
-    assert repository.models(repo) == [MODEL] and repository.check(repo) == []
+    assert repository.models(repo) == [MODEL] and repository.problems(repo) == []
     settings = yaml.safe_load((repo / SETTINGS).read_text())
     assert settings["model"] == "/engines/a: b" and settings["triton_config"]["decoupled"] is True
     assert settings["kv_cache_config"]["enable_block_reuse"] is True

@@ -31,9 +31,9 @@ WORDS = ("black", "hole", "where", "light", "old", "stars", "does", "not", "come
 
 def _read(repo: Path) -> dict[str, ModelConfig]:
     """The configs by model. CourseError: what is wrong first of all in the repository, with paths as they are in it."""
-    problems = repository.check(repo)
+    problems = repository.problems(repo)
     if problems:
-        raise CourseError(f"The check says: {str(problems[0]).replace(f'{repo}/', '')}")
+        raise CourseError(f"In its files: {str(problems[0]).replace(f'{repo}/', '')}")
     return {name: repository.read_config(Path(repo) / name / repository.CONFIG) for name in repository.models(repo)}
 
 
@@ -181,7 +181,7 @@ def broken_repositories(folder: str | Path, engine_dir: str | Path) -> dict[str,
     return made
 
 
-@grades("2.2", "The check compares names, types and shapes. Faults in code and meaning show when a server answers.")
+@grades("2.2", "`problems` compares names, types and shapes. Faults in code and meaning show when a server answers.")
 def _repaired(repos: Mapping[str, Path], choose: random.Random) -> dict[str, Callable[[], Finding]]:
     prompts = [(" ".join(choose.choices(WORDS, k=choose.randint(1, 12))), choose.randint(5, 12)) for _ in range(2)]
     return {name: partial(_is_repaired, name, repos[name], prompts) for name in _OWNERS}
@@ -269,7 +269,7 @@ def _filled(
 ) -> dict[str, Finding]:
     missing = [model for model in PIPELINE if model not in configs]
     if missing:
-        return {"the check": f"It has no model {missing[0]!r}."}
+        return {"the repository": f"It has no model {missing[0]!r}."}
     served_by = configs["tensorrt_llm"]
 
     def same(model: str, key: str, wanted: Path) -> Finding:
