@@ -8,7 +8,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "server": ["ModelState", "Server"],
         "by_hand": ["tritonserver"],
-        "client": ["Answer", "Client", "Connection", "Stream"],
+        "client": ["Answer", "Client", "Stream"],
+        "connection": ["Connection"],
         "openai_server": ["OpenAIServer"],
         "repository": ["GPT2", "batchers"],
     },

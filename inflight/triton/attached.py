@@ -14,8 +14,10 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight.errors import CourseError
-from inflight.triton import client, records, repository
+from inflight.triton import records, repository
 from inflight.triton.address import GRPC_URL
+from inflight.triton.client import Client
+from inflight.triton.connection import Connection, NoAnswer, Refused, ServerGone, errors, get_json
 from inflight.triton.request import ENGINE, is_llmapi
 
 LOG_PATH = "iteration_log_path"
@@ -60,17 +62,17 @@ def look(http_url: str, grpc_url: str) -> Attached:
         Nobody answers at the address, or no Triton, or not over gRPC.
     """
     try:
-        about = client.get_json(http_url, "/v2")
-    except (client.ServerGone, client.NoAnswer) as error:
+        about = get_json(http_url, "/v2")
+    except (ServerGone, NoAnswer) as error:
         raise CourseError(f"No Triton answers at {http_url}. Start one there, or name another address.") from error
     if not (isinstance(about, dict) and "extensions" in about):
         raise CourseError(f"The server at {http_url} is not a Triton.")
     engine = None
     try:
         loads_on_request = _loads_on_request(grpc_url, records.headers(http_url))
-        with contextlib.suppress(client.Refused):  # it has none
+        with contextlib.suppress(Refused):  # it has none
             engine = _config(grpc_url, ENGINE)
-    except client.ServerGone as error:
+    except ServerGone as error:
         raise CourseError(
             f"Triton answers over HTTP at {http_url}, but not over gRPC at {grpc_url}: name its gRPC address "
             f"(grpc_url, or {GRPC_URL})."
@@ -96,15 +98,15 @@ def fitted(config: ModelConfig, grpc_url: str) -> ModelConfig:
 
 
 def _config(grpc_url: str, model: str) -> ModelConfig:
-    with client.Client(grpc_url, model) as asking:
+    with Client(grpc_url, model) as asking:
         return asking.config()
 
 
 def _loads_on_request(grpc_url: str, headers: dict[str, str]) -> bool:
     """Find out whether this user may load and unload models, by unloading one that no server has."""
     try:
-        with client.Connection(grpc_url) as connection, client.errors(grpc_url):
+        with Connection(grpc_url) as connection, errors(grpc_url):
             connection.triton.unload_model(NO_SUCH_MODEL, headers=headers)
-    except client.Refused as error:
+    except Refused as error:
         return NO_SUCH_MODEL in str(error)
     return True

@@ -43,7 +43,8 @@ from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.config import Guide, SamplingConfig
 from inflight.engine.folder import read
 from inflight.errors import CourseError
-from inflight.triton.client import Client, Refused, course_error, tensors
+from inflight.triton.client import Client
+from inflight.triton.connection import Refused, course_error, tensors
 from inflight.triton.openai_tools import MOST_TOOLS, Call, NamedTool, ResponseFormat, StructuredOutputs, Tool, Tools
 from inflight.triton.request import ENGINE, OPENAI, arrays_for, fields, is_llmapi
 from inflight.triton.text import Detokenizer

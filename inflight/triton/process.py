@@ -28,7 +28,7 @@ from inflight import tiers
 from inflight.errors import CourseError
 from inflight.triton import keeper, records
 from inflight.triton.address import Address
-from inflight.triton.client import is_ok
+from inflight.triton.connection import is_ok
 from inflight.triton.records import SERVICES
 
 HOST = "127.0.0.1"

@@ -25,9 +25,10 @@ from google.protobuf import json_format
 
 from inflight.errors import CourseError
 from inflight.triton import address as addresses
-from inflight.triton import attached, client, records, repository
+from inflight.triton import attached, records, repository
 from inflight.triton.address import Address
 from inflight.triton.attached import Attached
+from inflight.triton.connection import Connection, NoAnswer, Refused, ServerGone, errors, http_client, is_ok
 from inflight.triton.process import LOG_LINES, Process, start_triton
 from inflight.triton.records import SERVICES
 
@@ -132,7 +133,7 @@ class Server:
     @property
     def http(self) -> httpx.Client:
         """A client of httpx with the server's address: `server.http.get("/v2")`."""
-        return client.http_client(self.http_url)
+        return http_client(self.http_url)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -150,8 +151,8 @@ class Server:
         if self.is_alive():
             return self
         self.stop(drain_s=0)  # what is left of one that has died
-        if not self.is_attached and self._arguments is None and (problems := repository.check(self.repo)):
-            raise CourseError(f"The repository is not ready to be served: {problems[0]}")
+        if not self.is_attached and self._arguments is None and (found := repository.problems(self.repo)):
+            raise CourseError(f"The repository is not ready to be served: {found[0]}")
         try:
             if self.is_attached:
                 self._attached = attached.look(self.http_url, self.grpc_url)
@@ -180,7 +181,7 @@ class Server:
         """Whether the server's process runs, or an attached one answers."""
         if (process := self._process) is not None:
             return not process.has_ended()
-        return self._attached is not None and client.is_ok(self.http_url, "/v2/health/live")
+        return self._attached is not None and is_ok(self.http_url, "/v2/health/live")
 
     def wait(self) -> None:
         """Block until the server ends by itself, which is an error; an interrupt ends the waiting.
@@ -291,7 +292,7 @@ class Server:
     def _load(self, model: str, config: str | None = None) -> None:
         try:
             self._control(lambda triton, **how: triton.load_model(model, config=config, **how))
-        except client.Refused as error:
+        except Refused as error:
             # Of a config that Triton refuses, the log alone says why.
             poll = rf"Poll failed for model directory '{re.escape(model)}': (.+?)\"?$"
             said = re.findall(poll, self.log_tail(), re.M) if "failed to poll" in str(error) else []
@@ -308,11 +309,11 @@ class Server:
         try:
             told = self._control(lambda triton, **how: triton.get_model_repository_index(as_json=True, **how))
             index = told.get("models", [])
-        except client.Refused:
+        except Refused:
             if not self.is_attached:
                 raise
             # It does not let us ask: of our own models, those that are ready.
-            ready = [name for name in known if client.is_ok(self.http_url, f"/v2/models/{name}/ready")]
+            ready = [name for name in known if is_ok(self.http_url, f"/v2/models/{name}/ready")]
             index = [{"name": name, "state": "READY"} for name in ready]
         rows = [
             ModelState(row["name"], row.get("version", "1"), row.get("state", ""), _sentence(row.get("reason", "")))
@@ -328,9 +329,9 @@ class Server:
         what = "The server does not run."
         if self.is_alive():
             try:
-                with client.Connection(self.grpc_url) as connection, client.errors(self.grpc_url, LOAD_TIMEOUT_S):
+                with Connection(self.grpc_url) as connection, errors(self.grpc_url, LOAD_TIMEOUT_S):
                     return ask(connection.triton, headers=self.headers, client_timeout=LOAD_TIMEOUT_S)
-            except (client.ServerGone, client.NoAnswer):
+            except (ServerGone, NoAnswer):
                 what = f"The server at {self.grpc_url} does not answer."
         said = " ".join(filter(None, (what, records.death(self.http_url), "Start it with start().")))
         raise CourseError(said + self._last_lines())

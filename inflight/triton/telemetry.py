@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from inflight.engine.config import IterationStats
 from inflight.errors import CourseError
-from inflight.triton.client import Refused, errors, get_json, http_client
+from inflight.triton.connection import Refused, errors, get_json, http_client
 
 STAY = ["request", "slot", "first", "last", "prompt_until"]
 COLUMNS = ["name", "model", "label", "value", "type"]

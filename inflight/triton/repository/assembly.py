@@ -14,7 +14,6 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight import files, tiers
 from inflight.errors import CourseError, did_you_mean
-from inflight.triton.repository.checks import check
 from inflight.triton.repository.contracts import apply_contract, contract_values
 from inflight.triton.repository.layout import (
     BLS,
@@ -30,6 +29,7 @@ from inflight.triton.repository.layout import (
 )
 from inflight.triton.repository.parameters import DEFAULTS, variables
 from inflight.triton.repository.pbtxt import as_text, fill, read_config, write_config
+from inflight.triton.repository.validation import problems
 
 # Tier -> the kind of an instance of a model that computes with PyTorch.
 KINDS = {tiers.CPU: "KIND_CPU", tiers.CUDA: "KIND_GPU"}
@@ -63,7 +63,7 @@ def assemble(
     Raises
     ------
     CourseError
-        Unknown variable or contract, wrong value, or a repository that does not pass `check`; nothing is at `target`
+        Unknown variable or contract, wrong value, or a repository that has `problems`; nothing is at `target`
         then.
     """
     known = list(DEFAULTS)
@@ -131,13 +131,13 @@ def refit(own: str | Path, target: str | Path, engine_dir: str | Path, **values)
 
 @contextlib.contextmanager
 def _made_aside(target: Path) -> Iterator[Path]:
-    """Yield a folder that replaces `target` when the block has filled it and `check` finds no problem in it."""
+    """A folder that takes the place of `target` when the block has filled it, unless it has `problems`."""
     if target.is_dir() and any(target.iterdir()) and not is_repository(target):
         raise CourseError(f"{target} holds files that are not a model repository. Name an empty or new folder.")
     with files.written_aside(target, "repository") as aside:
         yield aside
-        if problems := check(aside):
-            raise CourseError(str(problems[0]).replace(f"{aside}{os.sep}", ""))
+        if found := problems(aside):
+            raise CourseError(str(found[0]).replace(f"{aside}{os.sep}", ""))
 
 
 def _take_settings(config: ModelConfig, settings: ModelConfig) -> None:
