@@ -21,8 +21,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from inflight.errors import CourseError
-from inflight.triton import client
-from inflight.triton.client import Connection, Reply
+from inflight.triton.connection import Connection, Reply, text
 
 MAX_STREAMS = 64
 PROMPTS = (
@@ -112,7 +111,7 @@ def race(
                 _, stream, prompt = waiting.popleft()
                 stream.send_on_stream(
                     model,
-                    {"text_input": client.text(prompt)},
+                    {"text_input": text(prompt)},
                     enable_empty_final_response=True,
                     parameters=parameters,
                 )

@@ -15,7 +15,7 @@ import pytest
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.triton import repository, telemetry
-from inflight.triton.client import Connection, text
+from inflight.triton.connection import Connection, text
 from inflight.triton.openai_server import OpenAIServer, _listener
 from inflight.triton.server import Server
 from tests.engines import active_requests, ask_tokens, metric, model_process, wait_until
@@ -406,8 +406,9 @@ def test_a_full_queue_is_a_rate_limit(own):
         )
         running = []
         try:
-            for _ in range(8):  # the engine's batch
+            for _ in range(8):  # the engine's batch, each of them begun before the next is asked
                 running.append(ask())
+                next(iter(running[-1]))
             waiting = threading.Thread(target=lambda: running.append(ask()))
             waiting.start()
             wait_until(lambda: metric(server, "nv_trt_llm_request_metrics", request_type="waiting") == 1, "one waits")

@@ -21,7 +21,7 @@ import pandas as pd
 from inflight import files
 from inflight.errors import CourseError
 from inflight.triton import telemetry
-from inflight.triton.client import Connection, NoAnswer, ServerGone
+from inflight.triton.connection import Connection, NoAnswer, ServerGone
 from inflight.triton.server import Server
 from inflight.triton.telemetry import Statistics
 

@@ -6,7 +6,7 @@ import pandas as pd
 import plotly.express as px
 import plotly.graph_objects as go
 
-from inflight.lessons.capstone.service import SHARE, Contract
+from inflight.lessons.capstone.service.contract import SHARE, Contract
 from inflight.notebook.palette import DECODE, INK, PREFILL, REQUEST, SYMBOLS, WASTE_TEXT
 
 CORNER = {"type": "rect", "layer": "below", "fillcolor": "#DDF1EA", "line": {"color": REQUEST[0], "width": 1}}

@@ -16,7 +16,7 @@ from inflight.bench.load import NEVER, Timing
 from inflight.bench.workload import TimedRequest
 from inflight.errors import CourseError
 from inflight.lessons.capstone.rehearsal import Prices
-from inflight.lessons.capstone.service import Traffic
+from inflight.lessons.capstone.service.contract import Traffic
 from inflight.triton.client import Client
 from inflight.triton.server import Server
 

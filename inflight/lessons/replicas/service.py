@@ -21,7 +21,7 @@ import psutil
 
 from inflight.errors import CourseError
 from inflight.triton import keeper, telemetry
-from inflight.triton.client import http_client, is_ok
+from inflight.triton.connection import http_client, is_ok
 from inflight.triton.process import HOST, free_ports
 
 START_S, DRAIN_S, STOP_S = 120, 120, 30

@@ -16,7 +16,8 @@ import pandas as pd
 
 from inflight.errors import CourseError
 from inflight.triton import telemetry
-from inflight.triton.client import Answer, Client, get_json
+from inflight.triton.client import Answer, Client
+from inflight.triton.connection import get_json
 from inflight.triton.server import Server
 
 PARTS = ("preprocessing", "tensorrt_llm", "postprocessing")
