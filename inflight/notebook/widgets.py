@@ -1,6 +1,6 @@
 """Controls for notebooks: a prediction, a playground, an editor of a model's config.
 
-Every widget has a default, so that a notebook runs unattended; what goes wrong is shown inside the widget.
+A notebook runs without anybody touching a widget; what goes wrong is shown inside the widget.
 """
 
 from __future__ import annotations

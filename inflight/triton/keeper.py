@@ -95,7 +95,7 @@ def _end_with_keeper() -> None:
 
 
 def _watch(server: subprocess.Popen) -> str:
-    """Wait until the server is to end, which gives a blank, or has died: how, in a sentence."""
+    """Wait until the server is to end, and return "", or has died, and return a sentence that says how."""
     ended = os.pidfd_open(server.pid)
     models: dict[int, str] = {}
     dead: Counter[int] = Counter()  # looks at each dead process
@@ -118,7 +118,7 @@ def _watch(server: subprocess.Popen) -> str:
 
 
 def _ended(code: int) -> str:
-    """What became of a process; its code is minus the signal that ended it."""
+    """Say how a process ended; a negative code is minus the signal that ended it."""
     return f"was ended by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"ended with exit status {code}"
 
 
@@ -148,7 +148,7 @@ def remove_shared_memory(prefix: str) -> None:
 
 
 def last_lines(log: Path, count: int) -> list[str]:
-    """The end of a log."""
+    """Return the end of a log."""
     with open(log, "rb") as file:
         file.seek(max(0, log.stat().st_size - 100_000))
         lines = file.read().decode("utf-8", "replace").splitlines()
@@ -168,22 +168,22 @@ def _write(file: Path, record: dict) -> None:
 
 
 def started(pid: int) -> int:
-    """When a process began, in ticks since the machine did; number and beginning together name one process."""
+    """Return when a process began, in ticks since the machine did; pid and beginning together identify one process."""
     return int(_stat(pid)[19])
 
 
 def is_dead(pid: int) -> bool:
-    """Whether a process has ended, and its parent has not reaped it yet."""
+    """Say whether a process has ended, and its parent has not reaped it yet."""
     return _stat(pid)[0] in "ZX"
 
 
 def is_ending(pid: int) -> bool:
-    """Whether a process has ended, or is about to: the kernel closes its connections before it is dead."""
+    """Say whether a process has ended, or is about to: the kernel closes its connections before it is dead."""
     return is_dead(pid) or bool(int(_stat(pid)[6]) & PF_EXITING)
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of `/proc/PID/stat` from the process's state on; the last is its exit status."""
+    """Return the fields of `/proc/PID/stat` from the process's state on; the last is its exit status."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
@@ -197,12 +197,12 @@ def _children(pid: int) -> list[int]:
 
 
 def _processes() -> list[int]:
-    """The numbers of all processes but this one."""
+    """List the pids of all processes but this one."""
     return [int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) != os.getpid()]
 
 
 def _arguments(pid: int) -> bytes:
-    """The arguments that a process was started with; blank when it has ended, or is another user's."""
+    """Return the arguments that a process was started with; blank when it has ended, or is another user's."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -210,7 +210,7 @@ def _arguments(pid: int) -> bytes:
 
 
 def _model(pid: int) -> str:
-    """The model that a process runs: the second argument of Triton's stub is the path of its model.py."""
+    """Return the model that a process runs: the second argument of Triton's stub is the path of its model.py."""
     arguments = _arguments(pid).decode("utf-8", "surrogateescape").split("\0")
     return Path(arguments[1]).parent.parent.name if len(arguments) > 1 else ""
 
