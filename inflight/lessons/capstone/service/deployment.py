@@ -1,6 +1,8 @@
 """How the service is deployed: its knobs, and a run of what they make, in virtual time or on a server.
 
-played = rehearse({"enable_kv_cache_reuse": True}, contract, seeds=(1, 2, 3))
+    played = rehearse({"enable_kv_cache_reuse": True}, contract, seeds=(1, 2, 3))
+
+Settings, a dict of knob to value, say how its engine is built, and how it is loaded.
 """
 
 from __future__ import annotations
