@@ -86,12 +86,10 @@ class _OwnDrafter:
 
     def __init__(self, part: OwnPart, vocab_size: int):
         self._part, self._vocab_size = part, vocab_size
-        with part.telling():
-            self._drafter = part.made()
+        self._drafter = part.call(part.made)
 
     def propose(self, token_ids, k):
-        with self._part.telling():
-            given = self._drafter.propose(list(token_ids), k)
+        given = self._part.call(self._drafter.propose, list(token_ids), k)
         try:
             drafts = list(map(index, given))
         except TypeError:

@@ -140,12 +140,10 @@ class _OwnMatcher:
 
     def __init__(self, part: OwnPart, guide: Guide, tokenizer: ChatTokenizer):
         self._part, self.end_id = part, tokenizer.end_id
-        with part.telling():
-            self._processor = part.made(guide.text, tokenizer)
+        self._processor = part.call(part.made, guide.text, tokenizer)
 
     def mask(self, answer, logits):
-        with self._part.telling():
-            changed = self._processor(list(answer), logits.copy())
+        changed = self._part.call(self._processor, list(answer), logits.copy())
         is_array = isinstance(changed, np.ndarray)
         if not is_array or changed.shape != logits.shape or changed.dtype.kind != "f":
             given = f"an array {changed.dtype}{list(changed.shape)}" if is_array else f"{changed!r:.80}"

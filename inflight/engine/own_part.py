@@ -16,10 +16,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from typing import Any
 
 from inflight.errors import CourseError
 
@@ -72,8 +73,7 @@ class OwnPart:
 
     def __init__(self, path: str | Path, class_name: str, method: str, form: str):
         self._path = Path(path).absolute()
-        with self.telling():
-            self.made = self._class(class_name, method, form)
+        self.made = self.call(self._class, class_name, method, form)
         code = inspect.unwrap(getattr(self.made, method)).__code__
         is_own = code.co_filename == str(self._path)  # else it was imported, and its lines belong to another file
         self.place = self._at(code.co_firstlineno if is_own else None)
@@ -103,12 +103,15 @@ class OwnPart:
             raise PartError(f"{where}: its class {class_name} has no method {method}({form}).")
         return kind
 
-    @contextlib.contextmanager
-    def telling(self) -> Iterator[None]:
-        """Turn an error of the file into a sentence with the line of the file where it arose; see `end_late_calls`."""
+    def call(self, function: Callable[..., Any], *given: Any) -> Any:
+        """Call code of the file, and turn an error of it into a sentence with the line of the file where it arose.
+
+        Every call of a learner's code comes through here: in the traceback that `end_late_calls` leaves,
+        `inflight.triton.keeper` looks for what this module called.
+        """
         try:
             with _ended_if_late():
-                yield
+                return function(*given)
         except PartError:
             raise
         except (Exception, SystemExit) as error:

@@ -44,16 +44,14 @@ class OwnScheduler:
     def __init__(self, path: str | Path):
         self._part = OwnPart(path, "Scheduler", "schedule", "self, now")
         self.place = self._part.place
-        with self._part.telling():
-            self._scheduler = self._part.made()
+        self._scheduler = self._part.call(self._part.made)
         self.answers_together = bool(getattr(self._scheduler, "answers_together", False))
 
     def schedule(self, now: Now) -> Plan:
         """Ask for a plan. Raises PartError when it raised, or gave something else."""
         # It gets copies of the lists, and may change them.
         now = replace(now, waiting=list(now.waiting), running=list(now.running), paused=list(now.paused))
-        with self._part.telling():
-            plan = self._scheduler.schedule(now)
+        plan = self._part.call(self._scheduler.schedule, now)
         if isinstance(plan, Plan):
             with contextlib.suppress(TypeError, ValueError):
                 compute = {index(request): index(tokens) for request, tokens in dict(plan.compute).items()}

@@ -36,12 +36,9 @@ LOOKS, LOOKS_IN_ORDER = 2, 60
 GRACE_S = 4  # for the requests of a server whose starter is gone
 LOG, RECORD = "triton.log", "record.json"  # in the server's folder
 TRACEBACK_LINES = 500  # of all threads of a model
-# File and line of a learner's part that did not return, and who called it, as Python's `faulthandler` writes them.
-HUNG = re.compile(
-    r'^Timeout \(.*?File "([^"]+)", line (\d+) in \S+\n +File "[^"]*(own_part|own_scheduler|grammar)\.py"',
-    re.M | re.S,
-)
-CALLED = {"own_part": "the file", "own_scheduler": "schedule()", "grammar": "the logits processor"}
+# File, line and function of a learner's part that did not return, as Python's `faulthandler` writes them.
+HUNG = re.compile(r'^Timeout \(.*?File "([^"]+)", line (\d+) in (\S+)\n +File "[^"]*own_part\.py"', re.M | re.S)
+NAMES = {"<module>": "the file", "__call__": "the logits processor"}
 SHM = Path("/dev/shm")
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # only its input ends it: cleaning up is never cut short
 PR_SET_PDEATHSIG = 1
@@ -76,7 +73,8 @@ def main(folder: Path, records: Path, command: list[str]) -> None:
     if death:
         hung = HUNG.search("\n".join(last_lines(folder / LOG, TRACEBACK_LINES)))
         if hung:
-            death = f"{Path(hung[1]).name}, line {hung[2]}: {CALLED[hung[3]]} did not return. {death}"
+            function = NAMES.get(hung[3], f"{hung[3]}()")
+            death = f"{Path(hung[1]).name}, line {hung[2]}: {function} did not return. {death}"
         _write(file, record | {"death": death})
     else:
         file.unlink()

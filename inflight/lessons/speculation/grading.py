@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from operator import index
 from pathlib import Path
+from typing import Any
 
 from inflight.engine.own_part import OwnPart
 from inflight.errors import CourseError
@@ -201,16 +202,18 @@ def _iterations(path: str | Path, answers: list[list[int]]) -> tuple[int, int]:
     part = OwnPart(path, "Drafter", "propose", "self, token_ids, k")
     iterations = proposed = 0
     for number, answer in enumerate(answers):
-        with part.telling():
-            drafter = part.made()  # one for each request, as in the engine
+        drafter = part.call(part.made)  # one for each request, as in the engine
         at = 0
         while at < len(answer):
             most = min(LONGEST, len(answer) - at - 1)
-            with part.telling():
-                draft = list(map(index, drafter.propose([VOCABULARY + number, *answer[:at]], most)))
+            draft = part.call(_proposed, drafter, [VOCABULARY + number, *answer[:at]], most)
             if len(draft) > most:
                 raise CourseError(f"{part.place}: propose() gave {len(draft)} tokens; k was {most}.")
             right = [one == other for one, other in zip(draft, answer[at:])]
             at += 1 + [*right, False].index(False)
             iterations, proposed = iterations + 1, proposed + len(draft)
     return iterations, proposed
+
+
+def _proposed(drafter: Any, token_ids: list[int], most: int) -> list[int]:
+    return list(map(index, drafter.propose(token_ids, most)))

@@ -1,6 +1,8 @@
 """How the service is deployed: its knobs, and a run of what they make, in virtual time or on a server.
 
-played = rehearse({"enable_kv_cache_reuse": True}, contract, seeds=(1, 2, 3))
+    played = rehearse({"enable_kv_cache_reuse": True}, contract, seeds=(1, 2, 3))
+
+Settings, a dict of knob to value, say how its engine is built, and how it is loaded.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ from inflight import engine
 from inflight.bench import load as loads
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint import fetch
-from inflight.checkpoint.sources import Checkpoint
 from inflight.checkpoint.tokenizer import ChatTokenizer, load_tokenizer
 from inflight.engine.config import BuildConfig, ExecutorConfig
 from inflight.errors import CourseError
@@ -121,9 +122,9 @@ def _ids(tokenizer: ChatTokenizer, text: str) -> list[int]:
 # On a server ----------------------------------------------------------------------------------------------------------
 
 
-def engine_of(settings: Settings, checkpoint: Checkpoint | None = None) -> Path:
-    """The engine of a deployment, built the first time; of the course's checkpoint unless another is given."""
-    return engine.cached(checkpoint or fetch(), configs(settings)[0])
+def engine_of(settings: Settings) -> Path:
+    """The engine of a deployment, of the course's checkpoint, built the first time."""
+    return engine.cached(fetch(), configs(settings)[0])
 
 
 @functools.cache
