@@ -62,7 +62,7 @@ def share_lost(values: np.ndarray, blocks: np.ndarray) -> float:
 
 
 def _quantize(blocks: np.ndarray) -> np.ndarray:
-    """Blocks, float32 [blocks, 32], as bytes [blocks, 20]: d, m, and q of weight i beside that of weight i + 16."""
+    """Pack blocks, float32 [blocks, 32], as bytes [blocks, 20]: d, m, and q of weight i with that of weight i + 16."""
     least, most = blocks.min(-1), blocks.max(-1)
     d, m = _stored((most - least) / STEPS), _stored(least)
     error = _error(blocks, d, m)

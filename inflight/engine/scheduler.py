@@ -124,7 +124,7 @@ class Plan:
 
 
 class Scheduler(Protocol):
-    """Who decides. Where it has an attribute `answers_together` that is True, nobody is answered before the last of
+    """Decides who runs next. With an attribute `answers_together` that is True, nobody is answered before the last of
     those who run has finished: static batching. Without one, each is answered as it finishes.
     """
 

@@ -91,7 +91,7 @@ def _in_brief(value: object) -> str:
 
 
 def as_json(value: object) -> object:
-    """For `json.dumps`: a NumPy number as Python's, a server as its addresses and repository, all else as printed."""
+    """Convert for `json.dumps`: NumPy numbers to Python's, a server to its addresses and repository, others to text."""
     if hasattr(value, "grpc_url"):
         return {name: str(getattr(value, name)) for name in ("grpc_url", "http_url", "repo")}
     return value.item() if isinstance(value, np.generic) else str(value)

@@ -51,7 +51,7 @@ def _drawn(draw: Callable[..., go.Figure], points: pd.DataFrame, x: str, **how) 
 
 
 def cost_against_service(points: pd.DataFrame, contract: Contract) -> go.Figure:
-    """What a million tokens in time cost, against the share in time: a point a setting and load.
+    """Draw the cost of a million tokens in time against the share in time: a point a setting and load.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def cost_against_service(points: pd.DataFrame, contract: Contract) -> go.Figure:
 
 
 def front_in_words(points: pd.DataFrame, contract: Contract) -> str:
-    """What `cost_against_service` shows: the points that nobody beats, the cheapest first."""
+    """Describe `cost_against_service`: the points that no other beats, the cheapest first."""
     best = points[points["on_front"]].sort_values("cost")
     told = [
         f"{row.setting} at {row.rate:.2f} requests a second, €{row.cost:.2f} and {row.share:.0%} in time"

@@ -24,7 +24,7 @@ SIDE_BY_SIDE = (1, 2, 4, 8)
 
 
 def prices_of(server: Server, log_path: str | Path, traffic: Traffic) -> Prices:
-    """What iterations cost on a server, as the lecture measures it: requests side by side, streamed.
+    """Measure the cost of iterations on a server as the lecture does: requests side by side, streamed.
 
     Parameters
     ----------

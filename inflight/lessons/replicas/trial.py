@@ -20,14 +20,14 @@ MOST_AHEAD = 4  # requests that the home of a prefix may have more than the empt
 
 @dataclass(frozen=True)
 class Asked:
-    """What a policy sees of a request: the text that its prompt begins with."""
+    """A request as a policy sees it: the text that its prompt begins with."""
 
     prefix: str
 
 
 @dataclass
 class Server:
-    """What a policy sees of a server: how many requests it has, and whether the last health check found it well."""
+    """A server as a policy sees it: how many requests it has, and whether the last health check found it well."""
 
     name: str
     under_way: int = 0
@@ -48,7 +48,7 @@ class Day:
 
 @dataclass
 class Counts:
-    """What a day came to."""
+    """The counts of a day."""
 
     computed: int = 0  # blocks of system prompts
     lead: float = 0.0  # requests that the fullest healthy server has and the emptiest has not, on average

@@ -80,7 +80,7 @@ def _row(choose: random.Random, likely: int) -> list[float]:
 
 
 def _problem(got: list[int], draft: list[int]) -> str:
-    """What an iteration must not bring."""
+    """Say what is wrong with the tokens of one iteration; blank if nothing is."""
     if not got:
         return "No token came: the first row belongs to a text that is there, so its token is right in any case."
     if len(got) > len(draft) + 1:
@@ -100,7 +100,7 @@ def _problem(got: list[int], draft: list[int]) -> str:
 
 
 def _bias(brought: Counter, rows: list[list[float]], draft: list[int]) -> str:
-    """What of all iterations together is not as the rows have it."""
+    """Say where the shares of tokens over all iterations differ from the rows; blank if nowhere."""
     before = 1.0  # the chance that all guesses so far are right
     for at, (row, guess) in enumerate(zip(rows, [*draft, None])):
         for token in sorted(range(len(row)), key=lambda token: token != guess):

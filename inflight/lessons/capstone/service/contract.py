@@ -1,4 +1,4 @@
-"""What the service is asked, what it promises, and what became of a run.
+"""The service's traffic, the limits that it promises, and the outcome of a run.
 
     contract = Contract.at(prices, LECTURE)                     # load and limits, as hard here as elsewhere
     in_time(played, contract).mean()
@@ -53,7 +53,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a service is asked.
+    """The requests that a service gets.
 
     Attributes
     ----------
@@ -171,13 +171,13 @@ class Contract:
 
 
 def in_time(rows: pd.DataFrame, contract: Contract) -> pd.Series:
-    """Which requests of a run were in time. One without an answer was not; one of a single token has no TPOT."""
+    """Say which requests of a run were in time. One without an answer was not; one of a single token has no TPOT."""
     answered = rows["error"] == ""
     return answered & (rows["ttft_ms"] <= contract.ttft_ms) & ~(rows["tpot_ms"] > contract.tpot_ms)
 
 
 def tally(rows: pd.DataFrame, contract: Contract) -> dict[str, int]:
-    """How many requests were in time, and what the others fell short of; one can be late in both ways."""
+    """Count the requests that were in time, and the limits that the others missed; one can miss both."""
     return {
         "requests": len(rows),
         "in time": int(in_time(rows, contract).sum()),
@@ -201,7 +201,7 @@ BIAS = 1.1  # of that machine's clock, measured
 
 
 def drawn_for(name: str) -> str:
-    """Which of `SERVICES` falls to somebody of this name."""
+    """Draw one of `SERVICES` for somebody of this name."""
     return random.Random(name.strip().casefold()).choice(list(SERVICES))
 
 

@@ -1,4 +1,4 @@
-"""How the service is deployed: its knobs, and a run of what they make, in virtual time or on a server.
+"""Deploys the service: its settings, and a run with them, in virtual time or on a server.
 
     played = rehearse({"enable_kv_cache_reuse": True}, contract, seeds=(1, 2, 3))
 
@@ -55,7 +55,7 @@ KINDS = {int: "a whole number", bool: "True or False", str: "one of the names in
 
 
 def configs(settings: Settings, contract: Contract | None = None) -> tuple[BuildConfig, ExecutorConfig, int]:
-    """What a deployment's engine is built with and loaded with, in the contract's memory, and its allotted time in ms.
+    """Return the configs of a deployment's engine, in the contract's memory, and its allotted time in ms.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def configs(settings: Settings, contract: Contract | None = None) -> tuple[Build
 def rehearse(
     settings: Settings, contract: Contract, seeds: Sequence[int], load: float = 1.0, bias: float = 1.0
 ) -> pd.DataFrame:
-    """What a deployment would come to at the contract's prices, in virtual time: a run for each seed, a row a request.
+    """Rehearse a deployment at the contract's prices, in virtual time: a run for each seed, a row a request.
 
     Parameters
     ----------
