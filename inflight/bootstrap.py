@@ -41,7 +41,7 @@ class SetupError(Exception):
 
 
 def machine_facts():
-    """Operating system, CPU, and C library of this machine (`glibc` is None where there is another library)."""
+    """Return operating system, CPU, and C library of this machine (`glibc` is None where there is another library)."""
     try:
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (AttributeError, OSError, ValueError):  # musl and Windows do not know the name
@@ -89,7 +89,7 @@ def choose_python():
 
 
 def fingerprint(root, python):
-    """Hash of what a .venv is made from: packages, project, its Python's version, the folder that its scripts name."""
+    """Hash what a .venv is made from: packages, project, its Python's version, the folder that its scripts name."""
     probe = [python, "-I", "-S", "-c", "import platform; print(platform.python_version())"]
     try:
         version = subprocess.run(probe, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout

@@ -47,7 +47,7 @@ class Token(NamedTuple):
 
 
 def prompts(streams: int, given: Sequence[str] = PROMPTS) -> list[str]:
-    """A prompt for each stream: those given, and again from the first if they are too few.
+    """Return a prompt for each stream: those given, and again from the first if they are too few.
 
     Raises
     ------
@@ -139,13 +139,13 @@ def race(
 
 
 def run(url: str, model: str, prompts: Sequence[str], max_tokens: int, offset_s: float = 0) -> pd.DataFrame:
-    """A `race` to its end, as a `table`."""
+    """Run a `race` to its end; return its `table`."""
     whole = race(url, model, prompts, max_tokens, offset_s)
     return table(token for arrived in whole for token in arrived)
 
 
 def table(tokens: Iterable[Token]) -> pd.DataFrame:
-    """One row a token in the order of their arrival: `stream`, `token` (both from 1), `time_s`, `text`."""
+    """Return one row a token in the order of arrival: `stream`, `token` (both from 1), `time_s`, `text`."""
     return pd.DataFrame(tokens, columns=Token._fields)
 
 
@@ -174,7 +174,7 @@ def summary(tokens: pd.DataFrame) -> str:
 
 
 def _taken(arrived: queue.SimpleQueue[Reply], timeout_s: float) -> Iterator[Reply]:
-    """Everything in a queue, after waiting so long for the first."""
+    """Take everything in a queue, after waiting so long for the first."""
     with contextlib.suppress(queue.Empty):
         yield arrived.get(timeout=max(0.0, timeout_s))
         while True:

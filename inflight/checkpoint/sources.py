@@ -37,7 +37,7 @@ class Checkpoint:
 
 
 def fetch(name: str | Path = DEFAULT) -> Checkpoint:
-    """Checkpoint by name, local path, or Hugging Face id.
+    """Fetch a checkpoint by name, local path, or Hugging Face id.
 
     `name` is the course's model, a *.gguf file, a Hugging Face folder, or "owner/name" on the Hugging Face hub.
 
@@ -62,7 +62,7 @@ def fetch(name: str | Path = DEFAULT) -> Checkpoint:
 
 
 def course_model() -> Path:
-    """The GGUF file of the course's model.
+    """Return the GGUF file of the course's model.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def _huggingface_folder(path: Path) -> Checkpoint:
 
 
 def folder_files(folder: Path) -> list[Path]:
-    """The files that make the model of a Hugging Face folder: its config, its tokenizer and its weights.
+    """List the files of a Hugging Face folder's model: its config, its tokenizer and its weights.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def folder_files(folder: Path) -> list[Path]:
 
 
 def _from_hub(name: str) -> Checkpoint:
-    """A model of the Hugging Face hub: safetensors and JSON files only, nothing that runs."""
+    """Fetch a model from the Hugging Face hub: safetensors and JSON files only, nothing that runs."""
     import httpx
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError

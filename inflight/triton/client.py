@@ -32,7 +32,7 @@ GIVE_UP_S = 1  # after its client has stopped waiting, the server ends a whole a
 
 @dataclass
 class Answer:
-    """What came back, and when.
+    """An answer's text, and when each piece of it arrived.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Answer:
     times_s : list of float
         Seconds from sending the request to the arrival of each piece.
     request_id : str
-        What the request is called in the server's log, and in the engine's iteration log.
+        The request's name in the server's log and in the engine's iteration log.
     """
 
     pieces: list[str] = field(default_factory=list)
@@ -164,11 +164,11 @@ class Client:
         return Stream(self._new(self._pieces(inputs, name)), name)
 
     def is_live(self) -> bool:
-        """Whether the server answers, whatever its models do."""
+        """Say whether the server answers, whatever its models do."""
         return self._says(lambda triton, **how: triton.is_server_live(**how))
 
     def is_ready(self) -> bool:
-        """Whether the server answers, every model it was told to load is ready, and this client's is among them."""
+        """Say whether the server answers and every model it was told to load is ready, this client's among them."""
         if not self._says(lambda triton, **how: triton.is_server_ready(**how)):
             return False
         with contextlib.suppress(CourseError):
@@ -182,7 +182,7 @@ class Client:
         return False
 
     def config(self) -> ModelConfig:
-        """The model's config, as the server has it: what it takes, and how it answers. It is asked for once."""
+        """Return the model's config, as the server has it: what it takes, and how it answers. It is fetched once."""
         if self._config is None:
             self._config = self._told_config()
         return self._config
@@ -209,7 +209,7 @@ class Client:
             ) from error
 
     def is_decoupled(self) -> bool:
-        """Whether the model may answer a request several times."""
+        """Say whether the model may answer a request several times."""
         return self.config().model_transaction_policy.decoupled
 
     def close(self) -> None:
@@ -247,7 +247,7 @@ class Client:
             self._idle.append(connection)
 
     def _new(self, pieces: Generator[str, None, None]) -> Generator[str, None, None]:
-        """What is new in each piece: each of TensorRT-LLM's model of today has all that came before as well."""
+        """Yield what is new in each piece: TensorRT-LLM's model of today repeats all that came before in each."""
         said = 0
         with contextlib.closing(pieces):
             for piece in pieces:
@@ -256,7 +256,7 @@ class Client:
 
 
 def _new_name() -> str:
-    """What a request is called in the server's log, and by what nobody else can stop it."""
+    """Make a random id: it names the request in the log, and nobody else can guess it to stop the request."""
     return uuid.uuid4().hex
 
 

@@ -57,7 +57,7 @@ class Refused(CourseError):
 
 @contextlib.contextmanager
 def errors(url: str, timeout_s: float = SHORT_TIMEOUT_S) -> Iterator[None]:
-    """Whatever tritonclient, gRPC or httpx raise in the block, as a CourseError; see `course_error`."""
+    """Raise what tritonclient, gRPC or httpx raise in the block as a CourseError; see `course_error`."""
     try:
         yield
     except (InferenceServerException, grpc.RpcError, httpx.RequestError, httpx.InvalidURL) as error:
@@ -69,7 +69,7 @@ def errors(url: str, timeout_s: float = SHORT_TIMEOUT_S) -> Iterator[None]:
 
 
 def course_error(error: Exception, url: str, timeout_s: float = SHORT_TIMEOUT_S) -> CourseError:
-    """What an exception of tritonclient, gRPC or httpx means: ServerGone, NoAnswer (in `timeout_s`), or Refused."""
+    """Turn an exception of tritonclient, gRPC or httpx into ServerGone, NoAnswer (in `timeout_s`), or Refused."""
     status, message = "", ""
     if isinstance(error, InferenceServerException):
         status, message = error.status() or "", error.message() or ""
@@ -84,7 +84,7 @@ def course_error(error: Exception, url: str, timeout_s: float = SHORT_TIMEOUT_S)
 
 
 def _gone(url: str) -> ServerGone:
-    """Nobody answers at an address: how the server there died, if one of this user's has."""
+    """Make the error for an address where nobody answers; it says how the server there died, if it was this user's."""
     what = f"The server at {url} does not answer, or went away in the middle of a request."
     again = "in a notebook by the cell that did, in a terminal by `inflight serve`"
     if death := records.death(url):
@@ -96,7 +96,7 @@ def _gone(url: str) -> ServerGone:
 
 
 def text(*rows: str) -> np.ndarray:
-    """Texts as the array of a BYTES tensor, [rows, 1]."""
+    """Return texts as the array of a BYTES tensor, [rows, 1]."""
     return np.array([[row.encode("utf-8")] for row in rows], np.object_)
 
 
@@ -109,7 +109,7 @@ def tensors(arrays: dict[str, np.ndarray]) -> list[triton.InferInput]:
 
 
 class Reply(NamedTuple):
-    """What came back for a request that was not waited for: tensors, or the reason why there are none.
+    """The reply to a request that was sent without waiting: tensors, or the reason why there are none.
 
     Attributes
     ----------
@@ -129,12 +129,12 @@ class Reply(NamedTuple):
 
     @property
     def is_final(self) -> bool:
-        """Whether Triton says that nothing more comes for the request; asked for when it is sent."""
+        """Whether Triton marked it as the request's last; the request must have asked for that mark."""
         return self.result.get_response().parameters["triton_final_response"].bool_param
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no tensors: a final response may be nothing but that."""
+        """Whether it has no tensors: a final response may be only the mark."""
         return not self.result.get_response().outputs
 
 
@@ -197,7 +197,7 @@ class Connection:
             self.triton.async_stream_infer(model, tensors(arrays), request_id=request_id, **options)
 
     def next_reply(self, timeout_s: float) -> Reply:
-        """The next that arrives; its `error` is not raised. NoAnswer when nothing does within `timeout_s`."""
+        """Wait for the next reply; its `error` is not raised. NoAnswer when none arrives within `timeout_s`."""
         try:
             return self.arrived.get(timeout=timeout_s)
         except queue.Empty as error:
@@ -245,7 +245,7 @@ class Connection:
 
 
 def http_client(url: str, timeout_s: float = SHORT_TIMEOUT_S) -> httpx.Client:
-    """A client of httpx for the server at "http://host:port"."""
+    """Make a client of httpx for the server at "http://host:port"."""
     return httpx.Client(
         base_url=url,
         timeout=timeout_s,
@@ -254,7 +254,7 @@ def http_client(url: str, timeout_s: float = SHORT_TIMEOUT_S) -> httpx.Client:
 
 
 def get_json(url: str, path: str, timeout_s: float = SHORT_TIMEOUT_S) -> Any:
-    """What an endpoint tells, as in `get_json(server.http_url, "/v2/models/stats")`.
+    """Return the JSON of an endpoint, as in `get_json(server.http_url, "/v2/models/stats")`.
 
     Raises
     ------
@@ -267,7 +267,7 @@ def get_json(url: str, path: str, timeout_s: float = SHORT_TIMEOUT_S) -> Any:
 
 
 def _content(response: httpx.Response) -> Any:
-    """The JSON of an answer; `Refused` with the reason where it says no."""
+    """Return the JSON of an answer; raise `Refused` with the reason where it says no."""
     try:
         content = response.json()
     except ValueError:
@@ -284,7 +284,7 @@ def _content(response: httpx.Response) -> Any:
 
 
 def is_ok(url: str, path: str, timeout_s: float = SHORT_TIMEOUT_S) -> bool:
-    """Whether an endpoint of health answers, and answers yes."""
+    """Say whether a health endpoint answers yes."""
     try:
         with http_client(url, timeout_s) as http:
             return http.get(path).status_code == 200

@@ -1,8 +1,8 @@
-"""Housekeeping of an iterative model: which sequences are under way, how each ends, and who is lost on the way.
+"""Housekeeping of an iterative model: keeps its sequences, ends each, and forgets those whose clients have gone.
 
-Triton calls a model whose sequences are iterative again and again with the same requests, and the model computes. That
-a request ends once and in order, that nothing is kept of a client that has gone, and that the faults of Triton 2.51
-hurt nobody, is the same for every such model; this module sees to it:
+Triton calls a model whose sequences are iterative again and again with the same requests, and the model computes. Every
+such model must end each request once and in order, forget clients that have gone, and survive the faults of Triton
+2.51. This module does that:
 
     self.house = Housekeeping(args, self.begin, self.forget)          # in initialize
 
@@ -56,7 +56,7 @@ class Member:
     state: Any
     request: Any
     sender: Any
-    is_decided: bool = False  # whether it has been told what becomes of it after this execution
+    is_decided: bool = False  # `again` or `end` was called for it
 
 
 @dataclass
@@ -81,10 +81,10 @@ class Execution:
 
 @dataclass
 class _Kept:
-    """What is kept of a sequence from one execution to the next."""
+    """A sequence's data, kept from one execution to the next."""
 
     state: Any
-    sender: Any  # of its responses, as Triton gave it in the latest execution
+    sender: Any  # sends its responses; Triton gives a new one in each execution
     last_seen_s: float
 
 
@@ -122,12 +122,12 @@ class Housekeeping:
 
     @property
     def states(self) -> list[Any]:
-        """The states of all sequences under way, in the order of their start, in this execution or not."""
+        """List the states of all sequences under way, in the order of their start, whether in this execution or not."""
         return [kept.state for kept in self._kept.values()]
 
     @contextlib.contextmanager
     def execution(self, requests: Sequence[Any]) -> Iterator[Execution]:
-        """Take up the requests of one call of `execute`, and see to the end of it.
+        """Take up the requests of one call of `execute`, and bring the call to its end.
 
         What is raised meanwhile is the error of every member that is not decided yet: nobody is left without an end.
         """
@@ -192,7 +192,7 @@ class Housekeeping:
         self._pool.shutdown()
 
     def _take_up(self, request: Any, now_s: float) -> Member | None:
-        """The member of a request; None when there is nothing to compute for it."""
+        """Return the member of a request; None when there is nothing to compute for it."""
         number, is_new = _control(request, "correlation_id"), bool(_control(request, "start"))
         member = Member(number, is_new, None, request, request.get_response_sender())
         try:
@@ -211,7 +211,7 @@ class Housekeeping:
         return member
 
     def _forget_lost(self, now_s: float, unseen_s: float = 0.0) -> None:
-        """Forget sequences, unseen for so long, that will not come again.
+        """Forget sequences that have been unseen for so long that they will not come again.
 
         Triton drops a request whose client is gone while it is queued, and one that idles, without a word to the model.
         It looks for idle ones once in their time, so that after twice the time it has done so; their clients still

@@ -40,7 +40,7 @@ _made: list[weakref.ref[Server]] = []
 
 
 def running() -> list[Server]:
-    """The servers that this process has started, or attached, and that run; the oldest first."""
+    """Return the running servers that this process has started or attached, the oldest first."""
     return [server for known in list(_made) if (server := known()) is not None and server.is_alive()]
 
 
@@ -70,7 +70,7 @@ class Server:
         Of a server that runs already, by whomever it was started; `stop` lets go of it, and it runs on. By default as
         the environment's INFLIGHT_URL says, and else none: it is started on this machine, from the wheel.
     arguments : sequence of str, optional
-        Those of `tritonserver`, as `tritonserver` takes them. What it loads they say, and nothing of the repository is
+        Those of `tritonserver`, as `tritonserver` takes them. They decide what is loaded, and the repository is not
         checked; it runs on this machine, whatever the environment says.
 
     Attributes
@@ -137,7 +137,7 @@ class Server:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What a request carries, over HTTP and gRPC, to load models or change settings: the key."""
+        """The headers of a request, over HTTP and gRPC, that loads models or changes settings: the key."""
         return records.headers(self.http_url)
 
     # Start and stop ---------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class Server:
         return self
 
     def _usual(self) -> list[str]:
-        """Arguments of `tritonserver` where none are given."""
+        """Return the arguments of `tritonserver` where none are given."""
         arguments = [f"--model-repository={self.repo}", "--model-control-mode=explicit"]
         if not repository.serves_llmapi(self.repo):  # whose model.yaml decides what its config.pbtxt leaves open
             arguments.append("--disable-auto-complete-config")
@@ -218,7 +218,7 @@ class Server:
         self.stop()
 
     def log_tail(self, lines: int = LOG_LINES) -> str:
-        """The last lines of the server's log, without what says only that there is no GPU, and without wide tables.
+        """Return the last lines of the server's log, without wide tables and lines that only say that there is no GPU.
 
         Blank where there is none here: of a server that is attached, or was stopped.
         """
@@ -304,7 +304,7 @@ class Server:
         )
 
     def models(self) -> list[ModelState]:
-        """State of each model of the repository, as in the table that Triton logs."""
+        """Return the state of each model of the repository, as in the table that Triton logs."""
         known = repository.models(self.repo)
         try:
             told = self._control(lambda triton, **how: triton.get_model_repository_index(as_json=True, **how))
@@ -325,7 +325,7 @@ class Server:
         return {row.name for row in self.models() if row.state == "READY"}
 
     def _control(self, ask: Callable[..., Any]) -> Any:
-        """What `ask` has tritonclient's client do, with the key; CourseError with the log's end when nobody answers."""
+        """Call `ask` with tritonclient's client and the key; CourseError with the log's end when nobody answers."""
         what = "The server does not run."
         if self.is_alive():
             try:
@@ -338,7 +338,7 @@ class Server:
 
 
 def _sentence(reason: str) -> str:
-    """Triton's reason without the traceback that Python models add: the sentence of a CourseError if there is one."""
+    """Return Triton's reason without the traceback of Python models: the sentence of a CourseError if there is one."""
     for line in reason.splitlines():
         if told := re.search(r"(?:CourseError|PartError|SchedulerError): (.*)", line):
             return told[1].strip()

@@ -30,13 +30,13 @@ from inflight.engine.torch.llama import Llama
 
 
 class LogitsRows(Sequence):
-    """All logits of an iteration, which stay on the device until one of them is asked for; valid until the next.
+    """All logits of an iteration; they stay on the device until one is asked for. Valid until the next iteration.
 
     Parameters
     ----------
     logits : tensor [rows, vocab_size]
     best : list
-        Of each row the highest logit, and its token.
+        The highest logit of each row, and its token.
     """
 
     def __init__(self, logits: torch.Tensor, best: list[list[float]]):
@@ -104,7 +104,7 @@ class TorchModel:
 
     @torch.inference_mode()
     def allocate_kv_cache(self, num_blocks: int, tokens_of_answer: int = 1) -> None:
-        """Give the model a cache of `num_blocks` blocks, and one more that is nobody's; see `Model`.
+        """Give the model a cache of `num_blocks` blocks and a spare one; see `Model`.
 
         On a CPU memory is taken as blocks are first written. Zeros and not whatever the memory holds: a masked place
         still enters the sums with weight 0, and 0 times NaN is NaN.

@@ -52,7 +52,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of the requests. Times are in seconds since the first was sent, unless their name says otherwise.
+    """The outcome of requests. Times are in seconds since the first was sent, unless their name says otherwise.
 
     Attributes
     ----------

@@ -88,7 +88,7 @@ def _batch_cost(server: Server) -> ModelConfig:
 
 
 def _batcher(config: ModelConfig) -> str:
-    """What a config says of batches, as short as a picture's title has to be."""
+    """Describe a config's batching, short enough for a picture's title."""
     if not config.HasField(BATCHER):
         return "no batcher"
     values = {name: get_field(config, name) for name in BATCHER_FIELDS if name != "instance_group.count"}

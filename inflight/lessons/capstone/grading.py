@@ -17,7 +17,8 @@ from inflight.engine.config import POLICIES
 from inflight.errors import CourseError
 from inflight.lessons.capstone import service
 from inflight.lessons.capstone.rehearsal import Prices
-from inflight.lessons.capstone.service import BIAS, LECTURE, ROUND, SHARE, Contract, Settings, contract_for, in_time
+from inflight.lessons.capstone.service.contract import BIAS, LECTURE, ROUND, SHARE, Contract, contract_for, in_time
+from inflight.lessons.capstone.service.deployment import Settings
 from inflight.notebook import progress
 from inflight.notebook.answers import is_untouched
 from inflight.notebook.checks import grades

@@ -116,7 +116,7 @@ class Replicas:
                 router.post("/add_worker", params={"url": self.servers[number]}, timeout=START_S).raise_for_status()
 
     def log(self, number: int) -> Path:
-        """Where a server logs its iterations since its start."""
+        """Return the file in which a server logs its iterations since its start."""
         return self.folder / f"iterations{number}.jsonl"
 
     def under_way(self, number: int) -> float:

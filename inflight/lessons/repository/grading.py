@@ -47,7 +47,7 @@ def _texts(reply: InferResult, name: str) -> list[str]:
 
 
 def _right(prompt: str, most: int, encode: Callable[[str], list[int]] | None = None) -> str:
-    """What the pipeline of stand-ins is to answer."""
+    """Return the right answer of the pipeline of stand-ins."""
     ids = (encode or stand_ins().prompt_ids)(prompt)
     return stand_ins().answer_text(stand_ins().answer_ids(ids, most))
 
@@ -69,7 +69,7 @@ def _with_a_model_of_ones_own(repo: Path, choose: random.Random) -> dict[str, Fi
 
 
 def _lost(config: ModelConfig) -> Finding:
-    """What an ensemble lacks of what the course's own, with `mask`, has for its clients and for its models."""
+    """Say what an ensemble lacks that the course's own, with `mask`, has for its clients and for its models."""
     courses = repository.read_config(COURSES_OWN / "repository" / "ensemble" / repository.CONFIG)
     for kind in ("input", "output"):
         for one in getattr(courses, kind):
@@ -210,7 +210,7 @@ def _is_repaired(name: str, repo: Path, prompts: list[tuple[str, int]]) -> Findi
 
 
 def _settings(configs: dict[str, ModelConfig]) -> dict[str, object]:
-    """What the owner of a repository has chosen, by model and name."""
+    """Return the settings that the owner of a repository has chosen, by model and name."""
     found: dict[str, object] = {f"{model}'s max_batch_size": config.max_batch_size for model, config in configs.items()}
     for model, config in configs.items():
         found |= {f"{model}'s {key}": repository.get_parameter(config, key) for key in config.parameters}

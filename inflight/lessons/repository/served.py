@@ -76,7 +76,7 @@ def served(repo: Path, replaced: Collection[str] = PIPELINE) -> Iterator[Connect
 
 @functools.cache
 def stand_ins() -> SimpleNamespace:
-    """What the stand-ins answer, as functions: `prompt_ids`, `answer_ids`, `answer_text`."""
+    """Return the stand-ins' answers as functions: `prompt_ids`, `answer_ids`, `answer_text`."""
     return SimpleNamespace(**runpy.run_path(str(STAND_INS / "stand_ins.py")))
 
 

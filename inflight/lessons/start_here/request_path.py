@@ -1,4 +1,4 @@
-"""Where one request spends its time on its way from the client through the models and back.
+"""Measures where one request spends its time on its way from the client through the models and back.
 
     path = measure(server, client, "iterations.jsonl", "Name the capital of France.", max_tokens=32)
 
@@ -83,7 +83,7 @@ def measure(
 
 
 def first_word(path: pd.DataFrame) -> pd.DataFrame:
-    """What the time to the first word is made of: one row a stage, `stage` and `ms`; the sum is the TTFT."""
+    """Split the time to the first word: one row a stage, `stage` and `ms`; the sum is the TTFT."""
     begins = path.groupby("what")["start_ms"].min()
     moments = [0.0, *begins[["text to tokens", "hand-over", "prompt", "tokens to text", "arrival"]]]
     return pd.DataFrame({"stage": list(PART_OF), "ms": [after - before for before, after in zip(moments, moments[1:])]})

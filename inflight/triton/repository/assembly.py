@@ -1,4 +1,4 @@
-"""Templates and values in, a model repository out; or somebody's own repository in, and another one out like it."""
+"""Makes a model repository from the templates (`assemble`), or from one that somebody wrote (`refit`)."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _made_aside(target: Path) -> Iterator[Path]:
 
 
 def _take_settings(config: ModelConfig, settings: ModelConfig) -> None:
-    """Give a config what the variables of its template set in another, and leave its tensors as they are."""
+    """Give a config the settings that another got from its template's variables, and leave its tensors as they are."""
     config.backend, config.max_batch_size = settings.backend, settings.max_batch_size
     for field in ("parameters", "instance_group", "model_transaction_policy"):
         config.ClearField(field)
@@ -169,7 +169,7 @@ def _assemble_model(template: Path, folder: Path, values: dict, contract: str) -
 
 
 def _in_yaml(name: str, values: dict) -> str:
-    """A variable's value as YAML reads it; policies have capitals there."""
+    """Return a variable's value as YAML reads it; policies have capitals there."""
     text = as_text(values[name])
     if name == "batch_scheduler_policy":
         return text.upper()

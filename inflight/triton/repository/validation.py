@@ -1,4 +1,4 @@
-"""Everything that can be found wrong in a repository without starting a server."""
+"""Checks a repository before a server loads it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from inflight.triton.repository.pbtxt import read_config
 
 
 def problems(repo: str | Path) -> list[Problem]:
-    """Everything that can be found wrong in a repository without starting a server.
+    """List every problem that can be found in a repository without starting a server.
 
     Unfilled variables, unknown fields and keys, wrong types and values, missing files, and ensemble steps whose tensor
     names, types or shapes do not fit together. The rest of a config Triton judges, at its load.
