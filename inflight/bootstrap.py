@@ -37,7 +37,7 @@ OTHER_PYTHON = (
 
 
 class SetupError(Exception):
-    """What stops the set-up, in one sentence with what to do instead."""
+    """The set-up cannot go on; one sentence says why, and what to do instead."""
 
 
 def machine_facts():
@@ -55,7 +55,7 @@ def machine_facts():
 
 
 def unsupported(facts):
-    """One sentence that says why the course cannot run on such a machine and what to do instead; None when it can."""
+    """Say in one sentence why the course cannot run on such a machine and what to do instead; None when it can."""
     if facts["system"] == "Windows":
         return "Windows has no Triton Inference Server: install WSL 2 with Ubuntu 22.04 or newer, and run this in it."
     if facts["system"] != "Linux":

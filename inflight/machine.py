@@ -23,7 +23,7 @@ MIN_MEMORY_GB = 4
 MIN_DISK_GB = 2  # for engines, once set-up has taken its part of `bootstrap.DISK_GB`
 MIN_SHM_MIB = 32  # Triton's Python backend takes about 1 MiB for each model, and more for long inputs
 TRITON_VERSION = "2.51.0"  # the server inside the nvidia-pytriton wheel
-# What to do about a row that does not know it better itself.
+# The advice for a row that has none of its own.
 FIXES = {
     "Python": "install Python 3.11 or 3.12, then run make again",
     "cores": "expect half the speed, or give this machine two cores",

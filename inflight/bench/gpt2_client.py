@@ -150,7 +150,7 @@ def table(tokens: Iterable[Token]) -> pd.DataFrame:
 
 
 def standings(tokens: pd.DataFrame) -> pd.DataFrame:
-    """One row a stream that has a token: `stream`, `tokens`, `first_s` and `last_s` since the race began, `text`.
+    """Return a row for each started stream: `stream`, `tokens`, `first_s` and `last_s` since the race began, `text`.
 
     Parameters
     ----------

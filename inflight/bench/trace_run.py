@@ -40,7 +40,7 @@ class TraceRun:
 
     @property
     def requests(self) -> pd.DataFrame:
-        """One row a request: see `load.Run`."""
+        """The requests, a row each: see `load.Run`."""
         return self.run.requests
 
     @property

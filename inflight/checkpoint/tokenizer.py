@@ -198,7 +198,7 @@ class ChatTokenizer:
         marked = _with_texts(_messages(said), lambda text: control_tokens.sub(stand_in, text))
         if not written:
             return self.encode(self.chat(said), add_special_tokens)
-        # Of the same vocabulary without control tokens: they are text to it.
+        # A tokenizer of the same vocabulary that reads control tokens as text.
         plain = Tokenizer(self._tokenizer.model)
         plain.normalizer, plain.pre_tokenizer = self._tokenizer.normalizer, self._tokenizer.pre_tokenizer
         marks = re.compile("|".join(written))

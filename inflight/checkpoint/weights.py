@@ -110,7 +110,7 @@ class GgufFile:
         return None if tensor is None else gguf.dequantize(tensor.data, tensor.tensor_type)
 
     def tensor_table(self) -> list[dict]:
-        """One row a tensor: `name`, `shape` (numpy order), `format`, `parameters`, `bytes`."""
+        """Return one row a tensor: `name`, `shape` (numpy order), `format`, `parameters`, `bytes`."""
         return [
             {
                 "name": tensor.name,

@@ -26,7 +26,7 @@ OLDER_POLICIES = {"guaranteed_completion": "guaranteed_no_evict"}  # older spell
 QUANT_ALGOS = (None, "W8A16", "W4A8", "W4A16")
 TOKENS_PER_BLOCK = 32  # fixed by the CPU's paged-attention kernel
 TIERS = ("cpu", "cuda")  # OpenVINO on the CPU, PyTorch on an NVIDIA GPU
-# What an engine of each tier has of the options that differ; the first is what "auto" takes.
+# The values that each tier's engine takes for the options that differ; the first is what "auto" takes.
 TIER_OPTIONS: dict[str, dict[str, tuple]] = {
     "cpu": {
         "dtype": ("float32", "bfloat16"),
@@ -172,7 +172,7 @@ def _problems(config: BuildConfig) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class SpeculativeConfig:
-    """How tokens of answers are drafted, under the names of TensorRT-LLM's `NGramDecodingConfig`."""
+    """The settings of drafting tokens, under the names of TensorRT-LLM's `NGramDecodingConfig`."""
 
     decoding_type: str = setting(
         "NGram", "NGram: what followed the last tokens where they came earlier.", choices=("NGram",)
@@ -285,7 +285,7 @@ class ExecutorConfig:
 
 @dataclass(frozen=True)
 class SamplingConfig:
-    """How to choose tokens, under TensorRT-LLM's names. Greedy with `top_k` 1, or with `top_k` 0 and `top_p` 0."""
+    """Settings of sampling, under TensorRT-LLM's names. Greedy with `top_k` 1, or with `top_k` 0 and `top_p` 0."""
 
     temperature: float = setting(1.0, "Logits are divided by it; above 1 flatter, below 1 sharper. 0: greedy.", low=0)
     top_k: int = setting(0, "Choose among the k most likely tokens; 0: no such limit.", low=0)

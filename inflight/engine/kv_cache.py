@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterator
 from hashlib import sha256
 
-# What a full block holds: the hash of all tokens before it, which its keys and values depend on, and its own tokens.
+# Content of a full block: the hash of all tokens before it, which its keys and values depend on, and its own tokens.
 Content = tuple[bytes, bytes]
 
 

@@ -52,12 +52,12 @@ class RequestView:
 
     @property
     def pending_tokens(self) -> int:
-        """What can be computed now: the whole prompt at first, then one token, the answer's latest."""
+        """Tokens that can be computed now: the whole prompt at first, then one token, the answer's latest."""
         return self.known_tokens - self.cached_tokens
 
     @property
     def max_tokens(self) -> int:
-        """Of its prompt and its longest answer together."""
+        """Tokens of its prompt and its longest answer together."""
         return self.prompt_tokens + self.max_answer_tokens
 
 
@@ -106,7 +106,7 @@ class Now:
 
 @dataclass
 class Plan:
-    """What to do in the next iteration.
+    """A scheduler's decisions for the next iteration.
 
     Attributes
     ----------

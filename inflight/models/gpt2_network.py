@@ -64,7 +64,7 @@ class Network:
         ]
 
     def next_tokens(self, ids: list[int], positions: list[int], last: list[int], attend: Attend) -> list[int]:
-        """One forward pass: the likeliest token after each text.
+        """Run one forward pass; return the likeliest token after each text.
 
         Parameters
         ----------

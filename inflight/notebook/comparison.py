@@ -20,7 +20,7 @@ STUDENTS_T = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.3
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `told_apart` found.
+    """The result of `told_apart`.
 
     Attributes
     ----------

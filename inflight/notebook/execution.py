@@ -45,7 +45,7 @@ Plotly.newPlot("{{ id }}", {...figure, config: {...figure.config, responsive: tr
 }</script>
 {%- endblock -%}
 """
-# Of an output's forms: a figure is drawn, and of a widget, which no kernel backs there, its picture or words are shown.
+# Forms of outputs: a figure is drawn; a widget, which has no kernel there, is shown by its picture or words.
 SHOWN = [PLOTLY_MIME, "text/html", "text/markdown", "image/svg+xml", "image/png", "text/plain"]
 
 

@@ -50,7 +50,7 @@ class Measured:
 
     @property
     def is_right(self) -> bool:
-        """Whether the budget is kept, and a number that is wanted is reached as in `is_same`; true without one."""
+        """Whether the budget is kept, with an exact number compared as in `is_same`; true without a budget."""
         if not math.isfinite(self.value):
             return False
         if self.at_most is not None:

@@ -12,7 +12,7 @@ URL, GRPC_URL, METRICS_URL = "INFLIGHT_URL", "INFLIGHT_GRPC_URL", "INFLIGHT_METR
 
 
 class Address(NamedTuple):
-    """Where a Triton answers: "http://host:port", "host:port" for gRPC, and "http://host:port/metrics"."""
+    """The addresses of a Triton: "http://host:port", "host:port" for gRPC, and "http://host:port/metrics"."""
 
     http_url: str
     grpc_url: str

@@ -86,7 +86,7 @@ def main(folder: Path, records: Path, command: list[str]) -> None:
 
 
 def _end_with_keeper() -> None:
-    """In the child, before exec: listen to signals again; should the keeper be killed, end with it."""
+    """Run in the child before exec: listen to signals again, and end with the keeper if that is killed."""
     for name in IGNORED:
         signal.signal(name, signal.SIG_DFL)
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -154,7 +154,7 @@ class Process:
         raise CourseError(f"tritonserver ended while starting. Its last lines:\n{self.log_tail()}")
 
     def has_ended(self) -> bool:
-        """Whether the server has ended."""
+        """Say whether the server has ended."""
         if self._keeper.poll() is not None:
             return True
         try:

@@ -204,7 +204,7 @@ def error_response(error: Exception) -> pb_utils.InferenceResponse:
 
 
 class ExecutionLog:
-    """One JSON line an execution, in a file that several instances of a model append to; none without a path.
+    """Writes a JSON line an execution to a file that several instances of a model append to; nothing without a path.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""One iteration of the model in PyTorch, on a GPU: tokens of several sequences in, rows of logits out.
+"""Computes one iteration in PyTorch, on a GPU: tokens of several sequences in, rows of logits out.
 
     model = TorchModel(read("engine"))
     model.allocate_kv_cache(num_blocks=256)

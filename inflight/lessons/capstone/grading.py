@@ -189,7 +189,7 @@ def _biases(choose: random.Random) -> Case:
 
 # 9.2 and 9.3: settings ------------------------------------------------------------------------------------------------
 
-# What requests fell short of, and what that means.
+# Limits that requests missed, and what that means.
 FELL_SHORT = {
     "first token late": "first tokens came too late: what do those requests wait for, work, blocks or slots?",
     "TPOT too high": "TPOTs were too high: too much is computed in the iterations that those requests share.",

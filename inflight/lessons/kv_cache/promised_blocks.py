@@ -12,7 +12,7 @@ from inflight.triton import telemetry
 
 
 def idle(log: pd.DataFrame, requests: Sequence[TimedRequest]) -> pd.DataFrame:
-    """Divide the blocks that nobody holds into promised and free ones, under `guaranteed_no_evict`.
+    """Divide the free blocks into promised and unpromised ones, under `guaranteed_no_evict`.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ TRIAL_S = 30
 MOST_COMPUTED = 0.75  # of what is computed in turn: homes come to 0.5, homes within reach to 0.65
 MOST_LEAD = 2.0  # requests: least outstanding comes to 0.6, homes alone to 8 and more
 BOUNDS = [0.1, 0.25, 0.5, 1.0, 2.5, math.inf]
-# Of a ring: what a third server takes is a third, and a server's share of the keys a half, or a third.
+# Shares of a ring: a third server takes a third of the keys, and each server has a half or a third.
 MOST_MOVED, LEAST_SHARE, KEYS = 0.45, 0.2, 600
 
 ADVICE = {

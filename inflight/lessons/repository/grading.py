@@ -135,7 +135,7 @@ def _rows_masked(connection: Connection, choose: random.Random) -> Finding:
 
 # 2.2 ------------------------------------------------------------------------------------------------------------------
 
-# Of each repository: what its owner has set on purpose; and the faults, as file, what stands there, what is there now.
+# For each repository: what its owner has set on purpose; and the faults: file, original text, faulty text.
 _OWNERS: Mapping[str, dict] = {
     "captions": {"triton_max_batch_size": 16, "max_queue_size": 40},
     "search": {"enable_kv_cache_reuse": True, "allotted_time_ms": 20_000},

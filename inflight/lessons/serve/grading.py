@@ -263,7 +263,7 @@ class _Log:
         self._url = url
 
     def during(self, act: Callable[[], Any]) -> tuple[Any, pd.DataFrame, int]:
-        """What `act` gives; the iterations from then until the engine has nothing left to do; the tokens computed."""
+        """Call `act`; return its result, the iterations until the engine has nothing left to do, and their tokens."""
         start = files.size(self.path)
         num_own = 0  # requests of ours, each one token: alone in its iteration when all others have ended
         given = act()
