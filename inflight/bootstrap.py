@@ -37,11 +37,11 @@ OTHER_PYTHON = (
 
 
 class SetupError(Exception):
-    """What stops the set-up, in one sentence with what to do instead."""
+    """The set-up cannot go on; one sentence says why, and what to do instead."""
 
 
 def machine_facts():
-    """Operating system, CPU, and C library of this machine (`glibc` is None where there is another library)."""
+    """Return operating system, CPU, and C library of this machine (`glibc` is None where there is another library)."""
     try:
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (AttributeError, OSError, ValueError):  # musl and Windows do not know the name
@@ -55,7 +55,7 @@ def machine_facts():
 
 
 def unsupported(facts):
-    """One sentence that says why the course cannot run on such a machine and what to do instead; None when it can."""
+    """Say in one sentence why the course cannot run on such a machine and what to do instead; None when it can."""
     if facts["system"] == "Windows":
         return "Windows has no Triton Inference Server: install WSL 2 with Ubuntu 22.04 or newer, and run this in it."
     if facts["system"] != "Linux":
@@ -89,7 +89,7 @@ def choose_python():
 
 
 def fingerprint(root, python):
-    """Hash of what a .venv is made from: packages, project, its Python's version, the folder that its scripts name."""
+    """Hash what a .venv is made from: packages, project, its Python's version, the folder that its scripts name."""
     probe = [python, "-I", "-S", "-c", "import platform; print(platform.python_version())"]
     try:
         version = subprocess.run(probe, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout

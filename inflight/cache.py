@@ -1,4 +1,4 @@
-"""The cache folder: what is made once and used again.
+"""The cache folder, for things that are made once and used again.
 
     made_once(place("engines", name), make)
 
@@ -23,7 +23,7 @@ LOCK_TIMEOUT_S = 600
 
 
 def say(sentence: str) -> None:
-    """One sentence to the user about what happens to the cache.
+    """Tell the user in one sentence what happens to the cache.
 
     Not where pages are made or tested, which nobody watches: it depends on what ran before and beside the page.
     """
@@ -51,7 +51,7 @@ def refuse_open(home: Path) -> None:
 
 
 def folder(*parts: str) -> Path:
-    """A folder in the cache, made if it is not there yet.
+    """Return a folder in the cache, made if it is not there yet.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def folder(*parts: str) -> Path:
 
 
 def place(*parts: str) -> Path:
-    """Where a thing that is made once lies: in the cache folder.
+    """Return the place of a thing that is made once: in the cache folder.
 
     Where that is the administrator's and lacks the thing, it is this user's own cache folder.
 

@@ -14,17 +14,17 @@ class CourseError(Exception):
     """
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython prints of it."""
+        """Return what IPython prints of it."""
         return [f"{type(self).__name__}: {self}"]
 
 
 def reason(error: Exception, first: bool = False) -> str:
-    """The last line of what a library's error says, or its `first`, without a full stop; else the error's type."""
+    """Return a library error's last line, or its `first`, without a full stop; else the error's type."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0 if first else -1].rstrip(".")
 
 
 def did_you_mean(name: str, known: Collection[str], otherwise: str = "There are", cutoff: float = 0.6) -> str:
-    """A sentence with the known name that is most like `name`, or with all that are known if none is."""
+    """Suggest in a sentence the known name that is most like `name`, or all known names if none is."""
     near = difflib.get_close_matches(name, known, 1, cutoff)
     return f"Did you mean {near[0]!r}?" if near else f"{otherwise}: {', '.join(known)}."

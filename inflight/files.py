@@ -1,4 +1,4 @@
-"""Folders and files that are whole or not there at all, and what is read of files that a user names."""
+"""Writes folders and files whole or not at all, and reads files that a user names."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def size(path: str | Path) -> int:
-    """Bytes of a file; 0 when it is not there."""
+    """Return the bytes of a file; 0 when it is not there."""
     return Path(path).stat().st_size if Path(path).exists() else 0
 
 
 def read_bytes(path: str | Path, what: str, fix: str) -> bytes:
-    """The content of a file that a user named.
+    """Read a file that a user named.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def read_bytes(path: str | Path, what: str, fix: str) -> bytes:
 
 
 def read_text(path: str | Path, what: str, fix: str) -> str:
-    """The same as text; CourseError, too, when it is not UTF-8."""
+    """Read it as text; CourseError, too, when it is not UTF-8."""
     try:
         return read_bytes(path, what, fix).decode("utf-8")
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""What this machine has of what the course needs: the rows of `inflight doctor`, and the facts a benchmark records."""
+"""Checks that this machine has what the course needs (`inflight doctor`), and describes it for benchmarks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MIN_MEMORY_GB = 4
 MIN_DISK_GB = 2  # for engines, once set-up has taken its part of `bootstrap.DISK_GB`
 MIN_SHM_MIB = 32  # Triton's Python backend takes about 1 MiB for each model, and more for long inputs
 TRITON_VERSION = "2.51.0"  # the server inside the nvidia-pytriton wheel
-# What to do about a row that does not know it better itself.
+# The advice for a row that has none of its own.
 FIXES = {
     "Python": "install Python 3.11 or 3.12, then run make again",
     "cores": "expect half the speed, or give this machine two cores",
@@ -52,13 +52,13 @@ class Check:
 
 
 def checks() -> list[Check]:
-    """Everything the course needs or can use, in the order of the table."""
+    """Check everything that the course needs or can use, in the order of the table."""
     rows = [*_machine_checks(), _tier_check(), _precision_check(), _model_check(), *_neighbour_checks()]
     return [replace(row, fix="" if row.ok else row.fix or FIXES[row.name]) for row in rows]
 
 
 def device_name(tier: str | None = None) -> str:
-    """The device that a tier computes on, by default this machine's: the name of the GPU, or of the CPU."""
+    """Name the device that a tier computes on, by default this machine's: the name of the GPU, or of the CPU."""
     found = tiers.here()
     return found.gpu.name if found.gpu is not None and tier in (None, tiers.CUDA) else _cpu_model()
 
@@ -88,7 +88,7 @@ def describe() -> dict:
 
 
 def precision() -> dict:
-    """In which precision this machine's CPU computes: `engine` with 4-bit weights, `pytorch` its models, and `why`."""
+    """Return the precisions of this machine's CPU: `engine` with 4-bit weights, `pytorch` its models, and `why`."""
     cpu = processor.here()
     return {"engine": cpu.quant_algo, "pytorch": cpu.dtype, "why": cpu.why}
 
@@ -118,7 +118,7 @@ def _machine_checks() -> list[Check]:
 
 
 def _cache_check() -> Check:
-    """Whether only this user and root can write to the cache folder."""
+    """Check that only this user and root can write to the cache folder."""
     try:
         cache.refuse_open(cache_dir().absolute())
     except CourseError as error:
@@ -150,7 +150,7 @@ def _model_check() -> Check:
 
 
 def _neighbour_checks() -> list[Check]:
-    """Other people who can log in here reach the ports of a server, and can read its key."""
+    """Warn that other people who can log in here reach the ports of a server, and can read its key."""
     number = sum(
         1000 <= user.pw_uid < 65534 and user.pw_uid != os.getuid() and not user.pw_shell.endswith(("nologin", "false"))
         for user in pwd.getpwall()
@@ -162,7 +162,7 @@ def _neighbour_checks() -> list[Check]:
 
 
 def _short(path: Path) -> str:
-    """A path without the user's name: a table that is shown to others should not tell it."""
+    """Return a path without the user's name: a table that is shown to others should not tell it."""
     return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)
 
 
@@ -194,7 +194,7 @@ def memory_bytes() -> int:
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
+    """Return the folder, or the nearest one above it that exists."""
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
 
 

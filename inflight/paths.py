@@ -1,4 +1,4 @@
-"""Where the course lies, and where it keeps what it makes."""
+"""The folders of the course: where it is installed, and where it keeps what it makes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ ASSETS = COURSE / "assets"
 
 
 def cache_dir() -> Path:
-    """Folder for engines and what else is made once: $INFLIGHT_HOME, else `inflight` in the user's cache folder."""
+    """Return the folder of what is made once: $INFLIGHT_HOME, else `inflight` in the user's cache folder."""
     named = os.environ.get("INFLIGHT_HOME")
     return Path(named).expanduser() if named else own_cache_dir()
 
 
 def own_cache_dir() -> Path:
-    """`inflight` in the user's cache folder, whatever $INFLIGHT_HOME says."""
+    """Return `inflight` in the user's cache folder, whatever $INFLIGHT_HOME says."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "inflight"

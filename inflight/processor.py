@@ -1,4 +1,4 @@
-"""The precision in which this processor computes models the quickest, found with OpenVINO's own kernels.
+"""Finds the precision in which this processor computes models fastest, with OpenVINO's own kernels.
 
     found = here()
     found.quant_algo, found.dtype, found.why       # "W4A16", "float32", "it has neither bfloat16 nor 8-bit products"
@@ -44,14 +44,14 @@ class Processor:
 
     @property
     def why(self) -> str:
-        """A few words."""
+        """The reason for the precision, in a few words."""
         parts = [name for name, has in (("bfloat16", self.has_bfloat16), ("8-bit products", self.has_8_bits)) if has]
         return f"the processor has {' and '.join(parts) or 'neither bfloat16 nor 8-bit products'}"
 
 
 @functools.cache
 def core() -> Any:
-    """OpenVINO's core, of which a process has this one, for as long as it lives.
+    """Return OpenVINO's core: a process has this one, for as long as it lives.
 
     OpenVINO 2026.4 gives the thread that first uses a core another stack for signals, and frees it with the core and
     its last model. If that happens in another thread, or after a second core has come, the thread keeps the freed
@@ -63,12 +63,12 @@ def core() -> Any:
 
 @functools.cache
 def here() -> Processor:
-    """What this processor has. It is asked once a process, in a tenth of a second."""
+    """Find out what this processor has, once a process, in a tenth of a second."""
     return Processor("BF16" in core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"), _rounds())
 
 
 def _rounds() -> bool:
-    """Whether a product of 4-bit weights, asked to round its input to 8 bits, does so: 1/3 is no multiple of 1/255."""
+    """Try if a product of 4-bit weights, asked to round its input to 8 bits, does so: 1/3 is no multiple of 1/255."""
     openvino: Any = importlib.import_module("openvino")
     ops = importlib.import_module("openvino.opset13")
     rows, columns = 64, 128

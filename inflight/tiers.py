@@ -1,4 +1,4 @@
-"""The tier that this machine runs the course in, and why: PyTorch says whether it can use an NVIDIA GPU.
+"""Finds the tier that this machine runs the course in, by asking PyTorch whether it can use an NVIDIA GPU.
 
     found = here()
     found.name, found.why              # "cuda", "NVIDIA H200, 139.8 GiB, PyTorch's build for CUDA 13.0"
@@ -35,7 +35,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Tier:
-    """The tier of this machine, and why it is this one."""
+    """The tier of this machine, and the reason."""
 
     name: str  # "cpu" or "cuda"
     why: str  # in a few words
@@ -73,7 +73,7 @@ def here() -> Tier:
 
 
 def checked(wanted: str | None) -> str:
-    """A device for PyTorch: `wanted`, or that of the tier where it is None.
+    """Return a device for PyTorch: `wanted`, or that of the tier where it is None.
 
     Raises
     ------

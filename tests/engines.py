@@ -27,7 +27,8 @@ from inflight.engine import builder as engine
 from inflight.engine.config import BuildConfig
 from inflight.engine.fake_model import next_token
 from inflight.triton import telemetry
-from inflight.triton.client import Client, Connection, is_ok
+from inflight.triton.client import Client
+from inflight.triton.connection import Connection, is_ok
 from inflight.triton.request import arrays_for
 from inflight.triton.server import Server
 

@@ -123,8 +123,10 @@ def check(root: Path) -> list[str]:
         There is no lesson, a marker is out of place, or the syllabus does not name a lesson.
     """
     found = []
-    if titles.readme(root) != (root / "README.md").read_text(encoding="utf-8"):
-        found.append("README.md: its table of lessons differs from lessons/syllabus.toml; run `make notebooks`")
+    for page, text in titles.pages(root).items():
+        if page.read_text(encoding="utf-8") != text:
+            name = page.relative_to(root)
+            found.append(f"{name}: its table of lessons differs from lessons/syllabus.toml; run `make notebooks`")
     expected = {root / kind / titles.file_name(kind, folder.name): (folder, kind) for folder, kind in _all(root)}
     for path, (folder, kind) in expected.items():
         found += [f"{kind}/{path.name}: {problem}" for problem in _problems(path, folder, kind)]
@@ -308,7 +310,8 @@ def main(arguments: list[str]) -> int:
         if command == "build":
             names = [name for name in rest if name != "--sources"]
             written = build(ROOT, names, keep_outputs="--sources" in rest)
-            (ROOT / "README.md").write_text(titles.readme(ROOT), encoding="utf-8")
+            for page, text in titles.pages(ROOT).items():
+                page.write_text(text, encoding="utf-8")
             print(*(path.relative_to(ROOT) for path in written), sep="\n")
             return 0
         if command == "check":

@@ -1,4 +1,4 @@
-"""Puts what a lesson is called, asks and takes, from `lessons/syllabus.toml`, into the notebooks and into README.md.
+"""Puts what a lesson is called, asks and takes, from `lessons/syllabus.toml`, into the notebooks and into two pages.
 
 In a markdown cell of a lesson's script these stand for it:
 
@@ -128,10 +128,18 @@ def _glossary(folder: Path) -> str:
     return "\n\n".join(entries)
 
 
-def readme(root: Path) -> str:
-    """The text that README.md should have: its own, with the table of the lessons written anew."""
-    table = _table(root, "notebooks/", "labs/") + "\n\n"
-    return TABLE.sub(lambda match: match[1] + table + match[2], (root / "README.md").read_text(encoding="utf-8"))
+def pages(root: Path) -> dict[Path, str]:
+    """README.md and the instructor's, where there is one: each with its table of the lessons written anew."""
+    guide = [f"| {one.number} | [{one.title}]({one.name}.md) |" for one in syllabus.read(root) if not one.planned]
+    tables = {
+        root / "README.md": _table(root, "notebooks/", "labs/"),
+        root / "assets" / "instructor" / "README.md": "\n".join(["| lesson | page |", "|---|---|", *guide]),
+    }
+    return {path: _with_table(path, table) for path, table in tables.items() if path.exists()}
+
+
+def _with_table(path: Path, table: str) -> str:
+    return TABLE.sub(lambda match: f"{match[1]}{table}\n\n{match[2]}", path.read_text(encoding="utf-8"))
 
 
 def _table(root: Path, lectures: str, labs: str) -> str:

@@ -1,4 +1,4 @@
-"""Two ways to serve the same requests, taking turns in one run.
+"""Compares two ways to serve the same requests; they take turns in one run.
 
     result = compare("V1", "inflight_fused_batching", engine_dir, trace("skewed", tokenizer), workdir)
     result["ratios"]["throughput"]["median"]            # second over first

@@ -42,7 +42,7 @@ class Record:
 
 
 def read_dataset(path: str | Path = MINI_CNN_EVAL) -> list[Record]:
-    """The records of a dataset file, in its order.
+    """Read the records of a dataset file, in its order.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def read_dataset(path: str | Path = MINI_CNN_EVAL) -> list[Record]:
 
 
 def _problem(thing: object) -> str | None:
-    """What is wrong with one element of a dataset's list."""
+    """Say what is wrong with one element of a dataset's list."""
     if not isinstance(thing, dict):
         return "is not an object with input, instruction and output"
     for field in fields(Record):
@@ -78,12 +78,12 @@ def _problem(thing: object) -> str | None:
 
 
 def input_len(text: str, tokenizer: ChatTokenizer) -> int:
-    """Tokens of a prompt as the engine gets it, chat template included."""
+    """Count the tokens of a prompt as the engine gets it, chat template included."""
     return len(tokenizer.encode_chat(text))
 
 
 def length_table(records: list[Record], tokenizer: ChatTokenizer) -> pd.DataFrame:
-    """How long the texts are: a row a measure, with its mean and the percentiles P10, P50 and P90."""
+    """Measure the lengths of the texts: a row a measure, with its mean and the percentiles P10, P50 and P90."""
     measures = {
         "article, words": [len(record.input.split()) for record in records],
         "article, tokens": [len(tokenizer.encode(record.input)) for record in records],

@@ -21,8 +21,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from inflight.errors import CourseError
-from inflight.triton import client
-from inflight.triton.client import Connection, Reply
+from inflight.triton.connection import Connection, Reply, text
 
 MAX_STREAMS = 64
 PROMPTS = (
@@ -48,7 +47,7 @@ class Token(NamedTuple):
 
 
 def prompts(streams: int, given: Sequence[str] = PROMPTS) -> list[str]:
-    """A prompt for each stream: those given, and again from the first if they are too few.
+    """Return a prompt for each stream: those given, and again from the first if they are too few.
 
     Raises
     ------
@@ -112,7 +111,7 @@ def race(
                 _, stream, prompt = waiting.popleft()
                 stream.send_on_stream(
                     model,
-                    {"text_input": client.text(prompt)},
+                    {"text_input": text(prompt)},
                     enable_empty_final_response=True,
                     parameters=parameters,
                 )
@@ -140,18 +139,18 @@ def race(
 
 
 def run(url: str, model: str, prompts: Sequence[str], max_tokens: int, offset_s: float = 0) -> pd.DataFrame:
-    """A `race` to its end, as a `table`."""
+    """Run a `race` to its end; return its `table`."""
     whole = race(url, model, prompts, max_tokens, offset_s)
     return table(token for arrived in whole for token in arrived)
 
 
 def table(tokens: Iterable[Token]) -> pd.DataFrame:
-    """One row a token in the order of their arrival: `stream`, `token` (both from 1), `time_s`, `text`."""
+    """Return one row a token in the order of arrival: `stream`, `token` (both from 1), `time_s`, `text`."""
     return pd.DataFrame(tokens, columns=Token._fields)
 
 
 def standings(tokens: pd.DataFrame) -> pd.DataFrame:
-    """One row a stream that has a token: `stream`, `tokens`, `first_s` and `last_s` since the race began, `text`.
+    """Return a row for each started stream: `stream`, `tokens`, `first_s` and `last_s` since the race began, `text`.
 
     Parameters
     ----------
@@ -175,7 +174,7 @@ def summary(tokens: pd.DataFrame) -> str:
 
 
 def _taken(arrived: queue.SimpleQueue[Reply], timeout_s: float) -> Iterator[Reply]:
-    """Everything in a queue, after waiting so long for the first."""
+    """Take everything in a queue, after waiting so long for the first."""
     with contextlib.suppress(queue.Empty):
         yield arrived.get(timeout=max(0.0, timeout_s))
         while True:

@@ -58,7 +58,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Run:
-    """What became of a load.
+    """The outcome of a load.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class Run:
 
     @property
     def trouble(self) -> str:
-        """Why not every request was answered, as a sentence; blank if every one was."""
+        """Say in a sentence why not every request was answered; blank if every one was."""
         if self.stopped:
             return self.stopped
         failed = self.requests[self.requests["error"] != ""].sort_values("last_s")  # the first is why the others did
@@ -97,7 +97,7 @@ class Run:
         return f"{len(failed)} of {len(self.requests)} requests failed, the first with: {failed['error'].iloc[0]}"
 
     def whole(self) -> Run:
-        """The run itself, if every request was answered.
+        """Return the run itself, if every request was answered.
 
         Raises
         ------
@@ -133,7 +133,7 @@ class Sends(Protocol):
         ...
 
     def is_alive(self) -> bool:
-        """Whether sending another request makes sense."""
+        """Say whether another request should be sent."""
         ...
 
     def abort(self) -> None:
@@ -199,7 +199,7 @@ class Sender:
         return min(request.max_tokens, count_tokens(self._tokenizer, text))
 
     def is_alive(self) -> bool:
-        """Whether the server still answers, and `abort` has not been called."""
+        """Say whether the server still answers, and `abort` has not been called."""
         return not self._aborted and self.client.is_live()
 
     def abort(self) -> None:
@@ -217,7 +217,7 @@ class Sender:
 def sender(
     client: Client, model: str = "ensemble", stream: bool = False, tokenizer: ChatTokenizer | None = None
 ) -> Sender:
-    """A `Sender` to `model` on the server of `client`, which stays as it is."""
+    """Make a `Sender` to `model` on the server of `client`, which stays as it is."""
     return Sender(Client(client.url, model, client.timeout_s), stream, tokenizer)
 
 
@@ -225,7 +225,7 @@ def sender(
 
 
 def warm_up(send: Sends, requests: list[TimedRequest], number: int) -> None:
-    """Send the first `number` of `requests` at once; nothing is kept of them.
+    """Send the first `number` of `requests` at once, and drop their results.
 
     What an engine does once, at its first requests, is not part of a measurement then. Raises as `Run.whole`.
     """
@@ -355,7 +355,7 @@ class _Load:
         self._send.abort()
 
     def result(self, interrupt: BaseException | None) -> Run:
-        """Rows of all requests, also of those that were not sent or not answered in time."""
+        """Return the rows of all requests, also of those that were not sent or not answered in time."""
         if self._trouble is not None:
             raise self._trouble
         with self._lock:
@@ -391,7 +391,7 @@ class _Load:
         return row
 
     def _facts(self, index: int) -> dict:
-        """What is known of a request before it is sent; a column without a value becomes NaN."""
+        """Return the facts about a request that are known before it is sent; a column without a value becomes NaN."""
         request = self._requests[index]
         lengths = {"input_len": request.input_len, "output_len": 0, "max_tokens": request.max_tokens}
         return {"request": index, **lengths, "error": ""}

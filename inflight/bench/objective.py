@@ -39,12 +39,12 @@ class Objective:
 
     @property
     def limits(self) -> dict[str, float]:
-        """By column of `Run.requests`: the limit, where there is one."""
+        """Return the limits by column of `Run.requests`, without those that are None."""
         named = {column: getattr(self, column) for column, _ in LIMITS.values()}
         return {column: limit for column, limit in named.items() if limit is not None}
 
     def met(self, requests: pd.DataFrame) -> pd.Series:
-        """Which rows of `Run.requests` keep every limit; an answer of one token keeps any limit on ITL."""
+        """Say which rows of `Run.requests` keep every limit; an answer of one token keeps any limit on ITL."""
         kept = requests["error"] == ""
         for column, limit in self.limits.items():
             values = requests[column].astype(float)
@@ -62,7 +62,7 @@ class Objective:
 
 
 def parse(text: str) -> Objective:
-    """An objective from its limits in milliseconds, as "ttft=500,itl=40,latency=3000", one or more of them.
+    """Read an objective from its limits in milliseconds, such as "ttft=500,itl=40,latency=3000", one or more of them.
 
     Raises
     ------
@@ -86,6 +86,6 @@ def parse(text: str) -> Objective:
 
 
 def goodput(run: Run, objective: Objective) -> float:
-    """Requests a second that meet the objective, from the first request sent to the last answer."""
+    """Return the requests a second that meet the objective, from the first request sent to the last answer."""
     seconds = run.requests["last_s"].max() - run.requests["sent_s"].min()
     return float(objective.met(run.requests).sum() / seconds) if seconds > 0 else 0.0

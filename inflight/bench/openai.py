@@ -81,7 +81,7 @@ class OpenAISender:
         return Timing(sent, first if self._stream else None, last, tokens)
 
     def is_alive(self) -> bool:
-        """Whether the server still answers, whatever it says, and `abort` has not been called."""
+        """Say whether the server still answers, whatever it says, and `abort` has not been called."""
         try:
             self._client.get(f"{self.url}/v1/models", timeout=5)
         except httpx.HTTPError:
@@ -120,7 +120,7 @@ class OpenAISender:
         return {**body, FORGET: False} if self._forgets else body
 
     def _pieces(self, body: dict) -> Iterator[str]:
-        """The text of an answer as it comes."""
+        """Yield the text of an answer as it comes."""
         try:
             with self._client.stream("POST", f"{self.url}/v1/completions", json=body) as response:
                 if response.status_code != 200:
@@ -145,7 +145,7 @@ class OpenAISender:
             raise self._trouble(error) from None
 
     def _choices(self, content: str | bytes) -> list[dict]:
-        """What an answer, or a piece of one, has to choose from; of an error the server's own words are raised."""
+        """Return the `choices` of an answer or a piece of one; raise an error in the server's own words."""
         told = json.loads(content)
         if error := told.get("error"):
             words = error.get("message") if isinstance(error, dict) else error
@@ -153,7 +153,7 @@ class OpenAISender:
         return told["choices"]
 
     def _prompt(self, text: str) -> str | list[int]:
-        """A chat of `text`: as text or, where that would make a control token of what is none, as tokens."""
+        """Make a chat of `text`: as text, or as tokens where the text would be read as a control token."""
         chat, ids = self._tokenizer.chat(text), self._tokenizer.encode_chat(text)
         return chat if self._tokenizer.encode(chat) == ids else ids
 

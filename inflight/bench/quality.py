@@ -1,4 +1,4 @@
-"""How close the builds of a checkpoint come to its own words: perplexity and most likely tokens.
+"""Compares engines with the checkpoint they were built from: perplexity and most likely tokens.
 
     source = checkpoint.fetch()
     result = bench(source, engines(source, workdir))
@@ -9,7 +9,7 @@ of 256 tokens. Within a window every model is given each token and asked for the
 checkpoint itself: its weights, whatever their format, as float32 in PyTorch. An engine is asked through the very
 function that serves, one token of each of 8 windows an iteration.
 
-A learner's share of a machine has no room for all of them: the checkpoint reads first, then one engine at a time.
+One model is loaded at a time, to save memory: the checkpoint first, then engine after engine.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def engines(
 
 
 def _has(tier: str, config: BuildConfig) -> bool:
-    """Whether a tier builds such engines."""
+    """Say whether a tier builds such engines."""
     try:
         config.on(tier)
     except CourseError:
@@ -85,7 +85,7 @@ def _has(tier: str, config: BuildConfig) -> bool:
 
 
 def prose() -> str:
-    """The text of all lessons: their markdown, without code and without the lines that a build fills in."""
+    """Return the text of all lessons: their markdown, without code and without the lines that a build fills in."""
     import jupytext
 
     paragraphs = []
@@ -190,7 +190,7 @@ def bench(
 
 
 def in_words(rows: list[dict]) -> list[dict]:
-    """The rows as a terminal shows them: sizes in MB, and figures of quality with the reach of their interval."""
+    """Return the rows for a terminal: sizes in MB, and figures of quality with the reach of their interval."""
     return [
         {
             "build": row["build"],
@@ -213,7 +213,7 @@ def _with_reach(interval: dict[str, float] | None, places: int) -> str | None:
 
 
 def _read_by_checkpoint(source: Checkpoint, groups: list[np.ndarray], step: Callable[[], None]) -> np.ndarray:
-    """What the checkpoint's model gives to each token but the first: see `_judged`; [windows, 255, 2]."""
+    """Judge each token but the first by the checkpoint's model: see `_judged`; [windows, 255, 2]."""
     import torch
 
     model, found = models.huggingface.reference(source), []
@@ -227,7 +227,7 @@ def _read_by_checkpoint(source: Checkpoint, groups: list[np.ndarray], step: Call
 
 
 def _read_by_engine(folder: Path, groups: list[np.ndarray], step: Callable[[], None]) -> np.ndarray:
-    """The same of an engine."""
+    """Judge them by an engine."""
     runner = load(folder)
     num_blocks = -(-WINDOW // runner.info.build_config.tokens_per_block)  # of a window
     runner.allocate_kv_cache(GROUP * num_blocks)
@@ -244,7 +244,7 @@ def _read_by_engine(folder: Path, groups: list[np.ndarray], step: Callable[[], N
 
 
 def _judged(logits: Iterable[np.ndarray], following: Sequence[int]) -> list[tuple[float, int]]:
-    """For each row of logits the -log-likelihood of the token that follows, and the most likely token."""
+    """Return for each row of logits the -log-likelihood of the token that follows, and the most likely token."""
     return [(-log_probability(row, int(token)), int(row.argmax())) for row, token in zip(logits, following)]
 
 

@@ -26,7 +26,7 @@ PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
 def summary(run: Run) -> dict[str, float | None]:
-    """The figures of a run, from the requests that were answered.
+    """Compute the figures of a run, from the requests that were answered.
 
     Percentiles lie between the two nearest values in proportion, as in numpy. `in_flight_mean` is Little's law: the sum
     of all latencies over the time in which they passed.
@@ -61,12 +61,12 @@ def summary(run: Run) -> dict[str, float | None]:
 
 
 def _late_ms(run: Run) -> pd.Series:
-    """Milliseconds by which each request that was sent was late."""
+    """Return how many milliseconds late each request was sent."""
     return ((run.requests["sent_s"] - run.requests["due_s"]).astype(float) * 1000).dropna().clip(lower=0)
 
 
 def lateness(run: Run) -> str:
-    """A sentence when the client could not keep up with its own plan; blank if it did.
+    """Say in a sentence that the client could not keep up with its own plan; blank if it did.
 
     It did if 99 of 100 requests were sent within `LATE_MS` after they were due, or within `LATE_SHARE` of the median
     latency.
@@ -84,7 +84,7 @@ def lateness(run: Run) -> str:
 
 
 def number(value: float) -> float | None:
-    """A figure as JSON has it: None where it is not known."""
+    """Return a figure for JSON: None where it is not known."""
     if isinstance(value, int):
         return value
     return float(value) if math.isfinite(value) else None

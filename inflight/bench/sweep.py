@@ -46,7 +46,7 @@ def sweep(
     progress: Progress = silent,
     keep: Callable[[Run, float, int], None] = lambda run, rate, number: None,
 ) -> dict:
-    """Measure rate by rate, and put together what came of it.
+    """Measure rate by rate, and put the results together.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def _rate(per_s: float) -> float:
 
 
 def _warm_up(send: Sends, requests: list[TimedRequest], users: int) -> float:
-    """Send the requests twice, `users` under way; requests a second of the second time."""
+    """Send the requests twice, with `users` under way; return the requests a second of the second time."""
     send_all(send, requests, users).whole()
     return report.summary(send_all(send, requests, users).whole())["requests_per_s"]
 
@@ -159,10 +159,10 @@ def _warm_up(send: Sends, requests: list[TimedRequest], users: int) -> float:
 
 
 def figures(run: Run, objective: Objective, slots: int) -> dict[str, float]:
-    """Figures of one round, from the end of its filling to its last arrival; `full_per_s` has an end of its own.
+    """Compute a round's figures, from the end of its filling to its last arrival; `full_per_s` ends at another time.
 
-    Who came before it and is answered in it counts as served, who comes in it and is answered later does not: where the
-    queue keeps its length, the two are as many.
+    A request answered in this time counts as served, even if it came before; one that is answered later does not: where
+    the queue keeps its length, the two are as many.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Where a load goes: to a server for the occasion, a Triton that runs already, or one with OpenAI's endpoints.
+"""Opens the server that a load is sent to: a new one, a running Triton, or one with OpenAI's endpoints.
 
 with target(None, engine_dir, stream=True) as send:
     run = send_all(send, requests)
@@ -35,7 +35,7 @@ def serving(repo: Path) -> Iterator[Server]:
 
 
 def is_url(name: str) -> bool:
-    """Whether a way of serving is the address of a server."""
+    """Say whether a way of serving is the address of a server."""
     return ":" in name
 
 
@@ -74,7 +74,7 @@ def target(url: str | None, engine_dir: str | Path, stream: bool = False, model:
 
 
 def device(way: str | None, engine_dir: str | Path) -> str:
-    """Name of what a way of serving computes on, as far as it is known; None is a server for the occasion."""
+    """Name the device that a way of serving computes on, as far as it is known; None is a server started here."""
     if way is not None and is_url(way):
         return f"whatever {way} computes on"
     if way == BASELINE:  # it computes where the machine's tier is; the engine where it was built for

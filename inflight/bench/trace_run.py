@@ -1,4 +1,4 @@
-"""One run of a trace against a running server: what its clients saw, and what its engine did."""
+"""Runs a trace against a running server, and returns what its clients saw and what its engine did."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOOK_EVERY_S = 0.1  # how often `follow` reads the iteration log
 
 @dataclass(frozen=True)
 class TraceRun:
-    """What the clients and the engine saw of one trace.
+    """The results of one trace, as seen by its clients and by the engine.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class TraceRun:
 
     @property
     def requests(self) -> pd.DataFrame:
-        """One row a request: see `load.Run`."""
+        """The requests, a row each: see `load.Run`."""
         return self.run.requests
 
     @property
@@ -64,7 +64,7 @@ class TraceRun:
 
     @property
     def stays(self) -> pd.DataFrame:
-        """Who ran where: see `telemetry.slots`."""
+        """The slots that the requests ran in: see `telemetry.slots`."""
         return telemetry.slots(self.log)
 
 
@@ -121,6 +121,6 @@ def follow(client: Client, requests: list[TimedRequest], log_path: str | Path) -
 
 
 def _log(log_path: str | Path, start: int) -> pd.DataFrame:
-    """What the engine has added to its log since it had `start` bytes, counted from 1 on; no log is an empty one."""
+    """Read what the engine has added to its log since it had `start` bytes, counted from 1 on; empty without a log."""
     log = telemetry.iterations(log_path if Path(log_path).exists() else os.devnull, start)
     return log.assign(iteration=range(1, len(log) + 1))

@@ -3,8 +3,8 @@
     turns = take_turns({"plain": one_round_of_plain, "batched": one_round_of_batched}, rounds=3)
     result({"rounds": 3}, rows, {"batched_over_plain": ratio(turns["batched"], turns["plain"])})
 
-Times belong to the machine and the minute in which they were taken. What can be compared are ratios of ways that took
-turns in one run, with their spread over its rounds.
+Times depend on the machine and on what else it does. Only ratios of ways that took turns in one run can be compared,
+with their spread over its rounds.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ def take_turns(ways: Mapping[str, Callable[[], One]], rounds: int, progress: Pro
 
 
 def ratio(values: Sequence[float], base: Sequence[float]) -> dict[str, float]:
-    """Median, least and most of the ratios of `values` to `base`, round by round."""
+    """Return median, least and most of the ratios of `values` to `base`, round by round."""
     ratios = [value / reference for value, reference in zip(values, base, strict=True)]
     return {"median": median(ratios), "min": min(ratios), "max": max(ratios)}
 
 
 def result(settings: dict, rows: list[dict], ratios: dict[str, dict[str, float]], **more) -> dict:
-    """What every benchmark gives, and prints with `--json`: the machine, its settings, rows and ratios."""
+    """Make the result of a benchmark, as printed with `--json`: the machine, its settings, rows and ratios."""
     return {"machine": machine.describe(), "settings": settings, "rows": rows, "ratios": ratios, **more}

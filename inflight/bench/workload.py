@@ -75,7 +75,7 @@ class TimedRequest:
 def from_dataset(
     records: list[Record], tokenizer: ChatTokenizer, max_input_len: float = math.inf
 ) -> list[TimedRequest]:
-    """Requests for the records whose prompt has at most `max_input_len` tokens for the engine, all at the start.
+    """Make requests of the records whose prompts have at most `max_input_len` tokens for the engine, all at the start.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def from_dataset(
 
 
 def trace(name: str, tokenizer: ChatTokenizer, seed: int = 0, num_requests: int | None = None) -> list[TimedRequest]:
-    """A named set of requests in one burst: short prompts of about equal length, answers of very different lengths.
+    """Make a named burst of requests: short prompts of about equal length, answers of very different lengths.
 
     Each comes TRACE_GAP_S after the one before, so that they reach the engine in their order. "mild" has 32 requests,
     "skewed" 48, where one answer in nine is 32 times as long as most; `num_requests` asks for more of the same, or
@@ -198,7 +198,7 @@ def gamma(number: int, rate: float, cv: float, seed: int = 0) -> list[float]:
 
 
 def with_times(requests: Sequence[TimedRequest], times: Sequence[float]) -> list[TimedRequest]:
-    """The same requests, sent at `times`, in seconds after the start of the run."""
+    """Return the same requests, sent at `times`, in seconds after the start of the run."""
     return [replace(request, at_s=at_s) for request, at_s in zip(requests, times, strict=True)]
 
 
@@ -213,7 +213,7 @@ def _check(number: int, rate: float) -> None:
 
 
 def read_trace(path: str | Path) -> pd.DataFrame:
-    """Arrivals and lengths: `at_s` (seconds after the first), `input_len`, `output_len`, in the order of arrival.
+    """Read arrivals and lengths: `at_s` (seconds after the first), `input_len`, `output_len`, in order of arrival.
 
     The file's columns are those of the public Azure LLM inference traces: TIMESTAMP, a date with its time;
     ContextTokens; GeneratedTokens. Requests without an answer are left out.
@@ -241,7 +241,7 @@ def read_trace(path: str | Path) -> pd.DataFrame:
 def from_trace(
     path: str | Path, tokenizer: ChatTokenizer, build: BuildConfig, tell: Callable[[str], None] = lambda sentence: None
 ) -> list[TimedRequest]:
-    """Requests at the times and of the lengths of a trace file; what is asked is plain words.
+    """Make requests with the times and lengths of a trace file; their prompts are plain words.
 
     Those that are longer than the engine takes are left out, and `tell` is called with a sentence; those shorter than
     the chat template with a word are lengthened to it.
@@ -275,7 +275,7 @@ def from_trace(
 
 @dataclass(frozen=True)
 class Traffic:
-    """Which requests `inflight bench load` and `sweep` send, and when.
+    """The requests that `inflight bench load` and `sweep` send, and their times.
 
     Attributes
     ----------
@@ -301,7 +301,7 @@ class Traffic:
         number: int | None = None,
         tell: Callable[[str], None] = lambda sentence: None,
     ) -> list[TimedRequest]:
-        """The first `number` requests, or all, at their times.
+        """Return the first `number` requests, or all, at their times.
 
         Raises
         ------
@@ -316,7 +316,7 @@ class Traffic:
     def endless(
         self, tokenizer: ChatTokenizer, build: BuildConfig, tell: Callable[[str], None] = lambda sentence: None
     ) -> Callable[[float, int, int], list[TimedRequest]]:
-        """A function of a rate, a number of requests and a seed of its own that makes them: no prompt comes twice.
+        """Return a function that makes requests from a rate, a number and a seed: no prompt comes twice.
 
         Raises
         ------
@@ -347,7 +347,7 @@ class Traffic:
         return found
 
     def _fitting(self, requests: list[TimedRequest], build: BuildConfig) -> list[TimedRequest]:
-        """The requests; refused where the engine has no room for one and its answer."""
+        """Return the requests; refuse them where the engine has no room for one and its answer."""
         for number, request in enumerate(requests):
             if request.input_len > build.max_input_len or request.input_len + request.max_tokens > build.max_seq_len:
                 raise CourseError(
@@ -358,7 +358,7 @@ class Traffic:
         return requests
 
     def _timed(self, requests: list[TimedRequest]) -> list[TimedRequest]:
-        """The requests as they arrive at the rate; without one as they are."""
+        """Return the requests with arrivals at the rate; without a rate, unchanged."""
         if self.rate is None:
             return requests
         _check(len(requests), self.rate)
@@ -371,5 +371,5 @@ class Traffic:
         return with_times(requests, [request.at_s * factor for request in requests])
 
     def settings(self) -> dict:
-        """What a result states of it."""
+        """Return what a result states about it."""
         return asdict(self)

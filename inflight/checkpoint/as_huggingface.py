@@ -1,4 +1,4 @@
-"""A checkpoint in the form that Hugging Face's libraries take: a folder with config, safetensors and tokenizer.
+"""Makes of a checkpoint what Hugging Face's libraries take: a folder with config, safetensors and tokenizer.
 
 PyTorch, transformers and gguf are imported when they are needed: it takes them two seconds.
 """
@@ -24,7 +24,7 @@ LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
 
 def folder(checkpoint: Checkpoint) -> Path:
-    """The checkpoint as a Hugging Face folder: config.json, model.safetensors, tokenizer.json and chat template.
+    """Return the checkpoint as a Hugging Face folder: config.json, model.safetensors, tokenizer.json and chat template.
 
     A GGUF file is converted once, to bfloat16, and kept in the course's cache folder; for the course's model that takes
     some 15 seconds and 270 MB. A Hugging Face folder is taken as it is.
@@ -68,7 +68,7 @@ def _convert(checkpoint: Checkpoint, target: Path) -> None:
 
 
 def dequantized(path: Path, dtype: str) -> PreTrainedModel:
-    """The model of a GGUF file with every weight in `dtype`, as PyTorch calls it."""
+    """Load the model of a GGUF file with every weight in `dtype`, as PyTorch calls it."""
     import torch
     import transformers
     from IPython.utils.capture import capture_output
@@ -95,7 +95,7 @@ def save(model: PreTrainedModel, aside: Path) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without transformers' progress bars and advice, which a learner can do nothing about."""
+    """Silence transformers' progress bars and advice, which a learner can do nothing about."""
     from transformers.utils import logging
 
     verbosity, had_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -34,7 +34,7 @@ class ChatTemplate:
         self._template: jinja2.Template | None = None  # compiled when it is first used
 
     def render(self, messages: list[dict[str, str]]) -> str:
-        """The messages as one text, which ends where the model's answer begins.
+        """Return the messages as one text, which ends where the model's answer begins.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""A checkpoint whose weights a quantizer of one's own has put into 4 bits.
+"""Makes a checkpoint whose weights a learner's own quantizer has put into 4 bits.
 
     own = quantized(fetch(), quantizer.quantize, "own.gguf")
     engine.build(own, BuildConfig(), "engine")          # as of any other checkpoint
@@ -43,7 +43,7 @@ def quantized(source: Checkpoint, quantize: Quantizer, target: str | Path) -> Ch
 
 
 def in_blocks(values: np.ndarray, quantize: Quantizer) -> np.ndarray:
-    """Float32 [rows, columns] as Q4_1, uint8 [rows, columns / 32 × 20], by a quantizer of blocks.
+    """Turn float32 [rows, columns] into Q4_1, uint8 [rows, columns / 32 × 20], by a quantizer of blocks.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Float weights to GGUF's Q4_1 with the least squared error that a search finds.
+"""Quantizes float weights to GGUF's Q4_1 with the least squared error that a search finds.
 
 A block of 32 weights is stored as w = d·q + m with q = 0 … 15, d and m in float16 (https://github.com/ggml-org/ggml,
 `block_q4_1`). The plain way takes m and d from the smallest and the largest weight. Weights far out are few, so ranges
@@ -16,7 +16,7 @@ AT_ONCE = 8192  # blocks: a megabyte, so that a search stays in the processor's 
 
 
 def quantize(values: np.ndarray) -> np.ndarray:
-    """Float32 [rows, columns] as Q4_1, uint8 [rows, columns / 32 × 20].
+    """Quantize float32 [rows, columns] to Q4_1, uint8 [rows, columns / 32 × 20].
 
     Raises
     ------
@@ -32,20 +32,20 @@ def quantize(values: np.ndarray) -> np.ndarray:
 
 
 def unpacked(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What blocks of Q4_1, uint8 [..., 20], hold: d and m float32 [...], and q uint8 [..., 32]."""
+    """Unpack blocks of Q4_1, uint8 [..., 20], into d and m, float32 [...], and q, uint8 [..., 32]."""
     scales = np.ascontiguousarray(blocks[..., :4]).view(np.float16).astype(np.float32)
     q = np.concatenate([blocks[..., 4:] & 15, blocks[..., 4:] >> 4], axis=-1)
     return scales[..., 0], scales[..., 1], q
 
 
 def dequantize(blocks: np.ndarray) -> np.ndarray:
-    """What blocks of Q4_1, uint8 [blocks, 20], say: float32 [blocks, 32]."""
+    """Turn blocks of Q4_1, uint8 [blocks, 20], back into weights, float32 [blocks, 32]."""
     d, m, q = unpacked(blocks)
     return d[..., None] * q + m[..., None]
 
 
 def share_lost(values: np.ndarray, blocks: np.ndarray) -> float:
-    """Squared error of blocks of Q4_1, over the squared distance of each weight from the mean of its block.
+    """Return the squared error of Q4_1 blocks, over the squared distances of weights from the mean of their block.
 
     0: nothing is lost; 1: as much as if each weight were replaced by that mean. Where all weights of a block are alike,
     the squared error itself.
@@ -62,7 +62,7 @@ def share_lost(values: np.ndarray, blocks: np.ndarray) -> float:
 
 
 def _quantize(blocks: np.ndarray) -> np.ndarray:
-    """Blocks, float32 [blocks, 32], as bytes [blocks, 20]: d, m, and q of weight i beside that of weight i + 16."""
+    """Pack blocks, float32 [blocks, 32], as bytes [blocks, 20]: d, m, and q of weight i with that of weight i + 16."""
     least, most = blocks.min(-1), blocks.max(-1)
     d, m = _stored((most - least) / STEPS), _stored(least)
     error = _error(blocks, d, m)
@@ -77,7 +77,7 @@ def _quantize(blocks: np.ndarray) -> np.ndarray:
 
 
 def _steps(blocks: np.ndarray, d: np.ndarray, m: np.ndarray) -> np.ndarray:
-    """The q nearest to each weight, float32."""
+    """Return the q nearest to each weight, float32."""
     inverse = np.divide(1, d, out=np.zeros_like(d), where=d != 0)
     return np.clip(np.rint((blocks - m[:, None]) * inverse[:, None]), 0, STEPS)
 

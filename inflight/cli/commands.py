@@ -45,7 +45,7 @@ CONTRACT = typer.Option(
 
 
 def _build_option(name: str) -> Any:
-    """The option of a setting of an engine, with the help that stands where it is declared."""
+    """Make the option of an engine's setting, with the help that stands where the setting is declared."""
     [setting] = [setting for setting in dataclasses.fields(BuildConfig) if setting.name == name]
     return typer.Option(help=setting.metadata["help"])
 
@@ -345,7 +345,7 @@ def _assemble(
     contract: str = DEFAULT_CONTRACT,
     with_bls: bool = False,
 ) -> Path:
-    """A repository of the engine and, beside it, the baseline and the ensemble's second name if they are wanted."""
+    """Make a repository of the engine and, if they are wanted, the baseline and the ensemble's second name."""
     values, names = terminal.values(pairs), (*PIPELINE, BLS) if with_bls else PIPELINE
     if with_llama_python:
         names = (*names, BASELINE)

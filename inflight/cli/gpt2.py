@@ -53,7 +53,7 @@ def gpt2_race_command(
 
 
 def _race(url: str, model: str, prompts: list[str], tokens: int, offset_s: float) -> DataFrame:
-    """A race with a bar for each stream, where there is a terminal; at Ctrl-C or SIGTERM what has come until then."""
+    """Show a race with a bar for each stream, where there is a terminal; after Ctrl-C or SIGTERM, its tokens so far."""
     came = []
     racing = bench.gpt2_client.race(url, model, prompts, tokens, offset_s)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total} tokens"))
@@ -73,7 +73,7 @@ def _race(url: str, model: str, prompts: list[str], tokens: int, offset_s: float
 
 @contextlib.contextmanager
 def _gpt2_server(names: list[str], checkpoint: str) -> Iterator[Server]:
-    """A server of GPT-2 models for the occasion."""
+    """Start a server of GPT-2 models for this race."""
     for name in names:
         if name not in GPT2:
             raise CourseError(

@@ -81,7 +81,7 @@ def _show_class(folder: Path, as_json: bool, as_csv: bool) -> None:
 
 
 def _show_marks(marks: pd.DataFrame) -> None:
-    """A row a learner, a column an exercise that anybody tried; in as many parts as the terminal's width makes it."""
+    """Show a row a learner and a column an exercise that anybody tried, in parts that fit the terminal's width."""
     import pandas as pd
 
     ends = ["passed", "predictions"]

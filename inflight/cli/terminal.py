@@ -1,4 +1,4 @@
-"""What every subcommand of `inflight` shares: two consoles, what takes time with its progress shown, and how it ends.
+"""Shared by all subcommands of `inflight`: two consoles, long steps with their progress shown, and how a command ends.
 
 The command line names rooms and takes from them when a command runs: `inflight --help` waits for none of them.
 """
@@ -74,7 +74,7 @@ def tell(sentence: str) -> None:
 
 @contextlib.contextmanager
 def progress(first: str) -> Iterator[Callable[[str, int, int], None]]:
-    """A function that shows what runs, and how much of all is done; until it is called, `first`.
+    """Yield a function that shows what runs, and how much of all is done; until it is called, `first` is shown.
 
     In a terminal as a bar; elsewhere as a line for each step, and one every few seconds of a step.
     """
@@ -90,7 +90,7 @@ def progress(first: str) -> Iterator[Callable[[str, int, int], None]]:
 
 
 class _Lines:
-    """Progress as lines."""
+    """Shows progress as lines."""
 
     def __init__(self) -> None:
         self._what, self._told_at = "", 0.0
@@ -102,7 +102,7 @@ class _Lines:
 
 
 def values(pairs: list[str] | None) -> dict[str, str]:
-    """What `--set NAME=VALUE` gives, which may be there several times."""
+    """Read the options `--set NAME=VALUE`, of which there may be several."""
     found = {}
     for pair in pairs or []:
         name, equals, value = pair.partition("=")
@@ -113,7 +113,7 @@ def values(pairs: list[str] | None) -> dict[str, str]:
 
 
 def cached_engine() -> Path:
-    """The engine of the course's model, built if it is not there yet."""
+    """Return the engine of the course's model, built if it is not there yet."""
     source = checkpoint.fetch()
     with progress("Preparing the engine (built once, then kept)"):
         return engine.cached(source)
@@ -124,7 +124,7 @@ def cached_engine() -> Path:
 
 @contextlib.contextmanager
 def server(repo: Path, **options) -> Iterator[Server]:
-    """A server of `repo`; what it loads is shown while it starts. Options as of `Server`."""
+    """Start a server of `repo`, and show what it loads meanwhile. Options as of `Server`."""
     with progress(f"Starting Triton with {', '.join(triton.repository.models(repo))}"):
         running = triton.Server(repo, **options).start()
     try:

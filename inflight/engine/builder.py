@@ -1,12 +1,11 @@
-"""Checkpoint and build options in, engine folder out.
+"""Builds an engine folder from a checkpoint and build options.
 
     folder = build(fetch(), BuildConfig(max_batch_size=8), "engine")
 
 The folder holds what TensorRT-LLM's does: the model prepared for one kind of machine, the tokenizer, and a
 `config.json` with `version`, `pretrained_config` and `build_config`. On a CPU the model is an OpenVINO graph with the
-checkpoint's own weights, made from a GGUF file, the same for every CPU; how this very one computes it is decided when
-the engine is loaded, in about a second. On a GPU it is the weights of a Hugging Face folder as `torch.runner` takes
-them.
+checkpoint's own weights, made from a GGUF file, the same for every CPU; the kernels for this CPU are chosen when the
+engine is loaded, in about a second. On a GPU it is the weights of a Hugging Face folder as `torch.runner` takes them.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ FOLDER_FORMAT = 6  # of the engines in the cache: a change of what a build write
 
 
 def _resolved(config: BuildConfig, tier: str) -> BuildConfig:
-    """`config` as an engine of a tier is built with it; a GPU from before Ampere computes in float16, not bfloat16."""
+    """Return `config` as a tier's engine is built with it; GPUs from before Ampere compute in float16, not bfloat16."""
     gpu = tiers.here().gpu
     if tier == "cuda" and config.dtype == "auto" and gpu is not None and gpu.capability < (8, 0):
         config = dataclasses.replace(config, dtype="float16")
@@ -36,7 +35,7 @@ def _resolved(config: BuildConfig, tier: str) -> BuildConfig:
 
 
 def _tier_for(config: BuildConfig) -> str:
-    """The machine's tier, or the CPU's where only that has what is asked for; then that is said."""
+    """Return the machine's tier; or the CPU's, with a message, where only that has what is asked for."""
     tier = tiers.here().name
     try:
         config.on(tier)
@@ -59,9 +58,9 @@ def build(
     Parameters
     ----------
     tier : str, optional
-        What it is for: "cpu" (OpenVINO on the CPU, from a GGUF file) or "cuda" (PyTorch on a GPU, from a Hugging Face
-        folder, which is made of a GGUF file); by default this machine's, or the CPU for options that only an engine
-        there has. An engine for a GPU may be built on a machine that has none.
+        Where the engine runs: "cpu" (OpenVINO on the CPU, from a GGUF file) or "cuda" (PyTorch on a GPU, from a Hugging
+        Face folder, which is made of a GGUF file); by default this machine's, or the CPU for options that only an
+        engine there has. An engine for a GPU may be built on a machine that has none.
     device : str, optional
         Where an engine of the tier cuda computes: "cuda", or "cpu" to try it without a GPU; by default the GPU.
 
@@ -138,7 +137,7 @@ def _from_gguf(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict
 
 
 def _for_gpu(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
-    """The same for PyTorch."""
+    """Write the same for PyTorch."""
     from inflight.checkpoint import as_huggingface
     from inflight.engine.torch import builder
 
@@ -163,7 +162,7 @@ def _pretrained_config(
 
 
 def cached(checkpoint: Checkpoint, config: BuildConfig | None = None, tier: str | None = None) -> Path:
-    """The engine of `checkpoint` with `config` in the course's cache folder, built unless it is there.
+    """Return the engine of `checkpoint` with `config` in the course's cache folder, built unless it is there.
 
     `tier` is as `build` takes it.
     """

@@ -1,6 +1,6 @@
-"""The engine's vocabulary: what is decided when it is built and loaded, what is asked of it, what it answers.
+"""The engine's vocabulary: the settings of building and loading it, its requests, and its responses.
 
-Plain data and its checks. Everybody may import this module: it takes nothing but the standard library.
+Plain data and its checks. Every module may import this one: it needs only the standard library.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OLDER_POLICIES = {"guaranteed_completion": "guaranteed_no_evict"}  # older spell
 QUANT_ALGOS = (None, "W8A16", "W4A8", "W4A16")
 TOKENS_PER_BLOCK = 32  # fixed by the CPU's paged-attention kernel
 TIERS = ("cpu", "cuda")  # OpenVINO on the CPU, PyTorch on an NVIDIA GPU
-# What an engine of each tier has of the options that differ; the first is what "auto" takes.
+# The values that each tier's engine takes for the options that differ; the first is what "auto" takes.
 TIER_OPTIONS: dict[str, dict[str, tuple]] = {
     "cpu": {
         "dtype": ("float32", "bfloat16"),
@@ -46,7 +46,7 @@ TIER_OPTIONS: dict[str, dict[str, tuple]] = {
 def setting(
     default: Any, help: str, choices: tuple[str, ...] = (), low: float | None = None, high: float | None = None
 ) -> Any:
-    """A field of a config with what there is to say about it; whoever offers or checks it elsewhere reads it from here.
+    """Make a field of a config with its help, choices and bounds, where all who offer or check it find them.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def setting(
 
 
 def check_settings(config: Any, what: str = "{}") -> None:
-    """Refuse a setting that is none of its choices, not the kind of number that its default is, or out of its bounds.
+    """Refuse a setting that is not one of its choices, not a number of its default's kind, or out of its bounds.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def check_settings(config: Any, what: str = "{}") -> None:
 
 @dataclass(frozen=True)
 class BuildConfig:
-    """What is decided when an engine is built, under TensorRT-LLM's names; what each does stands beside it."""
+    """The settings of building an engine, under TensorRT-LLM's names; the help of each says what it does."""
 
     max_batch_size: int = setting(8, "Most sequences in one iteration.", low=1)
     max_input_len: int = setting(1024, "Most tokens of a prompt.", low=1)
@@ -124,12 +124,12 @@ class BuildConfig:
             raise CourseError(f"Build option {problem}")
 
     def on(self, tier: str) -> BuildConfig:
-        """These options as an engine of a tier is built with them: `dtype` is no longer "auto".
+        """Return these options as a tier's engine is built with them: `dtype` is never "auto" there.
 
         Raises
         ------
         CourseError
-            There is no such tier, or it has not what an option asks for.
+            There is no such tier, or it lacks what an option asks for.
         """
         if tier not in TIERS:
             raise CourseError(f"The tier is {tier!r}; engines are built for {' or '.join(TIERS)}.")
@@ -172,7 +172,7 @@ def _problems(config: BuildConfig) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class SpeculativeConfig:
-    """How tokens of answers are drafted, under the names of TensorRT-LLM's `NGramDecodingConfig`."""
+    """The settings of drafting tokens, under the names of TensorRT-LLM's `NGramDecodingConfig`."""
 
     decoding_type: str = setting(
         "NGram", "NGram: what followed the last tokens where they came earlier.", choices=("NGram",)
@@ -185,7 +185,7 @@ class SpeculativeConfig:
 
     @classmethod
     def read(cls, given: SpeculativeConfig | dict | str) -> SpeculativeConfig:
-        """The config that a dict or its JSON gives. Raises CourseError for what is none."""
+        """Read the config from a dict or its JSON. Raises CourseError for anything else."""
         if isinstance(given, cls):
             return given
         known = [option.name for option in fields(cls)]
@@ -203,7 +203,7 @@ class SpeculativeConfig:
 
 @dataclass(frozen=True)
 class ExecutorConfig:
-    """What is decided when an engine is loaded, under the names of Triton's TensorRT-LLM backend."""
+    """The settings of loading an engine, under the names of Triton's TensorRT-LLM backend."""
 
     gpt_model_type: str = setting(
         "inflight_fused_batching", "V1: static batching; the others: in-flight batching.", choices=BATCHING_TYPES
@@ -259,7 +259,7 @@ class ExecutorConfig:
             )
 
     def num_blocks(self, build: BuildConfig, by_memory: int | None = None) -> int:
-        """KV cache blocks: the least of what is allowed, what memory has, and what full slots could ever use.
+        """Return the number of KV cache blocks: the least of what is allowed, what memory has, and full slots can use.
 
         Raises
         ------
@@ -285,7 +285,7 @@ class ExecutorConfig:
 
 @dataclass(frozen=True)
 class SamplingConfig:
-    """How to choose tokens, under TensorRT-LLM's names. Greedy with `top_k` 1, or with `top_k` 0 and `top_p` 0."""
+    """Settings of sampling, under TensorRT-LLM's names. Greedy with `top_k` 1, or with `top_k` 0 and `top_p` 0."""
 
     temperature: float = setting(1.0, "Logits are divided by it; above 1 flatter, below 1 sharper. 0: greedy.", low=0)
     top_k: int = setting(0, "Choose among the k most likely tokens; 0: no such limit.", low=0)
@@ -328,8 +328,8 @@ class Guide:
     Parameters
     ----------
     kind : str
-        As TensorRT-LLM calls them: json (any object or array), json_schema, regex, ebnf_grammar (in the form of Lark or
-        of llama.cpp's GBNF); and vLLM's choice, one of the texts of a JSON list.
+        One of TensorRT-LLM's names: json (any object or array), json_schema, regex, ebnf_grammar (in the form of Lark
+        or of llama.cpp's GBNF); or vLLM's choice, one of the texts of a JSON list.
     text : str
         The schema, the expression, ...; blank for json.
     """
@@ -346,7 +346,7 @@ class Guide:
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt and what is wanted of it.
+    """One prompt, and how it is to be answered.
 
     Parameters
     ----------
@@ -365,9 +365,9 @@ class Request:
     allotted_time_ms : float, optional
         Most time from the request's arrival to its end, its wait included.
     request_id : str
-        What its client calls it, in the iteration log.
+        The client's name for it, used in the iteration log.
     guide : Guide, optional
-        What its answer must follow.
+        The form that its answer must have.
     """
 
     input_ids: list[int]
@@ -413,9 +413,9 @@ class Chunk:
     blocks : list of int
         Its cache blocks, with room for past and new tokens.
     is_context : bool
-        Whether it is of the context phase (prefill), and not of the generation phase (decode).
+        Whether it is in the context phase (prefill) rather than the generation phase (decode).
     num_logits : int
-        For how many of its last tokens the logits that follow them are wanted: none where the prompt goes on.
+        After how many of its last tokens logits are wanted: none where the prompt goes on.
     num_padding : int
         How many of its last tokens only keep the iteration's length.
     """
@@ -429,7 +429,7 @@ class Chunk:
 
     @property
     def drafts(self) -> list[int]:
-        """What is guessed to follow: its tokens after the first that logits are wanted after."""
+        """Its drafts: the tokens after the first one whose logits are wanted."""
         end = len(self.token_ids)
         return self.token_ids[end + 1 - self.num_logits : end - self.num_padding] if self.num_logits else []
 
@@ -440,10 +440,11 @@ class IterationStats:
 
     `timestamp` is seconds since 1970 at the iteration's start; `iteration_ms` its length; `finished` the requests it
     completed; `kv_blocks_reused` the blocks found again since the start. `rows` are the rows of logits computed;
-    `drafted` of the generation tokens were guesses, of which `accepted` were right and gave another token. `requests`
-    lists [request id, context tokens, generation tokens, KV cache blocks] of each scheduled request, and `client_ids`,
-    in the same order, what their clients call them, blank where they do not; `paused_ids` are those of the paused ones.
-    `longest_wait` is [request id, iterations] of the request that has been left out for longest, or None.
+    `drafted` counts the generation tokens that were guesses, `accepted` those that were right and gave another token.
+    `requests` lists [request id, context tokens, generation tokens, KV cache blocks] of each scheduled request, and
+    `client_ids`, in the same order, the names that their clients gave them, if any; `paused_ids` are those of the
+    paused ones. `longest_wait` is [request id, iterations] of the request that has waited longest for its turn, or
+    None.
     """
 
     iteration: int

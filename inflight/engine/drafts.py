@@ -4,9 +4,9 @@
     lookup.propose([5, 6, 7, 8, 9, 5, 6], 2)                     # [7, 8]: what followed 5, 6 before
 
 With few answers an iteration is spent on reading the weights, and a few tokens more in it cost little. So drafts are
-put behind an answer's latest token, and the model says of each what should follow it. The executor chooses tokens as
-always, and goes on as long as the one that it has chosen is the next draft (`Executor._take_tokens`): the answer is the
-same, and what was drafted wrongly is computed over.
+put after an answer's latest token, and the model computes what should follow each. The executor chooses tokens as
+always, and goes on as long as the chosen one is the next draft (`Executor._take_tokens`): the answer is the same, and
+wrong drafts are overwritten in the cache.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from inflight.engine.model import Model
 from inflight.engine.own_part import OwnPart, PartError
 from inflight.engine.sequences import Sequence, Sequences
 
-ROUNDS, PAST = 5, 128  # of measuring prices, with so many tokens in the cache before
-FORGETTING = 0.99  # what was learnt of all requests' drafts counts so much less after an iteration
-OTHERS = 4  # so many of its own tries count for a request as much as what all requests' say
-LATELY = 0.8  # what drafts were worth counts so much less after an iteration
-CHANGE = 1.05  # another number of drafts must bring so many times the tokens, as a change of length has its price
+ROUNDS, PAST = 5, 128  # rounds of measuring prices, and tokens that are in the cache then
+FORGETTING = 0.99  # factor by which what was learnt of all requests' drafts fades in an iteration
+OTHERS = 4  # a request's own tries that weigh as much as the odds of all requests
+LATELY = 0.8  # factor by which the worth of drafts fades in an iteration
+CHANGE = 1.05  # gain for which the number of drafts is changed, as a new length has its price
 
 
 class Drafter(Protocol):
@@ -36,22 +36,22 @@ class Drafter(Protocol):
     Attributes
     ----------
     matched : int
-        What kind its latest guesses are of: of each is learnt how often it is right.
+        Kind of its latest guesses: the engine learns per kind how often they are right.
     """
 
     matched: int
 
     def propose(self, token_ids: list[int], k: int) -> list[int]:
-        """What may follow the tokens of prompt and answer: at most `k` tokens, the next one first."""
+        """Guess what follows the tokens of prompt and answer: at most `k` tokens, the next one first."""
 
 
 class PromptLookup:
-    """What followed the last tokens where they came before, in prompt or answer: Saxena 2023, "Prompt Lookup Decoding".
+    """Guesses what followed the last tokens earlier in prompt or answer: Saxena 2023, "Prompt Lookup Decoding".
 
     Parameters
     ----------
     max_matching_ngram_size : int
-        So many of the last tokens are looked for; where they are not found, one less, down to one.
+        How many of the last tokens to look for; where they are not found, one less, down to one.
 
     Attributes
     ----------
@@ -63,10 +63,10 @@ class PromptLookup:
         self.matched = 0
         self._sizes = range(max_matching_ngram_size, 0, -1)
         self._latest: dict[tuple[int, ...], int] = {}  # tokens in a row -> where what followed them last begins
-        self._num_known = 0  # tokens of which it is noted what followed
+        self._num_known = 0  # tokens whose successors are noted
 
     def propose(self, token_ids: list[int], k: int) -> list[int]:
-        """See `Drafter`. `token_ids` must begin with those of the call before, and only what is new is looked at."""
+        """See `Drafter`. `token_ids` must begin with those of the call before; only new ones are looked at."""
         for end in range(self._num_known + 1, len(token_ids)):
             for size in self._sizes:
                 if size <= end:
@@ -82,16 +82,14 @@ class PromptLookup:
 class _OwnDrafter:
     """Guesses by a class of the learner's own, one object a request."""
 
-    matched = 0  # what its guesses rest on is its own affair
+    matched = 0  # one kind, as the engine cannot tell its guesses apart
 
     def __init__(self, part: OwnPart, vocab_size: int):
         self._part, self._vocab_size = part, vocab_size
-        with part.telling():
-            self._drafter = part.made()
+        self._drafter = part.call(part.made)
 
     def propose(self, token_ids, k):
-        with self._part.telling():
-            given = self._drafter.propose(list(token_ids), k)
+        given = self._part.call(self._drafter.propose, list(token_ids), k)
         try:
             drafts = list(map(index, given))
         except TypeError:
@@ -111,7 +109,7 @@ class Guesser:
     ----------
     drafter : Drafter
     kinds : int
-        Of guesses, as `Drafter.matched` tells them apart.
+        Number of kinds of guesses: values of `Drafter.matched`.
     """
 
     def __init__(self, drafter: Drafter, kinds: int):
@@ -122,7 +120,7 @@ class Guesser:
         self.worth = np.zeros(0)  # tokens that 1, 2, ... drafts bring, averaged over its iterations
 
     def learn(self, tokens: list[int]) -> tuple[int, int, int]:
-        """Compare the latest guesses with what came: their kind, how many were right, and how many were tried."""
+        """Compare the latest guesses with what came; return their kind, and how many were right and were tried."""
         came = tokens[self._begin : self._begin + len(self._latest)]
         alike = [guess == token for guess, token in zip(self._latest, came)]
         right = [*alike, False].index(False)
@@ -132,9 +130,9 @@ class Guesser:
         return self._kind, right, tried
 
     def propose(self, tokens: list[int], most: int, odds: np.ndarray, max_draft_len: int) -> list[tuple[float, int]]:
-        """At most `most` guesses, each with the chance that it is right and all before it are.
+        """Return at most `most` guesses, each with the chance that it and all before it are right.
 
-        `odds` are those of each kind in all requests; they count for the more, the less this one has tried.
+        `odds` are those of each kind in all requests; the fewer guesses this request has tried, the more they count.
         """
         self._latest = self._drafter.propose(tokens, most) if most > 0 else []
         self._kind, self._begin = self._drafter.matched, len(tokens)
@@ -146,7 +144,7 @@ class Guesser:
 
 
 class IterationPrices:
-    """What iterations of answers cost, in milliseconds, each of as many tokens as the one before.
+    """The milliseconds that iterations of answers take, each with as many tokens as the one before.
 
     Parameters
     ----------
@@ -155,7 +153,7 @@ class IterationPrices:
     tokens : list of int
         Numbers of tokens of each answer, rising, the first of them 1.
     one_ms, most_ms : list of float
-        What an iteration of one answer costs, and of `most`, with so many tokens of each.
+        Milliseconds of an iteration of one answer, and of `most`, for each number of tokens.
     """
 
     def __init__(self, most: int, tokens: list[int], one_ms: list[float], most_ms: list[float]):
@@ -164,7 +162,7 @@ class IterationPrices:
 
     @classmethod
     def measured(cls, model: Model, max_draft_len: int) -> IterationPrices:
-        """The prices of a model whose KV cache holds nothing yet."""
+        """Measure the prices of a model whose KV cache holds nothing yet."""
         build = model.info.build_config
         tokens = sorted({1, min(2, build.max_seq_len), min(1 + max_draft_len, build.max_seq_len)})
         past = min(PAST, build.max_seq_len - tokens[-1])
@@ -183,13 +181,13 @@ class IterationPrices:
         return cls(build.max_batch_size, tokens, ms[: len(tokens)], ms[len(tokens) :])
 
     def of(self, answers: int, max_draft_len: int) -> np.ndarray:
-        """Milliseconds of an iteration with so many answers and 0, 1, ... `max_draft_len` drafts of each."""
+        """Return the milliseconds of an iteration with so many answers and 0, 1, ... `max_draft_len` drafts of each."""
         ms = self._one_ms + (self._most_ms - self._one_ms) * min((answers - 1) / self._more, 1)
         return np.interp(1 + np.arange(max_draft_len + 1), self._tokens, ms)
 
 
 class Drafting:
-    """The drafts of an engine: who guesses, and how many guesses are worth their price.
+    """Makes an engine's drafts, and decides how many of them are worth their price.
 
     An iteration of another length than the one before costs extra where shapes are prepared, as OpenVINO does. So
     the number of drafts follows what they have been worth lately, and where fewer are found, padding keeps the length.
@@ -205,7 +203,7 @@ class Drafting:
     Attributes
     ----------
     num_drafted, num_accepted : int
-        Drafts that were checked, and those of them that were right, counted since the start.
+        Drafts that were checked, and drafts that were right, counted since the start.
 
     Raises
     ------
@@ -230,15 +228,15 @@ class Drafting:
         self._each = 0  # drafts of an answer on average, in the latest iteration
 
     def guesser(self) -> Guesser:
-        """The guesser of a new request. Raises PartError where it is a learner's and fails."""
+        """Make the guesser of a new request. Raises PartError where it is a learner's and fails."""
         if self._own:
             return Guesser(_OwnDrafter(self._own, self._vocab_size), self._kinds)
         return Guesser(PromptLookup(self._config.max_matching_ngram_size), self._kinds)
 
     def add(self, chunks: dict[Sequence, Chunk], sequences: Sequences) -> None:
-        """Put drafts behind the latest tokens of answers, the likeliest first.
+        """Put drafts after the latest tokens of answers, the likeliest first.
 
-        They take what others leave: of max_num_tokens, and of free blocks.
+        They take what others leave of max_num_tokens and of free blocks.
         """
         limits, max_draft_len = sequences.limits, self._config.max_draft_len
         answers = [sequence for sequence, chunk in chunks.items() if not chunk.is_context]
@@ -269,7 +267,7 @@ class Drafting:
                     missing -= 1
 
     def _number_each(self, answers: list[Sequence]) -> int:
-        """How many drafts an answer make for the most tokens a millisecond; another number must be worth its change."""
+        """Choose the drafts per answer that give most tokens a millisecond; a new number must be worth the change."""
         worth = np.sum([_guesser(sequence).worth for sequence in answers], axis=0)
         tokens = len(answers) + np.array([0, *worth])
         rates = tokens / self._prices.of(len(answers), self._config.max_draft_len)
@@ -277,7 +275,7 @@ class Drafting:
             self._each = int(rates.argmax())
         return self._each
 
-    def checked(self, sequence: Sequence, chunk: Chunk) -> None:
+    def count(self, sequence: Sequence, chunk: Chunk) -> None:
         """Count the drafts of a chunk, and how many were right."""
         self.num_drafted += len(chunk.drafts)
         self.num_accepted += sequence.num_cached - chunk.num_past - 1

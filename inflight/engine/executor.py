@@ -1,4 +1,4 @@
-"""Requests in, tokens out, one iteration at a time: the loop of an LLM engine.
+"""The loop of an LLM engine: requests in, tokens out, one iteration at a time.
 
     with Executor.load("engine", ExecutorConfig()) as executor:
         response = executor.generate(Request(input_ids=[1, 2, 3], request_output_len=16))
@@ -47,10 +47,10 @@ EMPTY_PLAN_S = 0.01  # after a plan that computes nothing, how long to wait for 
 
 
 def check_memory(info: EngineInfo) -> None:
-    """See, before anything of an engine is loaded, that memory has room for it beside all that runs.
+    """Check, before anything of an engine is loaded, that memory has room for it beside all that runs.
 
-    Its weights, and the KV cache of one longest request: with less it cannot work. The engine whose place it is to take
-    may still run, and serves on if there is no room.
+    It needs room for its weights and the KV cache of one longest request. The engine that it is to replace may still
+    run, and serves on if there is no room.
 
     Raises
     ------
@@ -78,11 +78,11 @@ class Executor:
         `Executor.load` takes an engine's folder instead.
     config : ExecutorConfig, optional
     scheduler : Scheduler, optional
-        Who runs next; by default what `config` names.
+        Decides who runs next; by default the one that `config` names.
     guides : Guides, optional
-        Makes what guided answers follow.
+        Makes the matchers of guided answers.
     prices : IterationPrices, optional
-        What iterations cost, for an engine that drafts; by default they are measured.
+        The cost of iterations, for an engine that drafts; measured by default.
 
     Raises
     ------
@@ -118,11 +118,11 @@ class Executor:
         self._answers_together = getattr(self.scheduler, "answers_together", False)
         self.iteration_stats: deque[IterationStats] = deque(maxlen=1000)
 
-        # The loop's alone.
+        # Used by the loop only.
         self._sequences = Sequences(
             self.blocks, self.build_config, self.config.enable_chunked_context, self.config.enable_kv_cache_reuse
         )
-        self._held: list[Sequence] = []  # answered when nobody runs any more
+        self._held: list[Sequence] = []  # finished, to be answered when nobody runs
         self._outbox: list[tuple[Sequence, Response]] = []
         self._iteration = 0
         self._num_empty_plans = 0
@@ -143,7 +143,7 @@ class Executor:
 
     @classmethod
     def load(cls, engine_dir: str | Path, config: ExecutorConfig | None = None) -> Executor:
-        """An executor of the engine in a folder, with the scheduler that `config` names.
+        """Make an executor of the engine in a folder, with the scheduler that `config` names.
 
         Raises
         ------
@@ -175,7 +175,7 @@ class Executor:
                 self._fail_all(self._what_happened(error))
 
     def step(self) -> None:
-        """One iteration."""
+        """Run one iteration."""
         started = time.time(), time.perf_counter()
         self._take_in()
         plan = self._plan()
@@ -186,7 +186,7 @@ class Executor:
         num_finished = self._give_tokens(chunks, logits)
         if chunks:
             self._record(started, chunks, num_finished)
-        self._deliver()  # last, so that who has an answer finds its iterations in the log
+        self._deliver()  # last: whoever has an answer finds its iterations in the log
 
     def _take_in(self) -> None:
         """Let new requests wait, and end those whose clients asked for it or whose time is over."""
@@ -206,7 +206,7 @@ class Executor:
             self._finish(sequence, reason)
 
     def _compile_guides(self) -> None:
-        """In a thread of its own, as it may take a second: make what guided answers follow, and let them wait."""
+        """Compile guides, in a thread of its own as it may take a second, and let their requests wait."""
         for sequence in iter(self._to_compile.get, None):
             guide, error = sequence.request.guide, ""
             if guide is None or sequence.id not in self._unguided:  # ended meanwhile
@@ -225,7 +225,7 @@ class Executor:
                 self._work.notify()
 
     def _plan(self) -> Plan:
-        """Ask the scheduler, and see that what it wants can be done."""
+        """Ask the scheduler for a plan, and check that it can be carried out."""
         if not self._sequences:
             return Plan()
         now = self._sequences.now()
@@ -238,7 +238,7 @@ class Executor:
         return plan
 
     def _wait_for_news(self) -> None:
-        """Pause until something changes, for the plan computes nothing; that it often does so is told in the log."""
+        """Pause until something changes, since the plan computes nothing; the log says when that happens often."""
         self._num_empty_plans += 1
         if self._num_empty_plans == EMPTY_PLANS:
             log.warning("the scheduler has computed nothing %d times in a row, and requests wait", EMPTY_PLANS)
@@ -248,7 +248,7 @@ class Executor:
     def _give_tokens(self, chunks: dict[Sequence, Chunk], logits: Iterable[np.ndarray]) -> int:
         """Choose the next tokens of each request whose known tokens are all computed; return how many finished.
 
-        What goes wrong with one of them ends that one.
+        An error in one of them ends only that one.
         """
         num_finished, rows = 0, iter(logits)
         for sequence, chunk in chunks.items():
@@ -262,7 +262,7 @@ class Executor:
             except Exception as error:
                 sequence.error, reason = self._what_happened(error), "error"
             if len(own) > 1 and self.drafting:
-                self.drafting.checked(sequence, chunk)
+                self.drafting.count(sequence, chunk)
                 self._sequences.give_back_blocks(sequence)
             if reason:
                 num_finished += 1
@@ -291,7 +291,7 @@ class Executor:
         return None
 
     def _what_happened(self, error: Exception) -> str:
-        """One sentence for the clients; of what nobody foresaw, the rest goes into the log."""
+        """Return one sentence for the clients; the traceback of an unforeseen error goes into the log."""
         if isinstance(error, CourseError):
             return str(error)
         log.error("iteration %d failed", self._iteration, exc_info=error)
@@ -316,7 +316,7 @@ class Executor:
                 self._respond(other)
 
     def _respond(self, sequence: Sequence) -> None:
-        """Put the tokens that were not handed over yet into the outbox."""
+        """Put the tokens that were not yet handed over into the outbox."""
         cancelled = sequence.finish_reason == "cancelled"
         response = Response(
             request_id=sequence.id,
@@ -372,7 +372,7 @@ class Executor:
             The request breaks a limit of the engine, the queue is full, or the executor is closed. A guide that cannot
             be followed is told in the only response.
         """
-        request = self._checked(request)
+        request = self._within_limits(request)
         guesser = self.drafting.guesser() if self.drafting else None  # here, and not in the engine's thread
         with self._work:
             if self._closing:
@@ -454,7 +454,7 @@ class Executor:
 
     # Limits and statistics --------------------------------------------------------------------------------------------
 
-    def _checked(self, request: Request) -> Request:
+    def _within_limits(self, request: Request) -> Request:
         limits, length = self.build_config, len(request.input_ids)
         vocab_size = self.model.info.pretrained_config["vocab_size"]
         if length == 0:
@@ -545,14 +545,14 @@ class Executor:
                 self._log_file = None
 
     def _longest_wait(self) -> list[int] | None:
-        """The request that was left out for longest: [its id, iterations since it was computed or came]."""
+        """Return the request that has waited longest: [its id, iterations since it was computed or came]."""
         lines = self._sequences
         left_out = chain(lines.running.values(), lines.paused.values(), islice(lines.waiting.values(), 1))
         oldest = min(left_out, key=attrgetter("last_computed"), default=None)
         return None if oldest is None else [oldest.id, self._iteration - oldest.last_computed]
 
     def snapshot(self) -> IterationStats:
-        """The latest iteration's figures, or an idle engine's when nothing is to do."""
+        """Return the latest iteration's figures, or an idle engine's when there is nothing to do."""
         with self._work:
             if self._unfinished and self.iteration_stats:
                 return self.iteration_stats[-1]

@@ -1,6 +1,6 @@
 """A model without weights that reads and writes its KV cache as a real one does.
 
-Its next token is a function of every token that it finds in the blocks that it is given. So a scheduler or a block
+Its next token is a function of all tokens in the blocks that it is given. So a scheduler or a block
 manager that mixes up, loses or shares a block wrongly changes the answer, in microseconds and without a checkpoint.
 """
 
@@ -34,7 +34,7 @@ class FakeModel:
         self._cache = np.full((num_blocks, self.info.build_config.tokens_per_block), EMPTY, np.int64)
 
     def forward(self, chunks: list[Chunk]) -> np.ndarray:
-        """One-hot logits, float32 [sum of num_logits, vocab_size], at `next_token` of what a sequence's blocks hold."""
+        """Return logits, float32 [sum of num_logits, vocab_size], one-hot at `next_token` of a sequence's blocks."""
         vocab_size, width = self.info.pretrained_config["vocab_size"], self._cache.shape[1]
         for chunk in chunks:
             for position, token in enumerate(chunk.token_ids, chunk.num_past):
@@ -50,7 +50,7 @@ class FakeModel:
 
 
 def next_token(tokens: list[int], vocab_size: int) -> int:
-    """The answer to `tokens`: a polynomial of all of them, so that each and its place matters."""
+    """Return the answer to `tokens`: a polynomial of all of them, so that each and its place matters."""
     value = 17
     for token in tokens:
         value = (value * 31 + token + 2) % 1_000_003

@@ -1,4 +1,4 @@
-"""An engine's folder: what its `config.json` says. Nothing is loaded.
+"""Reads the `config.json` of an engine's folder; nothing is loaded.
 
 info = read("engine")       # version, pretrained_config, build_config
 """
@@ -26,17 +26,17 @@ DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def engine_version(tier: str = "cpu") -> str:
-    """Version of the runtime that engines of a tier are built by and for."""
+    """Return the version of the runtime that engines of a tier are built by and for."""
     runtime = {"cpu": "openvino", "cuda": "torch"}[tier]
     return f"{runtime} {installed_version(runtime).partition('+')[0]}"  # 2.13.0+cpu and 2.13.0+cu130 read the same
 
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What an engine folder's `config.json` says.
+    """The content of an engine folder's `config.json`.
 
-    `tier` is what it was built for, `device` where it computes: "cpu", or "cuda" for a GPU. An engine of the tier cuda
-    may be built for the CPU, to be tried there.
+    `tier` says what it was built for, `device` where it computes: "cpu", or "cuda" for a GPU. An engine of the tier
+    cuda may be built for the CPU, to be tried there.
     """
 
     folder: Path
@@ -113,7 +113,7 @@ def read(folder: str | Path, checkpoint: Checkpoint | None = None) -> EngineInfo
 
 
 def cannot_be_loaded(info: EngineInfo, error: Exception) -> CourseError:
-    """What to raise for an engine whose files are not what the build wrote; one in the cache is removed."""
+    """Make the error for an engine whose files are not what the build wrote; one in the cache is removed."""
     way_on = f"Build it again: `inflight build --output-dir {info.folder}`."
     kept = cache_dir().absolute() / "engines"
     if info.folder.absolute().parent == kept and os.access(kept, os.W_OK):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from inflight.checkpoint.tokenizer import ChatTokenizer
 
 LONGEST_GUIDE = 64 * 1024  # characters
-# What a matcher may use. A state of its lexer takes one to two kB; a step's fuel is about 14 ms.
+# Limits of a matcher. A state of its lexer takes one to two kB; a step's fuel is about 14 ms.
 LIMITS: Any = {"max_lexer_states": 20_000, "step_lexer_fuel": 200_000}
 # JSON is written in one line: with any white space allowed, a small model may go on with blanks until its last token.
 JSON_FORM: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": False}
@@ -35,7 +35,7 @@ AFTERWARDS = "Put the form into the prompt in words, or ask for less."
 
 
 class Matcher(Protocol):
-    """How far one answer has come on the way that its guide allows.
+    """Follows one answer, and knows which tokens its guide allows next.
 
     Attributes
     ----------
@@ -46,10 +46,10 @@ class Matcher(Protocol):
     end_id: int | None
 
     def mask(self, answer: list[int], logits: np.ndarray) -> None:
-        """Set `logits` [vocab_size], float64, of the tokens that may not come next to -inf."""
+        """Set the `logits` [vocab_size], float64, of tokens that may not come next to -inf."""
 
     def take(self, token: int) -> bool:
-        """Go on by a token; True when the answer is complete, and nothing but its end could follow."""
+        """Add a token to the answer; True when it is complete, and nothing but its end could follow."""
 
 
 class Guides:
@@ -74,12 +74,12 @@ class Guides:
             self._own = OwnPart(logits_processor_path, "LogitsProcessor", "__call__", form)
 
     def matcher(self, guide: Guide) -> Matcher:
-        """The matcher of a new request.
+        """Make the matcher of a new request.
 
         Raises
         ------
         CourseError
-            The guide cannot be followed; with the place in it that is wrong.
+            The guide cannot be followed; the message says where in it the fault is.
         """
         if len(guide.text) > LONGEST_GUIDE:
             raise CourseError(f"The guide has {len(guide.text):,} characters: send at most {LONGEST_GUIDE:,}.")
@@ -96,7 +96,7 @@ class Guides:
 
     @cached_property
     def _of_library(self):
-        """The library's form of the tokenizer, which takes a quarter of a second to make."""
+        """Make the library's form of the tokenizer, in a quarter of a second."""
         import llguidance
 
         text = (self._info.folder / "tokenizer.json").read_text(encoding="utf-8")
@@ -140,12 +140,10 @@ class _OwnMatcher:
 
     def __init__(self, part: OwnPart, guide: Guide, tokenizer: ChatTokenizer):
         self._part, self.end_id = part, tokenizer.end_id
-        with part.telling():
-            self._processor = part.made(guide.text, tokenizer)
+        self._processor = part.call(part.made, guide.text, tokenizer)
 
     def mask(self, answer, logits):
-        with self._part.telling():
-            changed = self._processor(list(answer), logits.copy())
+        changed = self._part.call(self._processor, list(answer), logits.copy())
         is_array = isinstance(changed, np.ndarray)
         if not is_array or changed.shape != logits.shape or changed.dtype.kind != "f":
             given = f"an array {changed.dtype}{list(changed.shape)}" if is_array else f"{changed!r:.80}"
@@ -157,7 +155,7 @@ class _OwnMatcher:
 
 
 def _grammar(guide: Guide) -> str:
-    """The guide in the library's form. Raises ValueError or RecursionError."""
+    """Return the guide in the library's form. Raises ValueError or RecursionError."""
     import llguidance
 
     make, kind = llguidance.LLMatcher, guide.kind
@@ -176,7 +174,7 @@ def _grammar(guide: Guide) -> str:
 
 
 def _sentence(error: str) -> str:
-    """The library's message in one line: without the state of its parser, which follows."""
+    """Return the library's message in one line, without the parser's state that follows."""
     if error.startswith("NoExtension"):
         return "no text at all is allowed by it"
     lines = [line.strip(" |^") for line in error.partition("\n<state>")[0].splitlines()]

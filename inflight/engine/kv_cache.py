@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterator
 from hashlib import sha256
 
-# What a full block holds: the hash of all tokens before it, which its keys and values depend on, and its own tokens.
+# Content of a full block: the hash of all tokens before it, which its keys and values depend on, and its own tokens.
 Content = tuple[bytes, bytes]
 
 
@@ -41,7 +41,7 @@ class BlockManager:
 
     @property
     def num_free(self) -> int:
-        """Blocks that can be handed out; a kept one is forgotten when it is needed."""
+        """The number of blocks that can be handed out; a kept one is forgotten when it is needed."""
         return len(self._blank) + len(self._idle)
 
     @property
@@ -49,7 +49,7 @@ class BlockManager:
         return self.num_blocks - self.num_free
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Blocks that `num_tokens` tokens of one sequence fill."""
+        """Return how many blocks `num_tokens` tokens of one sequence fill."""
         return -(-num_tokens // self.tokens_per_block)
 
     def grow(self, blocks: list[int], num_tokens: int) -> None:
@@ -97,11 +97,11 @@ class BlockManager:
         return len(blocks) * self.tokens_per_block
 
     def count_kept(self, token_ids: list[int]) -> int:
-        """How many of `token_ids` `find` would find; nothing is changed."""
+        """Return how many of `token_ids` `find` would find; nothing is changed."""
         return sum(1 for _ in self._find(token_ids)) * self.tokens_per_block
 
     def count_own(self, blocks: list[int]) -> int:
-        """Blocks of a sequence that no other holds."""
+        """Count the blocks of a sequence that no other holds."""
         return sum(self._num_holders[block] == 1 for block in blocks)
 
     def _find(self, token_ids: list[int]) -> Iterator[int]:
@@ -111,7 +111,7 @@ class BlockManager:
             yield self._kept[content]
 
     def _contents(self, token_ids: list[int], first: int, end: int, before: bytes) -> Iterator[Content]:
-        """What the blocks `first` to `end` - 1 of a sequence hold; `before` is the hash of all tokens before them."""
+        """Yield the content of a sequence's blocks `first` to `end` - 1; `before` is the hash of all earlier tokens."""
         for index in range(first, end):
             own = token_ids[index * self.tokens_per_block : (index + 1) * self.tokens_per_block]
             content = before, array("i", own).tobytes()
@@ -126,5 +126,5 @@ class BlockManager:
 
 
 def _hash(content: Content) -> bytes:
-    """Of all tokens up to the end of a block. It is a cryptographic one: users choose what is hashed."""
+    """Hash all tokens up to the end of a block; cryptographically, since users choose what is hashed."""
     return sha256(b"".join(content)).digest()

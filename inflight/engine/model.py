@@ -1,4 +1,4 @@
-"""What the executor asks of a model, and where the models are that can run an engine."""
+"""The interface between executor and model, and `load`, which picks the class that runs an engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from inflight.engine.config import Chunk
 from inflight.engine.folder import EngineInfo, read
 from inflight.errors import CourseError
 
-# What an engine was built by, the first word of its version -> the class that runs it. By name: a runner brings its
+# The first word of an engine's version -> the class that runs it. By name: a runner brings its
 # libraries along, and only the one that is needed is imported.
 RUNNERS = {
     "openvino": "inflight.engine.openvino.runner:OpenVINOModel",
@@ -38,8 +38,8 @@ class Model(Protocol):
     def allocate_kv_cache(self, num_blocks: int, tokens_of_answer: int = 1) -> None:
         """Give the model a cache of blocks 0 … num_blocks − 1.
 
-        `tokens_of_answer` is how many tokens of an answer an iteration may have, drafts among them: what is prepared
-        for iterations of answers is prepared for so many.
+        `tokens_of_answer` is how many tokens of an answer an iteration may have, drafts among them; a model prepares
+        its iterations of answers for that many.
         """
 
     def forward(self, chunks: list[Chunk]) -> Iterable:
@@ -55,7 +55,7 @@ class Model(Protocol):
 
 
 def load(engine: str | Path | EngineInfo) -> Model:
-    """The engine in a folder, or of which `read` said what it is, loaded by the runner that it was built for.
+    """Load the engine in a folder, or with the info that `read` gave, by the runner that it was built for.
 
     Raises
     ------
@@ -73,12 +73,12 @@ def load(engine: str | Path | EngineInfo) -> Model:
 
 
 def rows_with_logits(chunks: list[Chunk], ends: np.ndarray) -> np.ndarray:
-    """Which tokens of an iteration logits are wanted after, int64 [sum of num_logits], where `ends` ends each chunk."""
+    """Return the tokens after which logits are wanted, int64 [sum of num_logits]; `ends` are the ends of the chunks."""
     return np.concatenate([np.arange(end - chunk.num_logits, end) for chunk, end in zip(chunks, ends)]).astype(np.int64)
 
 
 def free_bytes(info: EngineInfo) -> int:
-    """Memory that is free where an engine keeps its weights and its KV cache: the host's, or its GPU's.
+    """Return the free memory where an engine keeps its weights and its KV cache: the host's, or its GPU's.
 
     Raises
     ------

@@ -1,9 +1,9 @@
-"""The one door for a learner's parts of the engine: a class in a Python file that a setting names.
+"""Loads a learner's class from the Python file that a setting names, and tells its errors in a sentence.
 
 `own_scheduler` (`scheduler_path`), `grammar` (`logits_processor_path`) and `drafts` (`drafter_path`) load theirs here.
-A part runs in the engine's own process. What it raises becomes a sentence with file and line. One that does not return
-is for whoever started the process: a notebook is interrupted, and the process of a Triton model is ended, after a
-traceback of where it was.
+A part runs in the engine's own process. What it raises becomes a sentence with file and line. A call that does not
+return is ended by whoever started the process: a user interrupts a notebook, and a Triton model's process ends itself,
+after a traceback of where the call was.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from typing import Any
 
 from inflight.errors import CourseError
 
-LONGEST_S = 10  # of running a part's file, and of a call of it, where one that takes longer is ended
+LONGEST_S = 10  # longest run of a part's file, and longest call of it, where late calls are ended
 _traceback_to: int | None = None  # file descriptor; None: no call is ended
-_watched: list[float] = []  # when each call that runs, in any thread, must have returned, the earliest first
+_watched: list[float] = []  # deadlines of running calls in all threads, the earliest first
 _watching = threading.Lock()
 
 
 class PartError(CourseError):
-    """A part that cannot be loaded, raised, or gave what it must not."""
+    """A part could not be loaded, raised an error, or returned what it must not."""
 
 
 def end_late_calls(traceback_to: int) -> None:
@@ -55,7 +56,7 @@ class OwnPart:
     class_name, method : str
         It must define this class, with this method.
     form : str
-        The method's parameters, for the message to who left it out.
+        The method's parameters, for the message that it is missing.
 
     Attributes
     ----------
@@ -72,14 +73,13 @@ class OwnPart:
 
     def __init__(self, path: str | Path, class_name: str, method: str, form: str):
         self._path = Path(path).absolute()
-        with self.telling():
-            self.made = self._class(class_name, method, form)
+        self.made = self.call(self._class, class_name, method, form)
         code = inspect.unwrap(getattr(self.made, method)).__code__
-        is_own = code.co_filename == str(self._path)  # or it was imported, and its lines are another file's
+        is_own = code.co_filename == str(self._path)  # else it was imported, and its lines belong to another file
         self.place = self._at(code.co_firstlineno if is_own else None)
 
     def _class(self, class_name: str, method: str, form: str) -> type:
-        """The class, from the file, which is run. Raises whatever that raises."""
+        """Run the file and return the class. Raises whatever the file raises."""
         path = self._path
         if not path.is_file():
             raise PartError(
@@ -91,7 +91,7 @@ class OwnPart:
         assert spec is not None
         module = sys.modules[loader.name] = module_from_spec(spec)
         source = loader.get_data(str(path))
-        # Compiled anew each time: a cached one may be that of a text that has been changed within the same second.
+        # Compiled anew each time: cached bytecode may be that of a text that was changed within the same second.
         exec(loader.source_to_code(source, str(path)), module.__dict__)
         kind = getattr(module, class_name, None)
         if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):  # the protocol, imported
@@ -103,12 +103,15 @@ class OwnPart:
             raise PartError(f"{where}: its class {class_name} has no method {method}({form}).")
         return kind
 
-    @contextlib.contextmanager
-    def telling(self) -> Iterator[None]:
-        """Tell an error of the file in a sentence, with the last of its lines that took part; see `end_late_calls`."""
+    def call(self, function: Callable[..., Any], *given: Any) -> Any:
+        """Call code of the file, and turn an error of it into a sentence with the line of the file where it arose.
+
+        Every call of a learner's code comes through here: in the traceback that `end_late_calls` leaves,
+        `inflight.triton.keeper` looks for what this module called.
+        """
         try:
             with _ended_if_late():
-                yield
+                return function(*given)
         except PartError:
             raise
         except (Exception, SystemExit) as error:

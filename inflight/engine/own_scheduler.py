@@ -1,9 +1,9 @@
-"""A scheduler of one's own, from the Python file that `scheduler_path` names.
+"""Loads a learner's scheduler from the Python file that `scheduler_path` names.
 
     scheduler = accepted(ExecutorConfig(scheduler_path="my_scheduler.py"), BuildConfig())
     plan = scheduler.schedule(now)
 
-Before it serves it plays a trial, so that one that fails or breaks a rule is refused, in a sentence with file and line.
+It plays a trial before it serves. If it fails or breaks a rule, it is refused, in a sentence with file and line.
 """
 
 from __future__ import annotations
@@ -44,16 +44,14 @@ class OwnScheduler:
     def __init__(self, path: str | Path):
         self._part = OwnPart(path, "Scheduler", "schedule", "self, now")
         self.place = self._part.place
-        with self._part.telling():
-            self._scheduler = self._part.made()
+        self._scheduler = self._part.call(self._part.made)
         self.answers_together = bool(getattr(self._scheduler, "answers_together", False))
 
     def schedule(self, now: Now) -> Plan:
         """Ask for a plan. Raises PartError when it raised, or gave something else."""
-        # Lists of its own, to do with as it likes.
+        # It gets copies of the lists, and may change them.
         now = replace(now, waiting=list(now.waiting), running=list(now.running), paused=list(now.paused))
-        with self._part.telling():
-            plan = self._scheduler.schedule(now)
+        plan = self._part.call(self._scheduler.schedule, now)
         if isinstance(plan, Plan):
             with contextlib.suppress(TypeError, ValueError):
                 compute = {index(request): index(tokens) for request, tokens in dict(plan.compute).items()}
@@ -61,14 +59,14 @@ class OwnScheduler:
             raise SchedulerError(
                 f"{self.place}: schedule() gave a plan that is not made of request ids and numbers of tokens."
             )
-        return plan  # which `plan_rules` refuses
+        return plan  # no plan; `plan_rules` refuses it
 
 
 # On trial -------------------------------------------------------------------------------------------------------------
 
 
 def accepted(config: ExecutorConfig, limits: BuildConfig) -> OwnScheduler:
-    """The scheduler that `config.scheduler_path` names, after its trial.
+    """Return the scheduler that `config.scheduler_path` names, after its trial.
 
     Raises
     ------
@@ -82,7 +80,7 @@ def accepted(config: ExecutorConfig, limits: BuildConfig) -> OwnScheduler:
 
 
 def _first_trial(config: ExecutorConfig, limits: BuildConfig) -> Trial:
-    """Twice as many requests as run at once, of many lengths; the second half comes while the first is served."""
+    """Make twice as many requests as run at once, of many lengths; the second half comes while the first is served."""
     draw = random.Random(5)
     requests: list[TrialRequest] = []
     number = 2 * limits.max_batch_size + 3

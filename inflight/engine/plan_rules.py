@@ -1,4 +1,4 @@
-"""What a plan may ask of the engine; a scheduler that asks for more is told which rule it broke."""
+"""Checks that a plan asks only for what the engine can do, and says which rule it breaks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class SchedulerError(PartError):
 
 
 def place(scheduler: Scheduler) -> str:
-    """How a message names a scheduler: by file and line where it comes from a file."""
+    """Return a scheduler's name for messages: file and line where it comes from a file."""
     return getattr(scheduler, "place", type(scheduler).__name__)
 
 
@@ -25,7 +25,7 @@ def enforce(plan: object, now: Now, scheduler: Scheduler) -> None:
 
 
 def broken_rule(now: Now, plan: object) -> str | None:
-    """The first rule that `plan` breaks, as a sentence goes on after "schedule()"; None for a good plan."""
+    """Say which rule `plan` breaks first, as a sentence goes on after "schedule()"; None for a good plan."""
     if not isinstance(plan, Plan):
         return f"returned a {type(plan).__name__}; it must return a Plan"
     return next(chain(_wrong_types(plan), _wrong_requests(now, plan)), None)
@@ -75,7 +75,7 @@ def _wrong_requests(now: Now, plan: Plan) -> Iterator[str]:
 
 
 def _named(now: Now, plan: Plan) -> dict[int, RequestView]:
-    """By id: who runs, who is paused, and who is admitted of the waiting, whose line may be long."""
+    """Return by id who runs, who is paused, and who of the waiting is admitted; the others may be many."""
     requests = {request.id: request for line in (now.running, now.paused) for request in line}
     left = set(plan.admit) - set(requests)
     for request in now.waiting:

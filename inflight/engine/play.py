@@ -5,8 +5,8 @@
     for iteration in trial.play(GuaranteedNoEvict()):
         print(iteration.number, iteration.plan)
 
-Everything is counted in iterations and tokens, so the same requests give the same figures on every machine. Whoever
-wants a time, a picture or a grade makes it from the iterations.
+Everything is counted in iterations and tokens, so the same requests give the same figures on every machine. Times,
+pictures and grades are made from the iterations.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from inflight.engine.plan_rules import SchedulerError, enforce, place
 from inflight.engine.scheduler import EMPTY_PLANS, Plan, Scheduler
 from inflight.engine.sequences import Sequence, Sequences
 
-TOKEN = 1  # what every answer is made of
+TOKEN = 1  # all answers are made of this token
 MOST_ITERATIONS = 100_000
 
 
 @dataclass(frozen=True)
 class Iteration:
-    """What happened in an iteration.
+    """One iteration of a trial.
 
     Attributes
     ----------
     number : int
         From 1.
     waiting, running, paused : tuple of int
-        Who waited, ran and was paused before the plan; who came or was admitted first is first, as is who was paused
-        first.
+        Ids of those that waited, ran and were paused before the plan, in the order in which they came, were admitted or
+        were paused.
     plan : Plan
     chunks : dict of Sequence to Chunk
-        What was computed.
+        What each sequence computed.
     finished : list of int
-        Whose answer was complete after it.
+        Ids of those whose answer was complete after it.
     blocks_used : int
-        KV cache blocks that those who ran in it held.
+        KV cache blocks held by those that ran in it.
     """
 
     number: int
@@ -56,7 +56,7 @@ class Iteration:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that were computed."""
+        """The number of tokens that were computed."""
         return sum(len(chunk.token_ids) for chunk in self.chunks.values())
 
 
@@ -66,17 +66,16 @@ def play(
     coming: Iterable[tuple[int, Sequence]] = (),
     ends: Mapping[int, int] | None = None,
 ) -> Iterator[Iteration]:
-    """Let `scheduler` serve until nobody waits, runs or is paused. Who is added between two iterations comes then.
+    """Let `scheduler` serve until nobody waits, runs or is paused. Sequences may be added between two iterations.
 
     Parameters
     ----------
     sequences : Sequences
-        Who is there from the start.
+        Those that are there from the start.
     coming : iterable of (int, Sequence)
-        Who comes later, and after how many iterations; in this order.
+        Those that come later, each after so many iterations; in this order.
     ends : mapping of int to int, optional
-        By id, tokens after which an answer ends, where that is sooner than the longest that was asked for. No scheduler
-        knows it.
+        By id, the tokens after which an answer ends, where that is before its limit. No scheduler knows it.
 
     Raises
     ------
@@ -125,14 +124,14 @@ def _give_tokens(sequences: Sequences, chunks: dict[Sequence, Chunk], ends: Mapp
 
 @dataclass(frozen=True)
 class TrialRequest:
-    """A request of which the lengths are known.
+    """A request whose lengths are known.
 
     Attributes
     ----------
     prompt_tokens, max_answer_tokens : int
         What a scheduler sees.
     answer_tokens : int
-        Where the answer ends, at most `max_answer_tokens`: known to us, and to no scheduler.
+        Where the answer ends, at most `max_answer_tokens`; no scheduler sees it.
     arrives : int
         Iterations before it comes.
     """
@@ -154,7 +153,7 @@ class Trial:
     reuse: bool = False
 
     def play(self, scheduler: Scheduler) -> Iterator[Iteration]:
-        """Every iteration until the last answer is complete; see `play`."""
+        """Yield every iteration until the last answer is complete; see `play`."""
         blocks = BlockManager(self.num_blocks, self.limits.tokens_per_block)
         sequences = Sequences(blocks, self.limits, self.chunked_context, self.reuse)
         numbered = sorted(enumerate(self.requests, 1), key=lambda each: each[1].arrives)
@@ -165,7 +164,7 @@ class Trial:
         return play(scheduler, sequences, coming, {number: asked.answer_tokens for number, asked in numbered})
 
     def counts(self, iterations: Iterable[Iteration]) -> Counts:
-        """What its iterations come to."""
+        """Return the counts of its iterations."""
         number = num_tokens = pauses = 0
         latencies: dict[int, int] = {}
         for iteration in iterations:
@@ -179,7 +178,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Counts:
-    """What a scheduler made of a trial.
+    """Counts of a scheduler's trial.
 
     Attributes
     ----------
@@ -190,7 +189,7 @@ class Counts:
     pauses : int
         How often a request was paused.
     latencies : list of int
-        Of each request, iterations from its arrival to its last token.
+        Iterations from each request's arrival to its last token.
     """
 
     iterations: int

@@ -26,7 +26,7 @@ class Sampler:
     bad_words : list of list of int
         Token sequences that must not appear in the answer.
     guide : Matcher, optional
-        What the answer must follow.
+        Says which tokens may come next.
     """
 
     config: SamplingConfig
@@ -38,19 +38,19 @@ class Sampler:
         self._random = np.random.default_rng(self.config.random_seed)
 
     def choose(self, logits: np.ndarray, prompt: list[int], answer: list[int]) -> int:
-        """The next token.
+        """Choose the next token.
 
         Parameters
         ----------
         logits : float32 array [vocab_size]
-            Or a row of a model that keeps them elsewhere and brings them when more than the likeliest is asked for.
+            Or a model's row that stays elsewhere, and is fetched when more than the likeliest token is asked for.
         prompt, answer : list of int
             Tokens so far.
 
         Raises
         ------
         CourseError
-            No token is left to choose, or the logits are no numbers to compare.
+            No token is left to choose, or the logits cannot be compared.
         """
         if self._needs_change(answer):
             with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is looked at below
@@ -88,7 +88,7 @@ class Sampler:
         return logits
 
     def _draw(self, logits: np.ndarray) -> int:
-        """Temperature, then top-k, then top-p (nucleus: Holtzman et al. 2020, arXiv:1904.09751), then chance."""
+        """Apply temperature, then top-k, then top-p (nucleus: Holtzman et al. 2020, arXiv:1904.09751), then draw."""
         config = self.config
         count = min(config.top_k or len(logits), len(logits))
         top = np.argpartition(logits, -count)[-count:] if count < len(logits) else np.arange(len(logits))
@@ -105,7 +105,7 @@ class Sampler:
 
 
 def log_probability(logits: np.ndarray, token: int) -> float:
-    """Natural logarithm of the probability that `logits` [vocab_size] give to `token`."""
+    """Return the natural logarithm of the probability that `logits` [vocab_size] give to `token`."""
     logits = np.asarray(logits, np.float64)
     shifted = logits - logits.max()
     return float(shifted[token] - np.log(np.exp(shifted).sum()))

@@ -23,7 +23,7 @@ EMPTY_PLANS = 100  # consecutive plans that compute nothing, after which the sch
 
 @dataclass(frozen=True, slots=True)
 class RequestView:
-    """What a scheduler may know of a request. All counts are of tokens, but the two of blocks.
+    """A request as a scheduler sees it. All counts are of tokens, but the two of blocks.
 
     Attributes
     ----------
@@ -31,11 +31,11 @@ class RequestView:
     prompt_tokens, answer_tokens, max_answer_tokens : int
         Length of its prompt, of its answer so far, and of the longest answer that it may get.
     cached_tokens : int
-        How many of prompt and answer are in the KV cache; of a request that does not run, how many it would find.
+        How many of prompt and answer are in the KV cache; for a request that does not run, how many it would find.
     num_blocks : int
         KV cache blocks that it holds.
     own_blocks : int
-        Those of them that become free when it is paused; others share the rest.
+        Those among them that become free when it is paused; others share the rest.
     """
 
     id: int
@@ -52,12 +52,12 @@ class RequestView:
 
     @property
     def pending_tokens(self) -> int:
-        """What can be computed now: the whole prompt at first, then one token, the answer's latest."""
+        """Tokens that can be computed now: the whole prompt at first, then one token, the answer's latest."""
         return self.known_tokens - self.cached_tokens
 
     @property
     def max_tokens(self) -> int:
-        """Of its prompt and its longest answer together."""
+        """Tokens of its prompt and its longest answer together."""
         return self.prompt_tokens + self.max_answer_tokens
 
 
@@ -68,13 +68,13 @@ class Now:
     Attributes
     ----------
     waiting : sequence of RequestView
-        Not admitted yet; who came first is first.
+        Not admitted yet; the one that came first is first.
     running : sequence of RequestView
-        Admitted; who was admitted first is first.
+        Admitted; the one that was admitted first is first.
     paused : sequence of RequestView
-        Admitted once and paused since, without blocks; who was paused last is first.
+        Admitted once and paused since, without blocks; the one that was paused last is first.
     free_blocks, num_blocks : int
-        KV cache blocks that nobody holds, and all there are. A request is given blocks for all of its `known_tokens`
+        KV cache blocks that nobody holds, and all that exist. A request is given blocks for all of its `known_tokens`
         when it is admitted, and another when its answer has filled the last.
     tokens_per_block : int
     max_batch_size : int
@@ -96,17 +96,17 @@ class Now:
     chunked_context: bool
 
     def blocks_for(self, tokens: int) -> int:
-        """Blocks that so many tokens of one request fill."""
+        """Return how many blocks so many tokens of one request fill."""
         return -(-tokens // self.tokens_per_block)
 
     def blocks_needed(self, request: RequestView) -> int:
-        """Free blocks that a request takes when it is admitted, or computes on."""
+        """Return how many free blocks a request takes when it is admitted, or computes on."""
         return self.blocks_for(request.known_tokens) - request.num_blocks
 
 
 @dataclass
 class Plan:
-    """What to do in the next iteration.
+    """A scheduler's decisions for the next iteration.
 
     Attributes
     ----------
@@ -124,17 +124,17 @@ class Plan:
 
 
 class Scheduler(Protocol):
-    """Who decides. Where it has an attribute `answers_together` that is True, nobody is answered before the last of
+    """Decides who runs next. With an attribute `answers_together` that is True, nobody is answered before the last of
     those who run has finished: static batching. Without one, each is answered as it finishes.
     """
 
     def schedule(self, now: Now) -> Plan:
-        """What to do in the next iteration; there is at least one request."""
+        """Say what to do in the next iteration; there is at least one request."""
         ...
 
 
 def tokens_to_compute(now: Now, running: Iterable[RequestView]) -> dict[int, int]:
-    """One token of each answer, then as much of the prompts, in their order, as `max_num_tokens` allows."""
+    """Give each answer one token, then the prompts, in their order, as many as `max_num_tokens` allows."""
     compute, room = {}, now.max_num_tokens
     for request in sorted(running, key=lambda request: request.pending_tokens > 1):  # stable: answers, then prompts
         if not fits_iteration(now, request, room):
@@ -145,14 +145,14 @@ def tokens_to_compute(now: Now, running: Iterable[RequestView]) -> dict[int, int
 
 
 def fits_iteration(now: Now, request: RequestView, room: int) -> bool:
-    """Whether a request can be computed, at least in part, in an iteration that has room for so many tokens."""
-    # Paused, an answer may have grown longer than any iteration: it comes back in parts, or never.
+    """Say whether a request can be computed, at least in part, in an iteration that has room for so many tokens."""
+    # A paused answer may have grown longer than any iteration: it comes back in parts, or never.
     in_parts = now.chunked_context or request.pending_tokens > now.max_num_tokens
     return room > 0 if in_parts else request.pending_tokens <= room
 
 
 def with_promised_blocks(now: Now) -> Iterator[RequestView]:
-    """Who is next to run, as long as blocks for its prompt and its longest answer can be promised."""
+    """Yield who is next to run, as long as blocks for its prompt and its longest answer can be promised."""
     num_running = len(now.running)
     promised = sum(now.blocks_for(request.max_tokens) for request in now.running)
     for request in now.waiting:
@@ -164,7 +164,7 @@ def with_promised_blocks(now: Now) -> Iterator[RequestView]:
 
 
 class StaticBatching:
-    """Forms a batch when nobody runs, and lets nobody join until the last of it has its answer: V1."""
+    """Forms a batch when nobody runs, and lets nobody join until its last request has its answer: V1."""
 
     answers_together = True
 
@@ -190,7 +190,7 @@ class GuaranteedNoEvict:
 
 
 class MaxUtilization:
-    """Admits a request when its next iteration fits. When blocks run out later, the youngest gives its own back."""
+    """Admits a request when its next iteration fits. When blocks run out later, the youngest gives its blocks back."""
 
     def schedule(self, now: Now) -> Plan:
         running, free = list(now.running), now.free_blocks
@@ -203,7 +203,7 @@ class MaxUtilization:
             free -= needed
             room -= request.pending_tokens
 
-        # An answer that has filled its last block needs another. Who runs for longest is served first.
+        # An answer that has filled its last block needs another. The longest-running request is served first.
         for request in now.running:
             while request in running and now.blocks_needed(request) > free:
                 youngest = running.pop()
@@ -218,7 +218,7 @@ class MaxUtilization:
 
 
 def built_in(config: ExecutorConfig) -> Scheduler:
-    """The scheduler that `gpt_model_type` and `batch_scheduler_policy` name."""
+    """Return the scheduler that `gpt_model_type` and `batch_scheduler_policy` name."""
     if config.gpt_model_type == "V1":
         return StaticBatching()
     return MaxUtilization() if config.batch_scheduler_policy == "max_utilization" else GuaranteedNoEvict()

@@ -1,6 +1,6 @@
-"""Every unfinished request of an engine: where it stands, which blocks of the KV cache it holds, what is computed next.
+"""An engine's unfinished requests: the state of each, the KV cache blocks that it holds, and what is computed next.
 
-The scheduler decides over numbers; here its plan is carried out, block by block. No thread, model or clock.
+The scheduler decides by counts; this module carries out its plan, block by block. No thread, model or clock.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Sequence:
     request_id : int
     request : Request
     receive : callable
-        Is given each of its responses.
+        Called with each of its responses.
     ends_by_s : float
-        When its time is over, on the executor's clock.
+        The end of its allotted time, on the executor's clock.
     guesser : Guesser, optional
-        Who guesses its next tokens.
+        Guesses its next tokens.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Sequence:
 
     @property
     def num_pending(self) -> int:
-        """Tokens that are known and not in the cache: the whole prompt at first, then one."""
+        """The number of known tokens that are not in the cache: the whole prompt at first, then one."""
         return len(self.tokens) - self.num_cached
 
     def add(self, token: int) -> str | None:
@@ -98,7 +98,7 @@ class Sequences:
         self.reuse = reuse
         self.waiting: dict[int, Sequence] = {}
         self.running: dict[int, Sequence] = {}
-        self.paused: dict[int, Sequence] = {}  # who was paused last is last
+        self.paused: dict[int, Sequence] = {}  # the one that was paused last is last
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.running) + len(self.paused)
@@ -111,7 +111,7 @@ class Sequences:
         self.waiting[sequence.id] = sequence
 
     def now(self) -> Now:
-        """What a scheduler is shown."""
+        """Return what a scheduler is shown."""
         return Now(
             waiting=_Views(self.waiting.values(), self._view),
             running=[self._view(sequence) for sequence in self.running.values()],
@@ -139,7 +139,7 @@ class Sequences:
         )
 
     def carry_out(self, plan: Plan) -> dict[Sequence, Chunk]:
-        """Pause, admit, and say what the model computes: a chunk for each request, in the plan's order.
+        """Pause, admit, and return what the model computes: a chunk for each request, in the plan's order.
 
         The plan must keep the rules of `plan_rules`.
         """
@@ -148,7 +148,7 @@ class Sequences:
             self.blocks.release(sequence.blocks)
             sequence.num_cached = 0
         admitted = [(self.paused if number in self.paused else self.waiting).pop(number) for number in plan.admit]
-        if self.reuse:  # all of them first: a kept block that nobody holds may be given up when another one grows
+        if self.reuse:  # before any grows: growing may give up a kept block that nobody holds
             for sequence in admitted:
                 sequence.num_cached = self.blocks.find(sequence.blocks, sequence.tokens)
         for sequence in admitted:
@@ -174,11 +174,11 @@ class Sequences:
         if self.reuse:
             self.blocks.keep(sequence.blocks, sequence.tokens, sequence.num_cached)
 
-    # Drafts are no tokens of a request before they have been found right. What lies behind its computed tokens in a
-    # block is computed over.
+    # Drafts are no tokens of a request before they have been found right. What lies after its computed tokens in a
+    # block is overwritten.
 
     def add_draft(self, sequence: Sequence, chunk: Chunk, draft: int) -> bool:
-        """Put a guess behind the tokens of a chunk, unless that takes a block and none is free; say whether."""
+        """Put a guess after the tokens of a chunk, unless that takes a block and none is free; say whether it did."""
         num_tokens = chunk.num_past + len(chunk.token_ids) + 1
         if self.blocks.blocks_for(num_tokens) > len(sequence.blocks) and not self.blocks.num_free:
             return False
@@ -188,7 +188,7 @@ class Sequences:
         return True
 
     def pad(self, sequence: Sequence, chunk: Chunk) -> bool:
-        """Put a token behind those of a chunk that is computed for nothing, if there is room."""
+        """Put a token that only fills up the length after those of a chunk, if there is room."""
         num_tokens = chunk.num_past + len(chunk.token_ids)
         if num_tokens == self.limits.max_seq_len or not self.add_draft(sequence, chunk, chunk.token_ids[-1]):
             return False
@@ -202,7 +202,7 @@ class Sequences:
         self.blocks.release(spare)
 
     def remove(self, sequence: Sequence) -> None:
-        """Take a request out, wherever it stands, and its blocks back."""
+        """Remove a request from its line, and take its blocks back."""
         self.blocks.release(sequence.blocks)
         for line in (self.running, self.waiting, self.paused):
             line.pop(sequence.id, None)

@@ -1,4 +1,4 @@
-"""How many bytes an engine will take, before it is built: its weights, its KV cache, the users that fit into memory.
+"""Computes, before an engine is built, the bytes of its weights and KV cache, and how many users fit into memory.
 
 sizing = Sizing(GgufFile(checkpoint.path), read(engine_dir).pretrained_config)
 sizing.weight_bytes(BuildConfig(quant_algo=None)), sizing.kv_bytes_per_token(BuildConfig())
@@ -24,7 +24,7 @@ KINDS = ("feed-forward", "embedding", "attention", "norms")
 
 
 def kind(tensor: str) -> str:
-    """What a tensor of a GGUF file is for; one of `KINDS`."""
+    """Return what a tensor of a GGUF file is for; one of `KINDS`."""
     if "norm" in tensor:
         return "norms"
     if "attn" in tensor:
@@ -59,7 +59,7 @@ class Sizing:
             )
 
     def weights_by_kind(self, config: BuildConfig) -> pd.DataFrame:
-        """One row a kind of weight: `kind`, `tensors`, `parameters`, `bytes` in the engine."""
+        """Return one row a kind of weight: `kind`, `tensors`, `parameters`, `bytes` in the engine."""
         rows = pd.DataFrame(self._table)
         rows["kind"] = rows["name"].map(kind)
         rows["bytes"] = self._bytes(config.quant_algo)
@@ -72,7 +72,7 @@ class Sizing:
         return int(self.weights_by_kind(config)["bytes"].sum())
 
     def kv_bytes_per_token(self, config: BuildConfig) -> int:
-        """Keys and values of one token, with the scales that an 8-bit cache needs."""
+        """Return the bytes of one token's keys and values, with the scales that an 8-bit cache needs."""
         plain = EngineInfo(Path(), "", self.model, config).kv_cache_bytes_per_token
         if config.kv_cache_quant_algo is None:
             return plain
@@ -81,16 +81,16 @@ class Sizing:
         return plain + self.model["num_hidden_layers"] * self.model["num_key_value_heads"] * (keys + KV_SCALE_BYTES)
 
     def kv_bytes_per_user(self, config: BuildConfig, tokens: int) -> int:
-        """KV cache of one user with `tokens` tokens, in whole blocks."""
+        """Return the bytes of KV cache of one user with `tokens` tokens, in whole blocks."""
         blocks = -(-tokens // config.tokens_per_block)
         return blocks * config.tokens_per_block * self.kv_bytes_per_token(config)
 
     def users(self, config: BuildConfig, tokens: int, memory_bytes: float) -> int:
-        """Users with `tokens` tokens each whose KV cache fits beside the weights into `memory_bytes`."""
+        """Return how many users with `tokens` tokens each fit into `memory_bytes` beside the weights."""
         return max(0, int((memory_bytes - self.weight_bytes(config)) // self.kv_bytes_per_user(config, tokens)))
 
     def _bytes(self, quant_algo: str | None) -> list[int]:
-        """Bytes that each tensor takes in the engine. What is there twice with the same content is stored once."""
+        """Return the bytes of each tensor in the engine. Tensors with the same content are stored once."""
         precision = self._precision if quant_algo == "auto" else checkpoint.weights.bits(quant_algo)
         as_it_is = precision == self._precision
         sizes, constants = [], set()

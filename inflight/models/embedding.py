@@ -1,4 +1,4 @@
-"""Texts in, embeddings out: one forward pass of the checkpoint for a whole batch.
+"""Turns texts into embeddings, by one forward pass of the checkpoint for a whole batch.
 
     embed = Embedder(folder(fetch()))
     vectors = embed([embed.encode("how tall is the eiffel tower"), embed.encode("height of the eiffel tower")])

@@ -75,7 +75,7 @@ class Sequence:
 
 
 class Gpt2:
-    """What the ways of computing a step have in common: the checkpoint's text side.
+    """Base class of the ways of computing a step: the checkpoint's text side.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class Gpt2:
         self.positions: int = self._model.config.n_positions
 
     def sequence(self, text: str, parameters: dict) -> Sequence:
-        """A sequence to compute, of a request's text and parameters.
+        """Make a sequence to compute, from a request's text and parameters.
 
         Parameters
         ----------
@@ -122,7 +122,7 @@ class Gpt2:
         return Sequence(ids, len(ids), max_tokens, None if ignore_eos else self._end_id)
 
     def last_piece(self, sequence: Sequence) -> str:
-        """The text that the last token adds; blank while a character's bytes are not all there."""
+        """Return the text that the last token adds; blank while a character's bytes are not all there."""
         before, last = sequence.token_ids[-NUM_PRECEDING - 1 : -1], sequence.token_ids[-1:]
         return self._tokenizer.decode_increment(before, last, sequence.is_finished, skip_special_tokens=False)
 
@@ -134,7 +134,7 @@ class Gpt2:
         """Give back what `join` took. May be called for a sequence that has not joined."""
 
     def step(self, sequences: list[Sequence]) -> None:
-        """One forward pass: every sequence gets its likeliest next token."""
+        """Run one forward pass: every sequence gets its likeliest next token."""
         raise NotImplementedError
 
 
@@ -261,7 +261,7 @@ class SlotGpt2(Gpt2):
             sequence.token_ids.append(token)
 
     def _attend(self, layer: int, batch: _Batch, projected: torch.Tensor) -> torch.Tensor:
-        """Attention of every token to itself and those before it in its own sequence.
+        """Compute the attention of every token to itself and those before it in its own sequence.
 
         Takes query, key and value, [tokens, 3, heads, head_dim], and gives [tokens, heads, head_dim].
         """
@@ -300,7 +300,7 @@ class SlotGpt2(Gpt2):
 
 
 class _Batch:
-    """What a forward pass computes, as tensors: made once, used by every layer.
+    """The tensors of a forward pass: made once, used by every layer.
 
     `slots` and `_mask` ([sequences * heads, positions, 1], 0 or minus infinity) are of the sequences that decode, which
     come first; `whole` has start, end and slot of each other.

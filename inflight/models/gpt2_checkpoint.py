@@ -16,7 +16,7 @@ HUB = {name: f"openai-community/{name}" for name in ("gpt2", "gpt2-medium", "gpt
 
 
 def find(name: str | Path = COURSE) -> Path:
-    """Folder of a GPT-2 checkpoint, fetched when it is not there yet.
+    """Return the folder of a GPT-2 checkpoint, fetched when it is not there yet.
 
     `name` is "course-gpt2", a Hugging Face folder, a key of `HUB`, or another owner/name on the hub.
 

@@ -1,4 +1,4 @@
-"""GPT-2's layers. Which token belongs to which text, and what is cached of it, is the caller's to know.
+"""GPT-2's layers. The caller keeps track of which token belongs to which text, and of the cache.
 
     network = load("gpt2-folder")
     tokens = network.next_tokens(ids, positions, last, attend)
@@ -26,7 +26,7 @@ DEVICE_NAMES = {"cpu": "CPU", "cuda": "GPU"}
 
 
 class Network:
-    """A GPT-2's layers, for tokens that stand one after the other, whoever's they are; attention is the caller's.
+    """A GPT-2's layers, for the tokens of any number of texts in one row; the caller computes attention.
 
     Matrices and norms treat each token by itself and need not know to which text it belongs. Only attention looks at
     other tokens, and so only attention has to know where their keys and values are.
@@ -64,7 +64,7 @@ class Network:
         ]
 
     def next_tokens(self, ids: list[int], positions: list[int], last: list[int], attend: Attend) -> list[int]:
-        """One forward pass: the likeliest token after each text.
+        """Run one forward pass; return the likeliest token after each text.
 
         Parameters
         ----------
@@ -96,7 +96,7 @@ class Network:
         return linear(self._forward(ids, positions, last, attend), self._head).max(-1).indices
 
     def _forward(self, ids, positions, last, attend: Attend) -> torch.Tensor:
-        """Hidden state of each text's last token, [texts, width]."""
+        """Return the hidden state of each text's last token, [texts, width]."""
         from torch.nn.functional import gelu, layer_norm, linear
 
         x = self.embeddings[ids] + self._positions[positions]

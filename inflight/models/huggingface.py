@@ -1,4 +1,4 @@
-"""The checkpoint as Hugging Face's libraries take it, for the models that have no engine.
+"""Loads the checkpoint with Hugging Face's libraries, for the models that have no engine.
 
     model = load(folder(fetch()), dtype="float32")
     generate(model, ids, max_new_tokens=16, do_sample=False)
@@ -26,12 +26,12 @@ __all__ = ["best_dtype", "folder", "generate", "load", "reference"]
 
 
 def best_dtype(device: str) -> str:
-    """The precision that a device computes these models in the quickest."""
+    """Return the precision in which a device computes these models fastest."""
     return processor.here().dtype if device == "cpu" else "bfloat16"
 
 
 def load(folder: str | Path, dtype: str = "auto", device: str | None = None) -> PreTrainedModel:
-    """The causal language model of a Hugging Face folder, on a device and in evaluation mode.
+    """Load the causal language model of a Hugging Face folder, on a device and in evaluation mode.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def generate(
 
 
 def reference(checkpoint: Checkpoint) -> PreTrainedModel:
-    """The checkpoint as it is, every weight as float32: what its builds are judged by. Nothing is kept of it on disk.
+    """Load the checkpoint with every weight as float32, to judge its builds by. Nothing of it is kept on disk.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a notebook shows: figures, widgets, dashboards, and the checks of a lab."""
+"""The contents of notebooks: figures, widgets, dashboards, and the checks of a lab."""
 
 import lazy_loader
 

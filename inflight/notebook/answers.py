@@ -1,4 +1,4 @@
-"""A learner's answer: whether there is one, what it is in Python's own terms, and what to say of an error in it."""
+"""Reads a learner's answer: whether there is one, its plain Python form, and a sentence for an error in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from inflight.errors import CourseError
 
 
 def is_untouched(answer: object) -> bool:
-    """Whether `answer` is None or `...`, or a list, tuple or dict of nothing but these."""
+    """Say whether `answer` is None or `...`, or a list, tuple or dict of nothing but these."""
     if isinstance(answer, dict):
         answer = list(answer.values())
     if isinstance(answer, list | tuple):
@@ -28,7 +28,7 @@ def is_untouched(answer: object) -> bool:
 
 
 def plain(answer: Any) -> Any:
-    """An answer in Python's own terms, so that an honest one of another form counts as what it is.
+    """Return an answer as plain Python values, so that a right one counts in whatever form it is given.
 
     NumPy's numbers are Python's, a float that is whole is an int; arrays, Series, tuples, ranges and iterators are
     lists, a Series that is labelled by strings is a dict. Within one of these `...`, NaN and pandas' NA are None. A
@@ -57,7 +57,7 @@ def _item(value: Any) -> Any:
 
 
 def _in_plain_terms(function: Callable) -> Callable:
-    """The function, its results as `plain` gives them; an error in it names the call, and the line of the function."""
+    """Wrap a function: it returns what `plain` makes of its results, and an error names the call and the line."""
 
     @functools.wraps(function)
     def called(*arguments, **options):
@@ -74,7 +74,7 @@ def _in_plain_terms(function: Callable) -> Callable:
 
 
 def call(function: Callable, *arguments: object) -> str:
-    """A call as a sentence names it, such as "wasted(a table of 12 rows, 4)"."""
+    """Describe a call for a sentence, such as "wasted(a table of 12 rows, 4)"."""
     name = getattr(function, "__name__", "<lambda>").replace("<lambda>", "your function")
     return f"{name}({', '.join(map(_in_brief, arguments))})"
 
@@ -91,14 +91,14 @@ def _in_brief(value: object) -> str:
 
 
 def as_json(value: object) -> object:
-    """For `json.dumps`: a NumPy number as Python's, a server as its addresses and repository, all else as printed."""
+    """Convert for `json.dumps`: NumPy numbers to Python's, a server to its addresses and repository, others to text."""
     if hasattr(value, "grpc_url"):
         return {name: str(getattr(value, name)) for name in ("grpc_url", "http_url", "repo")}
     return value.item() if isinstance(value, np.generic) else str(value)
 
 
 def load(path: str | Path, *names: str) -> SimpleNamespace:
-    """What a learner's file defines. Raises what it raises, and CourseError where one of `names` is missing."""
+    """Return what a learner's file defines. Raises its errors, and CourseError where one of `names` is missing."""
     defined = runpy.run_path(str(path))
     for name in names:
         if name not in defined:
@@ -107,7 +107,7 @@ def load(path: str | Path, *names: str) -> SimpleNamespace:
 
 
 def what_failed(error: BaseException, path: str | Path = "") -> str:
-    """An error of a learner's code in a sentence, with the last line of `path`, the learner's file, that took part.
+    """Tell an error of a learner's code in a sentence, with the line of `path`, the learner's file, where it arose.
 
     A CourseError is a sentence already.
     """

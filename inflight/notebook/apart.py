@@ -1,4 +1,4 @@
-"""Runs a grader: here, or what may hang, crash or take all memory in a process of its own.
+"""Runs a grader: here, or in a process of its own if the answer may hang, crash or take all memory.
 
     found = graded(grade, answer, seed=48151)
     found = graded_apart(grade, "quantizer.py", seed=48151, within_s=30)
@@ -31,7 +31,7 @@ MOST_MEMORY = 12 << 30  # bytes of address space: a runtime reserves some more t
 
 
 def graded(grade: Callable, answer: object, seed: int | None) -> dict[str, Finding]:
-    """What a grader finds of each part of an answer; "" stands for the whole.
+    """Return a grader's finding for each part of an answer; "" stands for the whole.
 
     Parameters
     ----------
@@ -46,14 +46,14 @@ def graded(grade: Callable, answer: object, seed: int | None) -> dict[str, Findi
 
 
 def _parts(grade: Callable, answer: object, seed: int | None, path: str = "") -> dict[str, Any]:
-    """What a grader says of each part: its finding, or a function that finds it."""
+    """Return for each part the grader's finding, or a function that finds it."""
     hidden = [] if seed is None else [random.Random(seed)]
     found = _found(lambda: grade(plain(answer), *hidden), path)
     return found if isinstance(found, dict) else {"": found}
 
 
 def _found(given: Any, path: str = "") -> Any:
-    """What a function gives, or that it could not: an answer of any type may arrive, and a lab must go on."""
+    """Return a function's finding, or its error as one: an answer of any type may arrive, and a lab must go on."""
     if not callable(given):
         return given
     try:
@@ -65,7 +65,7 @@ def _found(given: Any, path: str = "") -> Any:
 
 
 def graded_apart(grade: Callable, answer: object, seed: int | None, within_s: float) -> dict[str, Finding]:
-    """What `graded` gives, by another process, in which each part may take so long.
+    """Return what `graded` gives, from another process, in which each part may take `within_s`.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def graded_apart(grade: Callable, answer: object, seed: int | None, within_s: fl
 
 
 def _what_ended(ran: subprocess.CompletedProcess, path: str, within_s: float) -> str:
-    """Why the other process ended before it had said all."""
+    """Say why the other process ended before it had reported every part."""
     name, last = Path(path).name, ran.stderr.strip().splitlines()
     if any(line.startswith("Timeout (") for line in last):
         own = re.findall(rf'File "{re.escape(path)}", line (\d+)', ran.stderr)
@@ -115,7 +115,7 @@ def _what_ended(ran: subprocess.CompletedProcess, path: str, within_s: float) ->
 
 
 def main() -> None:
-    """The other process: a line of JSON with the names of the parts, then one for each part.
+    """Be the other process: print a line of JSON with the names of the parts, then one for each part.
 
     It ends there, whatever threads it has left; an error in one of them, such as in a callback, ends it at once.
     """

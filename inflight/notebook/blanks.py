@@ -8,7 +8,7 @@ In a lecture's source the course's lines stand under a comment:
 
 They end at an empty line, at a line that is indented less, or with the cell. A learner's copy has `...` in their place,
 and below it a folded cell. That cell uses the course's line where the learner's is blank, and says so; otherwise it
-compares what both come to. Of a file that `%%writefile` writes, only what was left blank is filled in.
+compares the results of both. In a file that `%%writefile` writes, only blank lines are filled in.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def is_for_ci(cell: NotebookNode) -> bool:
 
 
 def opened(cells: list[NotebookNode]) -> Iterator[NotebookNode]:
-    """A lecture's cells as a learner gets them: without those for CI, and with blanks where lines are the reader's.
+    """Return a lecture's cells as a learner gets them: without those for CI, and with blanks for the reader's lines.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def opened(cells: list[NotebookNode]) -> Iterator[NotebookNode]:
 
 
 def _blanked(source: str) -> str:
-    """The source with `...` in place of the course's lines."""
+    """Return the source with `...` in place of the course's lines."""
     written = WRITES.match(source)
     is_python = written is None or written[1].endswith(".py")
 
@@ -80,7 +80,7 @@ def _blanked(source: str) -> str:
 
 
 def _assigned(lines: str) -> list[str]:
-    """The names that these lines give a value to."""
+    """List the names that these lines assign."""
     found: list[str] = []
     for statement in ast.parse(textwrap.dedent(lines)).body:
         for target in statement.targets if isinstance(statement, ast.Assign) else []:
@@ -92,7 +92,7 @@ def _assigned(lines: str) -> list[str]:
 
 
 def _answer(source: str) -> str:
-    """The folded cell of one that ends with functions, or with values, that are the reader's."""
+    """Make the folded cell below a cell that ends with functions or values that are the reader's."""
     if written := WRITES.match(source):
         return _answer_in_file(written[1], source)
     lines, parts, covered = source.splitlines(), ["from inflight.notebook import blanks"], 0
@@ -128,7 +128,7 @@ def _answer_in_file(path: str, source: str) -> str:
 
 
 def settle(name: str, yours: Any, courses: Any) -> Any:
-    """The course's value or function, after it was compared with yours; prints what came of it.
+    """Compare yours with the course's, print the result, and return the course's value or function.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What dashboards and editors share: runs on one server, the one before kept to compare with; a field of a config."""
+"""Shared by dashboards and editors: runs on one server, each compared with the one before; a field of a config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks a learner's answer, and says which way to go when it is not right yet: `check("1.4", "quantizer.py")`.
+"""Checks a learner's answer, and gives a hint when it is not right yet: `check("1.4", "quantizer.py")`.
 
 A check never stops a lab. With COURSE_STRICT=1 in the environment (how the solutions are built and tested) it raises.
 
@@ -56,7 +56,7 @@ class Grader:
         return len(inspect.signature(self.grade).parameters) == 2
 
 
-graders: dict[str, Grader] = {}  # of the lessons that are imported, by exercise
+graders: dict[str, Grader] = {}  # by exercise, for the lessons that are imported
 
 
 def grades(
@@ -134,12 +134,12 @@ def _result(exercise: str, answer: object) -> Result:
 
 
 def _lessons() -> dict[str, str]:
-    """The folder in `inflight/lessons` of each lesson, by the number before the dot of its exercises."""
+    """Return the folder in `inflight/lessons` of each lesson, by the number before the dot of its exercises."""
     return {str(int(lesson.number)): lesson.name[3:] for lesson in syllabus.read() if not lesson.planned}
 
 
 def _import_graders(lesson: str) -> None:
-    """Import the graders of one lesson, which registers them: no lab loads what another one is checked with."""
+    """Import the graders of one lesson, which registers them: a lab does not load the graders of others."""
     folder = f"inflight.lessons.{_lessons().get(lesson)}"
     if find_spec(folder) and find_spec(f"{folder}.grading"):
         importlib.import_module(f"{folder}.grading")

@@ -1,6 +1,6 @@
-"""What repeats of two things say of them: the one is more than the other, less, or they are not told apart.
+"""Compares two things measured in the same rounds: more, less, or not told apart, with a 95 % interval.
 
-told = told_apart(streamed_s, whole_s)         # a number a round, of rounds in which both took their turn
+told = told_apart(streamed_s, whole_s)         # one number a round; both took turns in each round
 print(f"Streamed against whole: {told}.")   # less: 0.93 times (0.91 to 0.95 with 95 % confidence, 5 rounds)
 """
 
@@ -20,7 +20,7 @@ STUDENTS_T = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.3
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `told_apart` found.
+    """The result of `told_apart`.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ def told_apart(a: Sequence[float], b: Sequence[float], more: str = "more", less:
     a, b : sequence of float
         Above zero, the same number of each; at least three.
     more, less : str
-        What to call it when a/b is above or below 1, such as "later" and "earlier".
+        The words for a/b above and below 1, such as "later" and "earlier".
 
     Raises
     ------

@@ -38,7 +38,7 @@ class Frame(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What stands below the picture, in HTML."""
+        """The text below the picture, in HTML."""
         return html.escape(self.alt)
 
 
@@ -55,7 +55,7 @@ class Dashboard(Panel):
     server : Server, optional
         The first argument of `work`; Run starts it again where it has ended.
     label : str
-        What a screen reader calls it.
+        Its name for a screen reader.
     picture : widget, optional
         Where the frames are drawn; a `LiveFigure` unless a subclass, whose `_draw` knows another, brings it.
 
@@ -65,7 +65,7 @@ class Dashboard(Panel):
     picture : LiveFigure
         The last frame's figure.
     words, status : HTML
-        The last frame's text, and what has happened.
+        The last frame's text, and the state of the run.
     frame : Frame or None
         The last frame that was drawn.
     """
@@ -114,7 +114,7 @@ class Dashboard(Panel):
         Raises
         ------
         Exception
-            What `work` raised; it is shown in the widget too. CourseError when the server is gone.
+            The error of `work`; it is shown in the widget too. CourseError when the server is gone.
         """
         try:
             self.wait()
@@ -165,7 +165,7 @@ class Dashboard(Panel):
         except CourseError as error:
             reason = str(error).partition("\nLast lines of the log:")[0]  # a widget has no room for those
             self._error, self.status.value = error, f"<b>Failed.</b> {html.escape(reason)}"
-        except Exception as error:  # a thread's traceback would be seen by nobody
+        except Exception as error:  # nobody would see a thread's traceback
             self._error = error
             self.status.value = f"<b>Unexpected {type(error).__name__}.</b> {html.escape(str(error))}"
         finally:
@@ -173,7 +173,7 @@ class Dashboard(Panel):
             self._ended.set()
 
     def _say(self, doing: str) -> None:
-        """What the run does now; the seconds since its start are counted beside it."""
+        """Say what the run does now, with the seconds since its start counted beside it."""
         self._doing = doing
         self.status.value = f"{html.escape(doing)} … {self._seconds:.0f} s"
 
@@ -201,5 +201,5 @@ class Dashboard(Panel):
         self.frame = frame
 
     def _result(self) -> str:
-        """What a run that has ended has come to, in a sentence; it stands behind "Done."."""
+        """Sum up a run that has ended in a sentence, shown after "Done."."""
         return ""

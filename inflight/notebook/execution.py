@@ -45,7 +45,7 @@ Plotly.newPlot("{{ id }}", {...figure, config: {...figure.config, responsive: tr
 }</script>
 {%- endblock -%}
 """
-# Of an output's forms: a figure is drawn, and of a widget, which no kernel backs there, its picture or words are shown.
+# Forms of outputs: a figure is drawn; a widget, which has no kernel there, is shown by its picture or words.
 SHOWN = [PLOTLY_MIME, "text/html", "text/markdown", "image/svg+xml", "image/png", "text/plain"]
 
 
@@ -54,7 +54,7 @@ class KernelOfThisPython(AsyncKernelManager):
 
     @property
     def kernel_spec(self) -> KernelSpec:
-        # What a kernel logs when it is ended in the middle of a cell is nothing for who ended it.
+        # Whoever ends a kernel in the middle of a cell has no use for what it logs then.
         # A kernel named python3 that a user installed earlier would otherwise win and lack the package.
         return KernelSpec(**get_kernel_dict(["--log-level=CRITICAL"]), env={"COURSE_STRICT": "1"})
 
@@ -106,7 +106,7 @@ def run(lessons: list[str] | None, out: Path, notebooks: Path = NOTEBOOKS) -> di
 
 
 def select(found: list[Path], lessons: list[str] | None) -> list[Path]:
-    """Those of `found` that `lessons` names by number or name (None: all); CourseError for a name not there."""
+    """Return those of `found` that `lessons` names by number or name (None: all); CourseError for a name not there."""
     for name in lessons or []:
         if not any(name in (path.stem, path.stem[:2]) for path in found):
             raise CourseError(f"No lesson {name!r}; the lessons are {', '.join(path.stem for path in found)}.")
@@ -121,7 +121,7 @@ def execute(
     Parameters
     ----------
     name : str
-        What an error message calls the notebook.
+        The notebook's name in error messages.
     cwd : Path
         The kernel's working directory.
     output : Path or None
@@ -149,7 +149,7 @@ def execute(
 
 
 def to_html(notebook: NotebookNode, path: Path, out: Path) -> str:
-    """The page in the folder `out` of the executed notebook of `path`, from where its links lead."""
+    """Write the page of an executed notebook to the folder `out`; links lead as from `path`, the notebook's place."""
     leave_out = {"enabled": True, "remove_cell_tags": {blanks.FOR_CI}}
     config = Config(NbConvertBase={"display_data_priority": SHOWN}, TagRemovePreprocessor=leave_out)
     exporter = HTMLExporter(raw_template=PAGE, config=config)

@@ -1,4 +1,4 @@
-"""Sliders over a picture that is worked out: nothing runs, so it follows them at once."""
+"""A figure computed from sliders and redrawn at every change; no server runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Explorable(Panel):
         Gives the `Frame` for these values. Its first argument, a DataFrame, has the points that were measured with
         them; it is empty when there are none.
     label : str
-        What a screen reader calls it.
+        Its name for a screen reader.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Explorable(Panel):
     words : HTML
         The picture in a sentence.
     frame : Frame
-        What is shown.
+        The frame that is shown.
     """
 
     def __init__(self, controls: dict[str, ipywidgets.ValueWidget], draw: Callable[..., Frame], label: str):

@@ -1,4 +1,4 @@
-"""What a grader finds of an answer: nothing to say, a sentence, or figures with budgets."""
+"""The findings of a grader about an answer: nothing to say, a sentence, or figures with budgets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DIGITS = 3  # of a figure, as it is shown
 
 @dataclass(frozen=True)
 class Measured:
-    """A figure that an answer reached, beside what it should reach.
+    """A figure that an answer reached, and its budget.
 
     Right or wrong rests on counts and equality: what has a budget is counted, never timed. A figure without a budget,
     such as a speed, is shown and judges nothing.
@@ -24,18 +24,18 @@ class Measured:
     Parameters
     ----------
     what : str
-        What was measured, as "iterations"; the number follows it in a sentence.
+        The name of the figure, as "iterations"; the number follows it in a sentence.
     value : float
     at_most, at_least, exactly : float, optional
         The budget, one of these or none.
     course : float, optional
-        What the course's own answer reaches on the same cases.
+        The figure of the course's own answer on the same cases.
     nothing : float, optional
-        What doing nothing reaches.
+        The figure of doing nothing.
     unit : str
         Follows each number.
     advice : str
-        Which way to go when the budget is not kept.
+        A hint for when the budget is not kept.
     """
 
     what: str
@@ -50,7 +50,7 @@ class Measured:
 
     @property
     def is_right(self) -> bool:
-        """Whether the budget is kept, and a number that is wanted is reached as in `is_same`; true without one."""
+        """Whether the budget is kept, with an exact number compared as in `is_same`; true without a budget."""
         if not math.isfinite(self.value):
             return False
         if self.at_most is not None:
@@ -67,7 +67,7 @@ class Measured:
 
     @property
     def hint(self) -> str:
-        """Measured against budget, and which way to go."""
+        """The figure against its budget, and the advice."""
         wanted = f", where {self.budget} is wanted" if self.budget else ""
         return f"{self.what}: {self.number(self.value)}{wanted}. {self.advice}".rstrip()
 
@@ -89,7 +89,7 @@ def _shown(value: float, digits: int = DIGITS) -> str:
     return f"{value:,.0f}" if is_whole else f"{value:.{digits}g}"
 
 
-# Of an answer, or of a part of it: None when it is right, NOT_YET, a hint, or what was measured.
+# For an answer or a part of it: None when it is right, NOT_YET, a hint, or what was measured.
 Finding = str | Measured | list[Measured] | None
 
 
@@ -98,7 +98,7 @@ def figures(finding: Finding) -> list[Measured]:
 
 
 def said(finding: Finding) -> str | None:
-    """What is to be said of a finding: None where it is right, NOT_YET, or how to go on."""
+    """Return what to tell the learner about a finding: None where it is right, NOT_YET, or how to go on."""
     if finding is None or isinstance(finding, str):
         return finding
     return next((figure.hint for figure in figures(finding) if not figure.is_right), None)
@@ -106,14 +106,14 @@ def said(finding: Finding) -> str | None:
 
 @dataclass(frozen=True)
 class Compared:
-    """What an answer came to on some cases, beside what the course's own and doing nothing come to on the same.
+    """The counts of an answer on some cases, with those of the course's own answer and of doing nothing.
 
     Parameters
     ----------
     own, course, nothing : object
         Of one kind, with a number for each count.
     advice : mapping of str to str
-        By count, which way to go when its budget is not kept.
+        By count, a hint for when its budget is not kept.
     """
 
     own: Any
@@ -122,7 +122,7 @@ class Compared:
     advice: Mapping[str, str] = field(default_factory=dict)
 
     def measured(self, count: str, what: str = "", **budget) -> Measured:
-        """The figure that is the attribute `count` of all three, under the name `what`; `budget` as in `Measured`."""
+        """Make the figure of attribute `count` of all three, with the name `what`; `budget` as in `Measured`."""
         own, course, nothing = (getattr(one, count) for one in (self.own, self.course, self.nothing))
         budget.setdefault("advice", self.advice.get(count, ""))
         return Measured(what or count, own, course=course, nothing=nothing, **budget)
@@ -133,7 +133,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Case:
-    """What a learner's function is given, and what it is to return.
+    """The arguments of a learner's function, and the result that it should return.
 
     Parameters
     ----------
@@ -142,9 +142,9 @@ class Case:
     right : object
         As `answers.plain` has it. A float is right as a page shows it: see `is_same`.
     hint : str, or callable from what was returned to str
-        Which way to go, for who returns something else; `told` makes one that knows wrong ideas.
+        A hint for any other result; `told` makes one that knows common wrong ideas.
     about : str
-        What is asked for, where the call alone does not say it.
+        The result that is asked for, where the call alone does not say it.
     """
 
     given: tuple
@@ -154,14 +154,14 @@ class Case:
 
 
 def told(otherwise: str, *ideas: tuple[Any, str]) -> Callable[[Any], str]:
-    """The hint of a case: the words of the first idea that comes to what was returned, else `otherwise`."""
+    """Make the hint of a case: the words of the first wrong idea that gives what was returned, else `otherwise`."""
     return lambda got: next((words for value, words in ideas if is_same(got, value)), otherwise)
 
 
 def is_same(got: object, right: object) -> bool:
-    """Whether `got` counts as `right`: equal, or where that is a float to two decimals or half a per cent.
+    """Say whether `got` counts as `right`: equal or, for a float, within two decimals or half a per cent.
 
-    In a dict that holds for each value of `right`.
+    In a dict this holds for each value of `right`.
     """
     if isinstance(right, dict) and isinstance(got, dict):
         return all(is_same(got.get(name), value) for name, value in right.items())
@@ -171,7 +171,7 @@ def is_same(got: object, right: object) -> bool:
 
 
 def asked(function: Callable, cases: Iterable[Case]) -> Finding:
-    """Ask a learner's function each case: what to say of the first that is not right; NOT_YET where it gives None."""
+    """Ask a learner's function each case; return the hint of the first wrong one, NOT_YET where it gives None."""
     for case in cases:
         got = function(*copy.deepcopy(case.given))
         if got is None and case.right is not None:

@@ -1,4 +1,4 @@
-"""The instructor's page of a lesson, `assets/instructor/NN_topic.md`: its parts, read for slides and for checks.
+"""Reads the instructor's page of a lesson, `assets/instructor/NN_topic.md`, for slides and checks.
 
 A talking point begins with the heading of the lesson that it belongs to, and so does a row of what is to be expected:
 
@@ -25,18 +25,18 @@ _POINT = re.compile(r"^- \*\*(.+?)\*\*: *(.+(?:\n(?!- |\n).+)*)", re.M)
 
 
 def parts(lesson: str) -> dict[str, str]:
-    """The parts (`## …`) of the page of a lesson such as "04_batching" by their headings; none where it has no page."""
+    """Return the parts (`## …`) of a lesson's page, such as "04_batching", by heading; none where it has no page."""
     path = PAGES / f"{lesson}.md"
     found = re.split(r"^## (.+)\n", path.read_text(encoding="utf-8") if path.exists() else "", flags=re.M)
     return {heading: body.strip() for heading, body in zip(found[1::2], found[2::2])}
 
 
 def points(part: str) -> list[tuple[str, str]]:
-    """The points of a part, each with the heading that it begins with."""
+    """Return the points of a part, each with the heading that it begins with."""
     return [(heading, re.sub(r"\s+", " ", said)) for heading, said in _POINT.findall(part)]
 
 
 def rows(part: str) -> list[list[str]]:
-    """The fields of each row of a part's table, without its head."""
+    """Return the fields of each row of a part's table, without its head."""
     lines = [line for line in part.splitlines() if line.startswith("|")]
     return [[field.strip() for field in line.strip("| ").split("|")] for line in lines[2:]]

@@ -1,12 +1,12 @@
-"""An iterative model played as Triton would, without a server: what its clients hear, what it does, what it keeps.
+"""Plays an iterative model as Triton would, without a server, and records what clients get and what the model keeps.
 
     triton = Triton("model.py", Names("text", "ID", "START", "READY", "word"), places=4)
     played = triton.play([PlayedStream("a b c", wanted=3), PlayedStream("one two", wanted=2, leaves_after=1)])
     played.calls, played.streams[0].pieces                  # 3, ["a", "b", "c"]
 
 It runs a `model.py` that others write, and leaves a stand-in for Triton's Python module behind: for a process of its
-own, as `checks` gives one to a grader. Whom a client's leaving meets in a call, and whom in the queue, is given here,
-where on a server it is chance.
+own, as `checks` gives one to a grader. Here the test decides whether a client leaves during a call or in the queue; on
+a server that is chance.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class TritonError(Exception):
 
 @dataclass(frozen=True)
 class Names:
-    """What a model's config calls its tensors, and what the lesson calls a response."""
+    """The names of tensors in a model's config, and the lesson's word for a response."""
 
     text: str
     number: str
@@ -87,7 +87,7 @@ class PlayedStream:
     has_begun = has_left = is_over = False  # over: its last response has come
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
-        """What the model's response sender does."""
+        """Send a response, as Triton's response sender does."""
         if self.is_over:
             raise RuntimeError("a response was sent after the last one of its request")
         if response is not None and response.error is not None:
@@ -102,7 +102,7 @@ class PlayedStream:
         self.is_over = flags == FINAL
 
     def is_cancelled(self) -> bool:
-        """What the model's response sender says: on Triton the one of each call does, as long as the stream goes on."""
+        """Say whether the client has gone, as Triton's sender of each call does while the stream goes on."""
         if self.is_over:
             raise RuntimeError("a sender was asked after its FINAL, which brings Triton down")
         return self.has_left
@@ -143,7 +143,7 @@ def _input(request: Request, name: str) -> Tensor | None:
 
 
 def backend() -> types.ModuleType:
-    """A module with what a model imports from Triton."""
+    """Make a module with what a model imports from Triton."""
     module = types.ModuleType(BACKEND)
     module.Tensor, module.InferenceResponse, module.TritonError = Tensor, InferenceResponse, TritonError
     module.get_input_tensor_by_name = _input
@@ -157,7 +157,7 @@ def backend() -> types.ModuleType:
 
 @dataclass
 class Played:
-    """What came of some streams."""
+    """The outcome of some streams."""
 
     streams: list[PlayedStream]  # with what they were sent
     calls: int = 0  # of `execute`
@@ -238,7 +238,7 @@ class Triton:
         return played
 
     def _after(self, request: Request, played: Played) -> PlayedStream | None:
-        """Who has the place of this request in the next call."""
+        """Return the stream that has this request's place in the next call."""
         stream = request.stream
         if stream is None:
             return None
@@ -266,7 +266,7 @@ class Triton:
         return stream
 
     def growth(self, streams: Sequence[PlayedStream]) -> int:
-        """By how much what the model keeps grows while it serves these streams once more; see `_kept`."""
+        """Measure how much the model's kept data grows while it serves these streams once more; see `_kept`."""
         before = _kept(self._model)
         self.play(streams)
         return max(0, _kept(self._model) - before)

@@ -1,10 +1,9 @@
-"""Keys and names: what a group of controls needs on the page that ipywidgets has no trait for.
+"""A hidden widget that keeps typed keys from JupyterLab's shortcuts, and names controls that have no name.
 
-JupyterLab takes keys for its own shortcuts wherever the focus is, unless an element asks it not to. In a group of
-radio buttons ↓ would else go to the next cell, and D D delete it. ipywidgets does not tell the browser which radio
-buttons belong together, without which no arrow key leads from one to the other. And where it gives a control no name
-that a screen reader could say, the control gets the one that stands beside it.
-Where the kernel has gone, the group says so.
+JupyterLab takes keys for its own shortcuts wherever the focus is, unless an element asks it not to. In a group of radio
+buttons ↓ would else go to the next cell, and D D delete it. ipywidgets does not tell the browser which radio buttons
+belong together, so this widget does, and arrow keys lead from one to the other. A control without a name for screen
+readers gets the label beside it. Where the kernel has gone, the group says so.
 """
 
 import anywidget
@@ -76,12 +75,12 @@ _CSS = f"""
 
 
 class Keyboard(anywidget.AnyWidget):
-    """Stands unseen in a column of controls, keeps the keys typed there from JupyterLab, and names what has no name.
+    """A hidden widget in a column of controls: keeps keys typed there from JupyterLab, and names unnamed controls.
 
     Attributes
     ----------
     label : str
-        What a screen reader calls the group.
+        The group's name for a screen reader.
     """
 
     label = traitlets.Unicode("").tag(sync=True)

@@ -11,7 +11,7 @@ WASTE = "#8C8C8C"
 WASTE_TEXT = "#6E6E6E"  # WASTE is too light for words
 REQUEST = ["#009E73", "#CC79A7", "#2B97C4", "#D55E00", "#938A00"]
 EMPTY = {"color": "#E4E4E4", "line": {"color": WASTE, "width": 1}}  # marker of a place in which there is nothing
-SHADES = (DECODE, "#3D93C6", "#005080")  # of one meaning: neighbours that have to be told apart
+SHADES = (DECODE, "#3D93C6", "#005080")  # for neighbours of one meaning that have to be told apart
 ON_SHADES = ("white", "black", "white")  # words on them
 
 INK, GRID, FONT = "#222222", "#DDDDDD", "system-ui, sans-serif"
@@ -25,5 +25,5 @@ PATTERN = {"fgcolor": "#FFFFFF", "fillmode": "overlay", "size": 8, "solidity": 0
 
 
 def pattern(shape: str) -> dict:
-    """One of plotly's patterns, for a marker."""
+    """Return one of plotly's patterns, for a marker."""
     return {"shape": shape, **PATTERN}

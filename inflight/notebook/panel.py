@@ -1,6 +1,4 @@
-"""What every widget of the course is: keys typed in it stay in it, its controls have names, and it can be read without
-a kernel, as text and as a static picture.
-"""
+"""Base of the course's widgets: keeps typed keys, names its controls, and leaves text and picture without a kernel."""
 
 from __future__ import annotations
 
@@ -13,19 +11,19 @@ import plotly.graph_objects as go
 from inflight.notebook.charts.display import PLOTLY_MIME, in_course_look
 from inflight.notebook.keyboard import PANEL, Keyboard
 
-WRAP = {"flex_flow": "row wrap"}  # on a narrow page what stands side by side stands below each other
+WRAP = {"flex_flow": "row wrap"}  # on a narrow page, columns go below each other
 CONTROL_EM, CHARACTER_EM = 12, 0.6  # how wide at least: a control, a character of its name
 FRAME = "border: 1px solid #767676; border-radius: 4px; padding: 4px 12px; line-height: 1.6; overflow-wrap: break-word"
 
 
 class Panel(ipywidgets.VBox):
-    """A column of widgets, to the page a group with a name.
+    """A column of widgets that the page sees as a named group.
 
     Parameters
     ----------
     children : sequence of widget
     label : str
-        What a screen reader calls it.
+        Its name for a screen reader.
     """
 
     def __init__(self, children: Sequence[ipywidgets.Widget], label: str):
@@ -46,7 +44,7 @@ class Panel(ipywidgets.VBox):
 
 
 def side_by_side(controls: Iterable[ipywidgets.ValueWidget]) -> ipywidgets.Box:
-    """Controls in as many columns as the page has room for, their names of one width."""
+    """Arrange controls in as many columns as the page has room for, with names of one width."""
     controls = list(controls)
     name_em = 1 + round(CHARACTER_EM * max((len(control.description) for control in controls), default=0))
     for control in controls:
@@ -56,7 +54,7 @@ def side_by_side(controls: Iterable[ipywidgets.ValueWidget]) -> ipywidgets.Box:
 
 
 def picture(panel: Panel) -> str:
-    """A panel as it stands, in HTML that does nothing: each control's name and value, each text as it is."""
+    """Return a panel's present state as static HTML: each control's name and value, each text as it is."""
     return f'<div role="group" aria-label="{html.escape(panel.label)}" style="{FRAME}">{_drawn(panel)}</div>'
 
 

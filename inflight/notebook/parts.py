@@ -38,9 +38,9 @@ class Part:
     name : str
     path : Path
     exercise : str
-        Which the learner's own part has passed; blank for the course's.
+        The exercise that the learner's own part has passed; blank for the course's.
     why : str
-        Why it is the course's, in a few words; blank otherwise.
+        Why the course's part is used, in a few words; blank for the learner's.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Part:
 
 
 def part(name: str) -> Part:
-    """The learner's part where there is one that has passed its check, the course's otherwise.
+    """Return the learner's part where there is one that has passed its check, the course's otherwise.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def part(name: str) -> Part:
 
 
 def load(name: str) -> SimpleNamespace:
-    """What the part, a Python file, defines.
+    """Run the part, a Python file, and return what it defines.
 
     Raises
     ------
@@ -103,9 +103,9 @@ def load(name: str) -> SimpleNamespace:
 
 
 def keep(name: str, path: Path, exercise: str) -> str:
-    """Copy what has passed `exercise`, such as "5.3", into the workspace. What has passed a later one stays.
+    """Copy what has passed `exercise`, such as "5.3", into the workspace. A part that has passed a later one stays.
 
-    What was kept before stays beside it, where it is another.
+    A different part that was kept before stays beside it.
 
     Returns
     -------
@@ -145,13 +145,13 @@ def table(folder: Path) -> pd.DataFrame:
 
 
 def _folder() -> Path | None:
-    """Where the learner's parts are, or None outside of a workspace."""
+    """Return the folder of the learner's parts, or None outside of a workspace."""
     work = workspace.around(Path.cwd())
     return None if work is None else work / workspace.MINE
 
 
 def _passed(folder: Path) -> dict[str, str]:
-    """Which exercise each part has passed; none where the record is lost or no longer readable."""
+    """Return which exercise each part has passed; none where the record is lost or cannot be read."""
     try:
         found = json.loads((folder / PASSED).read_text(encoding="utf-8"))
         return {name: str(entry["exercise"]) for name, entry in found.items() if name in PARTS}
@@ -160,5 +160,5 @@ def _passed(folder: Path) -> dict[str, str]:
 
 
 def _order(exercise: str) -> tuple[int, ...]:
-    """By which exercises come one after another: "5.3" is before "5.10"."""
+    """Return the sort key of an exercise: "5.3" is before "5.10"."""
     return tuple(int(part) for part in exercise.split(".") if part.isdecimal())

@@ -4,7 +4,7 @@
     guess = predict("How many times as fast?", {"as fast": 1, "twice": 2, "eight times": 8})
     print(guess.score(measured, "the median of 5 rounds"))          # in the cell that measures
 
-Nothing is chosen for you. The measurement closes the question.
+No option is preselected; `score` closes the question.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Prediction(Panel):
     ----------
     question : str
     options : sequence of str, or mapping of str to float, optional
-        What to choose from; with a number each where a number will be measured. None asks for a number.
+        The options; each with its number where a number will be measured. None asks for a number.
 
     Attributes
     ----------
@@ -60,10 +60,10 @@ class Prediction(Panel):
         Parameters
         ----------
         measured : str or float
-            What came out. Where there are options with numbers, the nearest of them is right, by ratio; where they have
-            none, the one that begins with this text.
+            The result. Among options with numbers, the nearest by ratio is right; among others, the one that begins
+            with this text.
         statistic : str
-            Which number it is, such as "the median of 5 rounds".
+            The kind of number, such as "the median of 5 rounds".
 
         Returns
         -------
@@ -112,7 +112,7 @@ predict = Prediction
 
 
 def _number(text: str) -> float | None:
-    """The number in a field, None where there is none; thousands may be set apart by commas, blanks or underscores."""
+    """Read the number in a field, None where there is none; commas, blanks or underscores may separate thousands."""
     try:
         number = float("".join(text.replace(",", "").replace("_", "").split()))
     except ValueError:
@@ -121,7 +121,7 @@ def _number(text: str) -> float | None:
 
 
 def _how_far(said: str | float, right: str | float) -> str:
-    """By what factor a number is off, as far as that can be said."""
+    """Say by what factor a number is off, as far as that can be said."""
     if isinstance(said, str) or said * right <= 0:
         return ""
     return f", {max(said / right, right / said):.2g} times {'less' if said > right else 'more'}"

@@ -1,4 +1,4 @@
-"""tqdm's bar for what takes long in a notebook, with seconds that go on while one step lasts.
+"""Shows tqdm's bar for long steps in a notebook, with seconds that go on while one step lasts.
 
     with progress.wait("Starting the server"):                                 # "Starting the server … 4 s"
         server.start()
@@ -22,7 +22,7 @@ from IPython import get_ipython
 from tqdm.notebook import tqdm
 
 TICK_S = 1.0
-# What JupyterLab shows as nothing, also when a notebook is opened again: there the view of a widget that is gone, which
+# JupyterLab shows this as nothing, also when a notebook is opened again: there the view of a widget that is gone, which
 # would else stay in the file, reads "model not found".
 NOTHING = {"application/vnd.jupyter.widget-view+json": {"model_id": ""}, "text/plain": ""}
 
@@ -109,7 +109,7 @@ def over(items: Iterable[Item], what: str, name: Callable[[Item], str] = str) ->
     items : iterable
         Taken as a list first, to know how many there are.
     what : str
-        What is done to each, such as "Run".
+        The step that each item takes, such as "Run".
     name : callable, optional
         The name of an item.
     """

@@ -49,7 +49,7 @@ def note(kind: str, **fields: object) -> None:
 
 
 def read(path: Path) -> list[dict]:
-    """The lines of a record, oldest first; one that is no entry, as where a full disk cut it short, is left out."""
+    """Read the lines of a record, oldest first, without those that are no entry, as where a full disk cut one short."""
     if not path.is_file():
         return []
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -60,9 +60,10 @@ def read(path: Path) -> list[dict]:
 
 
 def answers(entries: list[dict]) -> dict[str, dict]:
-    """The exercises that were tried, by number.
+    """Return the exercises that were tried, by number.
 
-    Of each: `tries`; when one was right first (`passed`, UTC, blank until then); what was `said` of the last wrong one.
+    For each: `tries`; when a try was first right (`passed`, UTC, blank until then); the hint to the last wrong one
+    (`said`).
     """
     found: dict[str, dict] = {}
     for entry in entries:
@@ -77,7 +78,7 @@ def answers(entries: list[dict]) -> dict[str, dict]:
 
 
 def exercises(folder: Path | None = None) -> pd.DataFrame:
-    """How far a learner is, lesson by lesson.
+    """Return how far a learner is, lesson by lesson.
 
     Parameters
     ----------
@@ -100,14 +101,14 @@ def exercises(folder: Path | None = None) -> pd.DataFrame:
 
 
 def predictions(entries: list[dict]) -> pd.DataFrame:
-    """What was predicted before it was measured: `question`, `said`, `measured`, `right`, a row a question."""
+    """Return the predictions that were measured: `question`, `said`, `measured`, `right`, a row a question."""
     columns = ["question", "said", "measured", "right"]
     rows = [[entry.get(name) for name in columns] for entry in entries if entry["kind"] == "prediction"]
     return pd.DataFrame(rows, columns=columns).drop_duplicates("question", ignore_index=True)
 
 
 def tries(exercise: str, folder: Path | None = None) -> pd.DataFrame:
-    """Every checked answer to `exercise` in the workspace: `at`, `status`, `seed`, and a column a figure."""
+    """Return every checked answer to `exercise` in the workspace: `at`, `status`, `seed`, and a column a figure."""
     rows = [
         {name: entry.get(name) for name in ("at", "status", "seed")}
         | {figure["what"]: figure["value"] for figure in entry.get("figures", [])}
@@ -118,7 +119,7 @@ def tries(exercise: str, folder: Path | None = None) -> pd.DataFrame:
 
 
 def summary(folder: Path) -> dict[str, pd.DataFrame]:
-    """What `inflight progress` shows of the workspace `folder`: the tables "exercises", "predictions" and "parts"."""
+    """Return the tables of `inflight progress` for the workspace `folder`: "exercises", "predictions" and "parts"."""
     guesses = predictions(_of_workspace(folder))
     return {"exercises": exercises(folder), "predictions": guesses, "parts": parts.table(folder)}
 
@@ -155,7 +156,7 @@ def hand_in(folder: Path, name: str, path: Path | None = None) -> Path:
 
 
 def read_class(folder: Path) -> tuple[list[tuple[str, list[dict]]], list[str]]:
-    """Name and lines of each record that was handed in to `folder`, and a sentence for each file there that is none.
+    """Read name and lines of each record handed in to `folder`, and a sentence for each file that is none.
 
     Raises
     ------
@@ -177,7 +178,7 @@ def read_class(folder: Path) -> tuple[list[tuple[str, list[dict]]], list[str]]:
 
 
 def marks(found: list[tuple[str, list[dict]]]) -> pd.DataFrame:
-    """A row a learner.
+    """Return a row a learner.
 
     Returns
     -------
@@ -195,7 +196,7 @@ def marks(found: list[tuple[str, list[dict]]]) -> pd.DataFrame:
 
 
 def hints(found: list[tuple[str, list[dict]]]) -> pd.DataFrame:
-    """A row an exercise that anybody tried.
+    """Return a row for each exercise that anybody tried.
 
     Returns
     -------
@@ -214,12 +215,12 @@ def hints(found: list[tuple[str, list[dict]]]) -> pd.DataFrame:
 
 
 def printable(text: str) -> str:
-    """The text without what a terminal obeys: a hand-in comes from somebody else."""
+    """Return the text without control characters of terminals: a hand-in comes from somebody else."""
     return "".join(mark if mark.isprintable() else "�" for mark in text)
 
 
 def _most_often(said: list[str]) -> str:
-    """The hint that stands for most of them: two that differ in their numbers alone are the same."""
+    """Return the most frequent hint: hints that differ only in their numbers count as the same."""
     kinds = [re.sub(r"\d[\d.,]*", "#", text) for text in said]
     if not kinds:
         return ""
@@ -233,7 +234,7 @@ def _of_workspace(folder: Path | None) -> list[dict]:
 
 
 def _labs() -> dict[str, list[str]]:
-    """Heading of a lesson -> the exercises of its lab, by what their cells hand to `check`."""
+    """Map a lesson's heading to the exercises of its lab, as its cells pass them to `check`."""
     found = {}
     for lesson in syllabus.read():
         for path in (COURSE / "labs").glob(f"{lesson.number}_*.ipynb"):

@@ -1,4 +1,4 @@
-"""What the plans of a scheduler come to, on an engine without a model: counts, beside the course's and doing nothing's.
+"""Counts what a scheduler's plans do on an engine without a model, next to the course's and to one request at a time.
 
 trials = [Trial(requests, num_blocks=32, limits=BuildConfig())]
 compared = beside("scheduler.py", trials, GuaranteedNoEvict(), {"pauses": "Promise for the longest answer."})
@@ -21,7 +21,7 @@ from inflight.notebook.findings import Compared
 
 
 class OneAtATime:
-    """The scheduler that is left when nothing is decided: the oldest request alone."""
+    """The scheduler that does the least: it runs the oldest request alone."""
 
     def schedule(self, now: Now) -> Plan:
         first = [*now.running, *now.waiting][:1]
@@ -31,9 +31,9 @@ class OneAtATime:
 
 @dataclass
 class Counts:
-    """Of all trials together."""
+    """Counts of all trials together."""
 
-    iterations: int = 0  # these, `twice` and `pauses` as `play.Counts` has them
+    iterations: int = 0  # `iterations`, `twice` and `pauses` as in `play.Counts`
     twice: int = 0
     pauses: int = 0
     p99: int = 0  # of the latencies of all requests, in iterations
@@ -43,7 +43,7 @@ class Counts:
     too_soon: int = 0  # requests let in although their prompts could not be computed in that iteration
     empty_slots: int = 0  # slots that computed nothing while requests waited, over all iterations
     given_up: int = 0  # tokens that those who were paused had
-    fewest: int = 0  # tokens that as many of those who ran had at the fewest
+    fewest: int = 0  # the fewest tokens that pausing as many would have given up
 
     @property
     def cost(self) -> float:
@@ -52,7 +52,7 @@ class Counts:
 
 
 class _Watched:
-    """A scheduler, and what is seen of its plans when they are made."""
+    """Wraps a scheduler, and counts what its plans do when they are made."""
 
     def __init__(self, scheduler: Scheduler, counts: Counts):
         self._scheduler, self._counts, self.has_admitted = scheduler, counts, False
@@ -71,7 +71,7 @@ class _Watched:
 
 
 def beside(path: str | Path, trials: Sequence[Trial], course: Scheduler, advice: Mapping[str, str]) -> Compared:
-    """The `Counts` of the scheduler in a file, beside those of the course's and of one request at a time."""
+    """Return the `Counts` of the scheduler in a file, with those of the course's and of one request at a time."""
     return Compared(*(counted(each, trials) for each in (OwnScheduler(path), course, OneAtATime())), advice)
 
 

@@ -1,4 +1,4 @@
-"""The servers of notebooks: how a widget holds one, which run in this notebook, and which still run in others."""
+"""Keeps the servers of notebooks for widgets, and lists those that run in this notebook and in others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from inflight.triton.server import Server
 
 
 def weakly_held(server: Server) -> Callable[[], Server]:
-    """A server as a widget holds it: weakly, so that the server of a cell that is run again ends and makes room.
+    """Hold a server weakly, as widgets do: when its cell is run again, the old server ends and makes room.
 
     Returns
     -------

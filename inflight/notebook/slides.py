@@ -22,7 +22,7 @@ from inflight.errors import CourseError
 from inflight.notebook import blanks, execution, guide
 
 PICTURE = "image/svg+xml"
-SHOWN = [PICTURE, "text/html", "text/markdown", "text/plain"]  # of an output's forms, the first that it has
+SHOWN = [PICTURE, "text/html", "text/markdown", "text/plain"]  # forms of an output, the first that it has is shown
 PIECE = re.compile(r"<details>.*?</details>|```.*?```|\S.*?(?=\n\n|\Z)", re.S)
 SENTENCES = re.compile(r"(?:(?:`[^`]*`|.)+?(?:[.?!:](?=\s+[A-Z*`\[“(])|\Z)\s*){1,2}", re.S)
 
@@ -77,7 +77,7 @@ def write(lesson: str, output: Path | None = None) -> Path:
 
 
 def deck(lecture: NotebookNode, name: str) -> str:
-    """All slides of an executed lecture, such as "04_batching", as one HTML page."""
+    """Make all slides of an executed lecture, such as "04_batching", as one HTML page."""
     [package] = find_spec("pyreveal").submodule_search_locations
     files = {"reveal_css": "reveal.css", "reveal_js": "reveal.js", "notes_js": "plugin/notes.js"}
     resources = {key: (Path(package) / "revealjs" / "dist" / file).read_text("utf-8") for key, file in files.items()}
@@ -88,7 +88,7 @@ def deck(lecture: NotebookNode, name: str) -> str:
 
 
 def _cells(lecture: NotebookNode, page: dict[str, str]) -> Iterator[NotebookNode]:
-    """The lecture's cells with nbconvert's `slide_type`, and notes among them; `page` is the instructor's."""
+    """Return the lecture's cells with nbconvert's `slide_type`, and notes among them; `page` is the instructor's."""
     for cell in deepcopy(lecture.cells):
         if cell.cell_type == "markdown":
             before, *parts = re.split(r"^(##? .+)\n?", cell.source, flags=re.M)
@@ -102,7 +102,7 @@ def _cells(lecture: NotebookNode, page: dict[str, str]) -> Iterator[NotebookNode
 
 
 def _code(cell: NotebookNode) -> Iterator[NotebookNode]:
-    """A code cell with what it shows; of one that draws, the picture alone."""
+    """Return a code cell with what it shows; where it draws, only the picture."""
     cell.metadata.slideshow = {"slide_type": "subslide"}
     pictures = [output for output in cell.outputs if PICTURE in output.get("data", {})]
     if not pictures:
@@ -124,7 +124,7 @@ def _prose(text: str) -> Iterator[NotebookNode]:
 
 
 def _said_of(heading: str, page: dict[str, str]) -> Iterator[str]:
-    """What the instructor's page says of a heading."""
+    """Return what the instructor's page says about a heading."""
     title = heading.lstrip("# ")
     yield from (said[0].upper() + said[1:] for of, said in guide.points(page.get(guide.POINTS, "")) if of == title)
     if heading.startswith("# "):
@@ -139,6 +139,6 @@ def _note(text: str) -> NotebookNode:
 
 
 def _markdown(text: str, slide_type: str = "-") -> NotebookNode:
-    """A cell; a link to a place on this machine would lead nowhere: its words stay."""
+    """Make a cell; a link to a file would lead nowhere, so only its words stay."""
     text = re.sub(r"\[([^\]]*)\]\((?!https?:)[^)]*\)", r"\1", text)
     return new_markdown_cell(text, metadata={"slideshow": {"slide_type": slide_type}})

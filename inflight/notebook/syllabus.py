@@ -1,4 +1,4 @@
-"""The lessons of the course, built and planned, in the order in which they are read: `lessons/syllabus.toml`."""
+"""Reads the lessons of the course, built and planned, in reading order: `lessons/syllabus.toml`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ELECTIVES = "Electives"  # the part of lessons that no other needs
 class Lesson:
     """One lesson: the name of its folder and notebooks, and the part of the course it belongs to.
 
-    `parts` are those of a learner's own stack that are written in its lab: name -> file or folder.
+    `parts` are the parts of the learner's own stack that its lab has them write: name -> file or folder.
     """
 
     name: str
@@ -32,12 +32,12 @@ class Lesson:
 
     @property
     def heading(self) -> str:
-        """What a link to the lesson says: its number and title."""
+        """The text of a link to the lesson: its number and title."""
         return f"{self.number} · {self.title}"
 
 
 def read(course: Path = COURSE) -> list[Lesson]:
-    """Every lesson that the syllabus of the clone in `course` names."""
+    """Read every lesson that the syllabus of the clone in `course` names."""
     path = course / "lessons" / "syllabus.toml"
     entries = tomllib.loads(path.read_text(encoding="utf-8"))["lesson"]
     return [Lesson(**entry, planned=not (path.parent / entry["name"]).is_dir()) for entry in entries]

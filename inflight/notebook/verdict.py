@@ -1,4 +1,4 @@
-"""What a check answers, and how a notebook shows it."""
+"""The result of a check, and how a notebook shows it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OF_A_PART = {"done": "{} ✓", NOT_YET: "{} still open", "wrong": "{} not right
 
 @dataclass(frozen=True)
 class Result:
-    """What `check` found.
+    """The result of `check`.
 
     Attributes
     ----------
@@ -35,13 +35,13 @@ class Result:
     parts : dict of str to str
         Of an answer with several parts, the status of each: "done", "not done yet" or "wrong".
     insight : str
-        What is worth keeping, in a sentence, when all is right.
+        What to remember, in a sentence, when all is right.
     figures : list of Measured
-        What was measured, right or not.
+        The measured figures, right or not.
     seed : int or None
         Of the hidden cases, where there were any.
     kept : str
-        What was kept of the answer, in a sentence.
+        Which part of the answer was kept, in a sentence.
     """
 
     exercise: str
@@ -55,7 +55,7 @@ class Result:
 
     @classmethod
     def of(cls, exercise: str, found: dict[str, Finding], insight: str = "", seed: int | None = None) -> Result:
-        """Of what was found of each part, in which "" stands for the whole answer."""
+        """Make the result from the finding for each part, in which "" stands for the whole answer."""
         words = {part: said(finding) for part, finding in found.items()}
         statuses = {part: {None: "done", NOT_YET: NOT_YET}.get(each, "wrong") for part, each in words.items()}
         kinds = set(statuses.values())
@@ -92,7 +92,7 @@ class Result:
         return f"{word}: {', '.join(_OF_A_PART[status].format(part) for part, status in self.parts.items())}"
 
     def _table(self) -> pd.DataFrame:
-        """What was measured, a row a figure; without the columns that have nothing in them."""
+        """Return the figures as a table, a row each, without empty columns."""
         rows = [
             {
                 "yours": figure.number(figure.value),

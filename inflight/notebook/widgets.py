@@ -1,6 +1,6 @@
 """Controls for notebooks: a prediction, a playground, an editor of a model's config.
 
-Every widget has a default, so that a notebook runs unattended; what goes wrong is shown inside the widget.
+A notebook runs without anybody touching a widget; what goes wrong is shown inside the widget.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from inflight.triton import repository
 from inflight.triton.client import Answer, Client
 from inflight.triton.server import Server
 
-MOST_RUNS = 6  # of which a playground shows the figures
+MOST_RUNS = 6  # runs whose figures a playground shows
 
 
 class Playground(Dashboard):
@@ -36,13 +36,13 @@ class Playground(Dashboard):
     Attributes
     ----------
     prompt, max_tokens, temperature, top_k : widget
-        What the server is asked.
+        The controls of a request: text and options.
     text : HTML
         The answer so far.
     frame : Answer or None
         The same with its times.
     runs : list of dict
-        The figures of the runs that have ended, of which the table below the answer has the last.
+        The figures of the runs that have ended; the table below the answer shows the last ones.
     """
 
     def __init__(self, server: Server):
@@ -113,7 +113,7 @@ class ConfigEditor(Panel):
     model : str
         Name of a model with parameters that the course knows: see `repository.PARAMETERS`.
     names : sequence of str, optional
-        What to show: keys of the model's parameters, and paths of `batchers.FIELDS`; by default all its parameters.
+        Fields to show: keys of the model's parameters, and paths of `batchers.FIELDS`; by default all its parameters.
 
     Attributes
     ----------
@@ -153,9 +153,9 @@ class ConfigEditor(Panel):
         return f"ConfigEditor of {self._model}: a field each for {', '.join(self.fields)}; a button Apply."
 
     def apply(self, **values: str) -> str:
-        """Press Apply for these values, all other fields as the file has them; what came of it, as the widget says it.
+        """Press Apply with these values, and the file's in all other fields; return the widget's message.
 
-        A value that is refused does not stay in its field: whoever uses the widget next has not written it.
+        A refused value does not stay in its field: the next user of the widget has not written it.
 
         Parameters
         ----------
@@ -170,7 +170,7 @@ class ConfigEditor(Panel):
         return self.status.value
 
     def _show_file(self) -> None:
-        """Fields as the file has it now."""
+        """Show the file's present values in the fields."""
         config = repository.read_config(self._path)
         self._shown = {name: repository.get_value(config, name) for name in self.fields}
         for name, text in self._shown.items():
@@ -204,14 +204,14 @@ class ConfigEditor(Panel):
 
 
 def _set_text(field: ipywidgets.ValueWidget, text: str) -> None:
-    """Show what the file has, even where it is none of the values offered."""
+    """Show the file's value, even where it is not among those offered."""
     if isinstance(field, ipywidgets.Dropdown) and text not in [value for _, value in field.options]:
         field.options = [*field.options, (text, text)]
     field.value = text
 
 
 def _row(name: str, spec: repository.Parameter, field: ipywidgets.ValueWidget) -> ipywidgets.HBox:
-    """Name and help in one column, the field in the other; every row has the same columns, and words wrap in them."""
+    """Make a row: name and help in one column, the field in the other; all rows have the same columns."""
     code = html.escape(name).replace("_", "_<wbr>").replace(".", ".<wbr>")  # where a long name may be broken
     told = f"<code>{code}</code><br><small>{html.escape(spec.help)}</small>"
     label = ipywidgets.HTML(f'<div style="line-height: 1.4; overflow-wrap: break-word">{told}</div>')

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 nbformat = lazy_loader.load("nbformat")  # one to two seconds, and a notebook needs it for no cell
 COPIED = ("notebooks", "labs")  # a learner's
 SHOWN = ("solutions", "assets")  # the course's
-MARK = ".inflight-workspace"  # an empty file by which a workspace is known
+MARK = ".inflight-workspace"  # an empty file that marks a workspace
 MINE = "mine"  # what a learner has written in the labs
 TRANSPORT = "--KernelManager.transport"
 MOST_RUNTIME_DIR = 50  # characters: a kernel's sockets in it have 50 more, and Linux takes 107 in all
@@ -48,7 +48,7 @@ class Prepared:
     made : list of str
         Copies made now, such as "labs/01_engine_lab.ipynb".
     before : list of Path
-        What the learner had there until now and has changed or run: it is kept under this name.
+        Former copies that the learner has changed or run, kept under these names.
     """
 
     folder: Path
@@ -57,7 +57,7 @@ class Prepared:
 
 
 def home(course: Path = COURSE) -> Path:
-    """Where the workspace is: $INFLIGHT_WORK, else `work` in the clone, else `work` in the current folder.
+    """Return the workspace's folder: $INFLIGHT_WORK, else `work` in the clone, else `work` in the current folder.
 
     A clone that the user cannot write to, as in a class's image, is no place for it; nor is an installed package.
     """
@@ -68,7 +68,7 @@ def home(course: Path = COURSE) -> Path:
 
 
 def around(folder: Path) -> Path | None:
-    """The workspace that `folder` is in, or None."""
+    """Return the workspace that `folder` is in, or None."""
     return next((parent for parent in (folder, *folder.parents) if (parent / MARK).is_file()), None)
 
 
@@ -79,7 +79,7 @@ def prepare(folder: Path, fresh: str | None = None, course: Path = COURSE) -> Pr
     ----------
     folder : Path
     fresh : str, optional
-        Begin this lesson anew, by its number; or "all", with the parts that the learner has written.
+        The number of a lesson to begin anew; or "all", with the parts that the learner has written.
     course : Path
         Where the course is.
 
@@ -125,7 +125,7 @@ def set_aside(path: Path) -> Path:
 
 
 def lecture(folder: Path, number: str | None) -> Path:
-    """The workspace's lecture of lesson `number`, by default the first; CourseError for a lesson it has not."""
+    """Return the workspace's lecture of lesson `number`, by default the first; CourseError for a lesson it lacks."""
     found = sorted((folder / "notebooks").glob("[0-9][0-9]_*.ipynb"))
     for path in found:
         if number is None or number in (path.stem, path.stem[:2]):
@@ -134,7 +134,7 @@ def lecture(folder: Path, number: str | None) -> Path:
 
 
 def open_lab(folder: Path, first: Path, arguments: list[str]) -> NoReturn:
-    """Become JupyterLab in the workspace, open at the notebook `first`; `arguments` are JupyterLab's own.
+    """Replace this process by JupyterLab in the workspace, open at notebook `first`; `arguments` are JupyterLab's own.
 
     It listens on this machine alone unless they say otherwise, and asks nobody for news. No other user of it can read
     what its kernels print.
@@ -179,7 +179,7 @@ def _version(notebook: NotebookNode) -> str:
 
 
 def _made_from(copy: NotebookNode) -> str:
-    """The version of the course's notebook that a copy was made from; blank in what is no copy."""
+    """Return the version of the course's notebook that a copy was made from; blank for other files."""
     return copy.metadata.get("inflight", {}).get("made_from", "")
 
 
@@ -197,7 +197,7 @@ def _for_learner(notebook: NotebookNode) -> NotebookNode:
 
 
 def _link(link: Path, target: Path) -> None:
-    """`link` leads to `target`, also after the course has moved; what else lies there stays."""
+    """Make `link` lead to `target`, also after the course has moved; any other file there stays."""
     if link.is_symlink() and link.readlink() != target:
         link.unlink()
     if not link.exists() and not link.is_symlink():

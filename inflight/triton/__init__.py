@@ -6,9 +6,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submodules=["address", "custom_batching", "repository", "telemetry"],
     submod_attrs={
-        "server": ["ModelState", "Server"],
+        "server": ["Server"],
         "by_hand": ["tritonserver"],
-        "client": ["Answer", "Client", "Connection", "Stream"],
+        "client": ["Client"],
         "openai_server": ["OpenAIServer"],
         "repository": ["GPT2", "batchers"],
     },

@@ -1,4 +1,4 @@
-"""Addresses of a server: what the user writes, what the environment names, what is found from one of the three."""
+"""Finds a server's HTTP, gRPC and metrics addresses from one of them or from the environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ URL, GRPC_URL, METRICS_URL = "INFLIGHT_URL", "INFLIGHT_GRPC_URL", "INFLIGHT_METR
 
 
 class Address(NamedTuple):
-    """Where a Triton answers: "http://host:port", "host:port" for gRPC, and "http://host:port/metrics"."""
+    """The addresses of a Triton: "http://host:port", "host:port" for gRPC, and "http://host:port/metrics"."""
 
     http_url: str
     grpc_url: str
@@ -20,9 +20,9 @@ class Address(NamedTuple):
 
     @classmethod
     def at(cls, url: str, grpc_url: str | None = None, metrics_url: str | None = None) -> Address:
-        """From the address of HTTP ("http://host:port") or of gRPC ("host:port").
+        """Find all three from the address of HTTP ("http://host:port") or of gRPC ("host:port").
 
-        What is not named is what a server of this user at that address says, and else as Triton counts by default:
+        The missing ones come from the record of this user's server at that address, else from Triton's default ports:
         gRPC one after HTTP, metrics one after gRPC.
 
         Raises
@@ -40,10 +40,10 @@ class Address(NamedTuple):
 
 
 def grpc_of(url: str) -> str:
-    """Where a server answers over gRPC: the address itself, or what belongs to one of HTTP.
+    """Return a server's gRPC address: the given one itself, or the one that belongs to an address of HTTP.
 
-    That is what a server of this user at that address says; else what INFLIGHT_GRPC_URL says, unless INFLIGHT_URL
-    names another server; else the next port.
+    That comes from the record of this user's server there; else from INFLIGHT_GRPC_URL, unless INFLIGHT_URL names
+    another server; else it is the next port.
 
     Raises
     ------
@@ -58,13 +58,13 @@ def grpc_of(url: str) -> str:
 
 
 def of_environment() -> Address | None:
-    """As INFLIGHT_URL, INFLIGHT_GRPC_URL and INFLIGHT_METRICS_URL say; None without the first."""
+    """Read INFLIGHT_URL, INFLIGHT_GRPC_URL and INFLIGHT_METRICS_URL; None without the first."""
     url = os.environ.get(URL)
     return Address.at(url, os.environ.get(GRPC_URL), os.environ.get(METRICS_URL)) if url else None
 
 
 def parsed(url: str) -> tuple[str, int]:
-    """Host and port of "host:port" or "http://host:port"; CourseError for anything else."""
+    """Return host and port of "host:port" or "http://host:port"; CourseError for anything else."""
     scheme, _, rest = url.rpartition("://")
     host, _, port = rest.partition("/")[0].rpartition(":")
     if not (scheme in ("", "http") and host and port.isdecimal()):
@@ -76,5 +76,5 @@ def parsed(url: str) -> tuple[str, int]:
 
 
 def is_http(url: str) -> bool:
-    """Whether an address is one of HTTP, "http://host:port", and not of gRPC, "host:port"."""
+    """Say whether an address is for HTTP ("http://host:port") rather than gRPC ("host:port")."""
     return url.startswith("http://")

@@ -1,4 +1,4 @@
-"""A Triton that runs already, started by whoever it was: what this user may change in it, and what it cannot do.
+"""Attaches to a Triton that somebody else has started: what this user may change in it, and what it cannot do.
 
 Nothing of it is ours but the addresses. Attaching reads what is there, and says in one sentence what the server cannot
 do: load models on request, write an iteration log that can be read here, stream.
@@ -14,8 +14,10 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight.errors import CourseError
-from inflight.triton import client, records, repository
+from inflight.triton import records, repository
 from inflight.triton.address import GRPC_URL
+from inflight.triton.client import Client
+from inflight.triton.connection import Connection, NoAnswer, Refused, ServerGone, errors, get_json
 from inflight.triton.request import ENGINE, is_llmapi
 
 LOG_PATH = "iteration_log_path"
@@ -25,7 +27,7 @@ PLACES = ("_path", "_dir", "_file")  # how parameters end that name files of the
 
 @dataclass(frozen=True)
 class Attached:
-    """What a Triton that somebody else has started lets this user do."""
+    """A Triton that somebody else has started, and what it lets this user do."""
 
     version: str
     can_load: bool  # its models, with other settings
@@ -34,7 +36,7 @@ class Attached:
     is_decoupled: bool  # its `tensorrt_llm` streams; true where it has none
 
     def limits(self, repo: Path, served: Collection[str]) -> Iterator[str]:
-        """What it cannot do of what a repository asks for; `served` are the names of the models that it has."""
+        """List what a repository asks for and it cannot do; `served` are the names of the models that it has."""
         wanted, takes_our_files = repository.models(repo), self.can_load and self.has_our_files
         if self.is_llmapi:
             yield "has TensorRT-LLM's model of today, which takes text and has its settings in its own model.yaml"
@@ -52,7 +54,7 @@ class Attached:
 
 
 def look(http_url: str, grpc_url: str) -> Attached:
-    """What the Triton at these addresses lets this user do.
+    """Find out what the Triton at these addresses lets this user do.
 
     Raises
     ------
@@ -60,17 +62,17 @@ def look(http_url: str, grpc_url: str) -> Attached:
         Nobody answers at the address, or no Triton, or not over gRPC.
     """
     try:
-        about = client.get_json(http_url, "/v2")
-    except (client.ServerGone, client.NoAnswer) as error:
+        about = get_json(http_url, "/v2")
+    except (ServerGone, NoAnswer) as error:
         raise CourseError(f"No Triton answers at {http_url}. Start one there, or name another address.") from error
     if not (isinstance(about, dict) and "extensions" in about):
         raise CourseError(f"The server at {http_url} is not a Triton.")
     engine = None
     try:
         loads_on_request = _loads_on_request(grpc_url, records.headers(http_url))
-        with contextlib.suppress(client.Refused):  # it has none
+        with contextlib.suppress(Refused):  # it has none
             engine = _config(grpc_url, ENGINE)
-    except client.ServerGone as error:
+    except ServerGone as error:
         raise CourseError(
             f"Triton answers over HTTP at {http_url}, but not over gRPC at {grpc_url}: name its gRPC address "
             f"(grpc_url, or {GRPC_URL})."
@@ -86,7 +88,7 @@ def look(http_url: str, grpc_url: str) -> Attached:
 
 
 def fitted(config: ModelConfig, grpc_url: str) -> ModelConfig:
-    """A model's config with our settings, and with the places of files as the server has them."""
+    """Return a model's config with our settings, but with the server's own paths of files."""
     theirs = _config(grpc_url, config.name)
     theirs.model_transaction_policy.CopyFrom(config.model_transaction_policy)
     for name, value in config.parameters.items():
@@ -96,15 +98,15 @@ def fitted(config: ModelConfig, grpc_url: str) -> ModelConfig:
 
 
 def _config(grpc_url: str, model: str) -> ModelConfig:
-    with client.Client(grpc_url, model) as asking:
+    with Client(grpc_url, model) as asking:
         return asking.config()
 
 
 def _loads_on_request(grpc_url: str, headers: dict[str, str]) -> bool:
-    """Whether this user may load and unload models, asked by unloading one that no server has."""
+    """Find out whether this user may load and unload models, by unloading one that no server has."""
     try:
-        with client.Connection(grpc_url) as connection, client.errors(grpc_url):
+        with Connection(grpc_url) as connection, errors(grpc_url):
             connection.triton.unload_model(NO_SUCH_MODEL, headers=headers)
-    except client.Refused as error:
+    except Refused as error:
         return NO_SUCH_MODEL in str(error)
     return True

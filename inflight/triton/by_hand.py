@@ -29,7 +29,7 @@ OURS = (
 def tritonserver(arguments: Sequence[str]) -> Server:
     """Start `tritonserver` with these arguments, and print the whole command line, the key masked.
 
-    What it loads the arguments say; nothing of the repository is checked. It runs from the wheel on this machine, also
+    The arguments decide what is loaded; the repository is not checked. It runs from the wheel on this machine, also
     where the environment names another place for servers, and ends with this program.
 
     Parameters

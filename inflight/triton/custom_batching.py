@@ -76,7 +76,7 @@ def build(source: str | Path, target: str | Path) -> Path:
 
 
 def compiler() -> list[str]:
-    """The command of a C compiler: the machine's own, or the one of the Python package ziglang.
+    """Return the command of a C compiler: the machine's own, or that of the Python package ziglang.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def compiler() -> list[str]:
 
 
 def _reason(source: Path, output: str) -> str:
-    """The first error that a compiler reports, in a sentence; of a linker, the functions that it misses."""
+    """Say in a sentence the first error that a compiler reports, or which functions a linker misses."""
     place = re.search(r"^(.+?):(\d+):\d+: (?:fatal )?error: (.+)$", output, re.MULTILINE)
     if place:
         where = f"{Path(place[1]).name}, line {place[2]}"

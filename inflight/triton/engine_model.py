@@ -1,12 +1,12 @@
-"""What the adapters between Triton's requests and the engine share: requests in, answers out, and how they end early.
+"""Base class of `tensorrt_llm` and `llmapi`: hands requests to the engine, sends its responses, ends requests early.
 
     class TritonPythonModel(EngineModel):
-        place = "tensorrt_llm"                      # whose names its tensors have, in the table of `request`
+        place = "tensorrt_llm"                      # a column of the table in `request`: the names of its tensors
 
         def initialize(self, args):
             self.start(args, Executor.load(...), ...)
 
-        def prompts(self, request, running):        # what it asks of the engine, and what makes messages of answers
+        def prompts(self, request, running):        # the engine's request, and what makes a message of a response
             asked = self.asked(request)
             ...
             return [(engine_request(asked), message)]
@@ -43,9 +43,9 @@ MAX_ID_LENGTH = 1024  # characters of a request's id, which is kept as long as t
 class Running:
     """A request that the engine has, of one prompt or, where the model is decoupled, of several.
 
-    `request_id` is what its client calls it, in Triton's log and the engine's; others may call theirs the same.
-    `stop_id` is what it is called besides, and nobody can guess: who has it has got a response of this request.
-    `numbers` are the engine's, of its prompts that are not answered to the end.
+    `request_id` is the client's name for it, in Triton's log and the engine's; other requests may have the same.
+    `stop_id` is a second, random id, known only to a client that has received a response of this request.
+    `numbers` are the engine's ids of its prompts that are still being answered.
     """
 
     request_id: str
@@ -67,14 +67,14 @@ class EngineModel:
     decoupled_setting: ClassVar[str] = "decoupled_mode"  # what makes it decoupled
 
     def prompts(self, request, running: Running) -> list[tuple[Request, Callable[[Response], Any]]]:
-        """What each prompt of a request asks of the engine, and what makes a message for Triton of each response to it.
+        """Return the engine's request for each prompt, with a function that makes Triton's message of a response.
 
-        Such a function may give None, of a response that is not the last: nothing is sent then.
+        For a response that is not the last, the function may return None: nothing is sent then.
         """
         raise NotImplementedError
 
     def stopped(self, request):
-        """The response to a request that has ended another."""
+        """Make the response to a request that has ended another."""
         raise NotImplementedError
 
     def end(self, number: int) -> None:
@@ -90,7 +90,7 @@ class EngineModel:
         cancellation_check_period_ms: int,
         stats_check_period_ms: int,
     ) -> None:
-        """Begin to take requests. `allotted_time_ms` is the most time of one, its wait included; 0: no such limit."""
+        """Begin to take requests. `allotted_time_ms` is how long one may take, its wait included; 0: no limit."""
         self.executor, self.decoupled, self.allotted_time_ms = executor, decoupled, allotted_time_ms
         self._fields = [  # name, what it asks for, type, shape, and whether it is optional
             (own[0], known.asks, *parsed(own[1]))
@@ -133,7 +133,7 @@ class EngineModel:
     # A request --------------------------------------------------------------------------------------------------------
 
     def asked(self, request, row: int = 0) -> dict[str, Any]:
-        """What prompt `row` of a request asks for, by `Field.asks`; without what it leaves out.
+        """Return what prompt `row` of a request asks for, by `Field.asks`; fields that it leaves out are missing.
 
         Raises
         ------
@@ -180,7 +180,7 @@ class EngineModel:
                 raise
 
     def _receiver(self, running, message):
-        """What takes the engine's responses to a prompt, and sends them."""
+        """Make the function that receives the engine's responses to a prompt and sends them on."""
 
         def receive(response):
             with running.lock:
@@ -207,7 +207,7 @@ class EngineModel:
     # Its end ----------------------------------------------------------------------------------------------------------
 
     def _give_up(self, running):
-        """A request of which a prompt has failed is over: nobody would miss the answers to the others."""
+        """End a request after one of its prompts has failed, and cancel the others."""
         running.is_over = True
         with self.lock:
             self.running.discard(running)
@@ -215,7 +215,7 @@ class EngineModel:
             self.executor.cancel_request(number)
 
     def _stop(self, request_id):
-        """End the requests that are called so: what their clients call them, or one by its `stop_id`."""
+        """End the requests that have this client's name, or the one that has this `stop_id`."""
         if not request_id:
             raise CourseError(
                 "Trying to stop a request but request ID is not provided: send the id of the running request."
@@ -224,7 +224,7 @@ class EngineModel:
             self.end(number)
 
     def _cancel_abandoned(self):
-        """End the requests of clients that have gone. Of those of an ensemble the senders learn nothing."""
+        """End the requests of clients that have gone. An ensemble's requests do not show whether theirs have."""
         for number in self._numbers(lambda running: running.sender.is_cancelled()):
             self.executor.cancel_request(number)
 
@@ -235,7 +235,7 @@ class EngineModel:
 
 
 def _words(name, packed) -> list[list[int]]:
-    """Token sequences from their [2, n] form: ids in a row; below, the end of each word, then -1."""
+    """Read token sequences from their [2, n] form: ids in one row; below, the end of each word, then -1."""
     ids, ends = packed.reshape(2, -1).tolist()
     ends = [end for end in ends if end >= 0]
     words = [ids[start:end] for start, end in zip([0, *ends], ends)]

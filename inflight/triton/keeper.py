@@ -36,12 +36,9 @@ LOOKS, LOOKS_IN_ORDER = 2, 60
 GRACE_S = 4  # for the requests of a server whose starter is gone
 LOG, RECORD = "triton.log", "record.json"  # in the server's folder
 TRACEBACK_LINES = 500  # of all threads of a model
-# File and line of a learner's part that did not return, and who called it, as Python's `faulthandler` writes them.
-HUNG = re.compile(
-    r'^Timeout \(.*?File "([^"]+)", line (\d+) in \S+\n +File "[^"]*(own_part|own_scheduler|grammar)\.py"',
-    re.M | re.S,
-)
-CALLED = {"own_part": "the file", "own_scheduler": "schedule()", "grammar": "the logits processor"}
+# File, line and function of a learner's part that did not return, as Python's `faulthandler` writes them.
+HUNG = re.compile(r'^Timeout \(.*?File "([^"]+)", line (\d+) in (\S+)\n +File "[^"]*own_part\.py"', re.M | re.S)
+NAMES = {"<module>": "the file", "__call__": "the logits processor"}
 SHM = Path("/dev/shm")
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # only its input ends it: cleaning up is never cut short
 PR_SET_PDEATHSIG = 1
@@ -76,7 +73,8 @@ def main(folder: Path, records: Path, command: list[str]) -> None:
     if death:
         hung = HUNG.search("\n".join(last_lines(folder / LOG, TRACEBACK_LINES)))
         if hung:
-            death = f"{Path(hung[1]).name}, line {hung[2]}: {CALLED[hung[3]]} did not return. {death}"
+            function = NAMES.get(hung[3], f"{hung[3]}()")
+            death = f"{Path(hung[1]).name}, line {hung[2]}: {function} did not return. {death}"
         _write(file, record | {"death": death})
     else:
         file.unlink()
@@ -88,14 +86,14 @@ def main(folder: Path, records: Path, command: list[str]) -> None:
 
 
 def _end_with_keeper() -> None:
-    """In the child, before exec: listen to signals again; should the keeper be killed, end with it."""
+    """Run in the child before exec: listen to signals again, and end with the keeper if that is killed."""
     for name in IGNORED:
         signal.signal(name, signal.SIG_DFL)
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _watch(server: subprocess.Popen) -> str:
-    """Wait until the server is to end, which gives a blank, or has died: how, in a sentence."""
+    """Wait until the server is to end, and return "", or has died, and return a sentence that says how."""
     ended = os.pidfd_open(server.pid)
     models: dict[int, str] = {}
     dead: Counter[int] = Counter()  # looks at each dead process
@@ -118,7 +116,7 @@ def _watch(server: subprocess.Popen) -> str:
 
 
 def _ended(code: int) -> str:
-    """What became of a process; its code is minus the signal that ended it."""
+    """Say how a process ended; a negative code is minus the signal that ended it."""
     return f"was ended by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"ended with exit status {code}"
 
 
@@ -148,7 +146,7 @@ def remove_shared_memory(prefix: str) -> None:
 
 
 def last_lines(log: Path, count: int) -> list[str]:
-    """The end of a log."""
+    """Return the end of a log."""
     with open(log, "rb") as file:
         file.seek(max(0, log.stat().st_size - 100_000))
         lines = file.read().decode("utf-8", "replace").splitlines()
@@ -168,22 +166,22 @@ def _write(file: Path, record: dict) -> None:
 
 
 def started(pid: int) -> int:
-    """When a process began, in ticks since the machine did; number and beginning together name one process."""
+    """Return when a process began, in ticks since the machine did; pid and beginning together identify one process."""
     return int(_stat(pid)[19])
 
 
 def is_dead(pid: int) -> bool:
-    """Whether a process has ended, and its parent has not reaped it yet."""
+    """Say whether a process has ended, and its parent has not reaped it yet."""
     return _stat(pid)[0] in "ZX"
 
 
 def is_ending(pid: int) -> bool:
-    """Whether a process has ended, or is about to: the kernel closes its connections before it is dead."""
+    """Say whether a process has ended, or is about to: the kernel closes its connections before it is dead."""
     return is_dead(pid) or bool(int(_stat(pid)[6]) & PF_EXITING)
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of `/proc/PID/stat` from the process's state on; the last is its exit status."""
+    """Return the fields of `/proc/PID/stat` from the process's state on; the last is its exit status."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
@@ -197,12 +195,12 @@ def _children(pid: int) -> list[int]:
 
 
 def _processes() -> list[int]:
-    """The numbers of all processes but this one."""
+    """List the pids of all processes but this one."""
     return [int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) != os.getpid()]
 
 
 def _arguments(pid: int) -> bytes:
-    """The arguments that a process was started with; blank when it has ended, or is another user's."""
+    """Return the arguments that a process was started with; blank when it has ended, or is another user's."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -210,7 +208,7 @@ def _arguments(pid: int) -> bytes:
 
 
 def _model(pid: int) -> str:
-    """The model that a process runs: the second argument of Triton's stub is the path of its model.py."""
+    """Return the model that a process runs: the second argument of Triton's stub is the path of its model.py."""
     arguments = _arguments(pid).decode("utf-8", "surrogateescape").split("\0")
     return Path(arguments[1]).parent.parent.name if len(arguments) > 1 else ""
 

@@ -43,7 +43,8 @@ from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.config import Guide, SamplingConfig
 from inflight.engine.folder import read
 from inflight.errors import CourseError
-from inflight.triton.client import Client, Refused, course_error, tensors
+from inflight.triton.client import Client
+from inflight.triton.connection import Refused, course_error, tensors
 from inflight.triton.openai_tools import MOST_TOOLS, Call, NamedTool, ResponseFormat, StructuredOutputs, Tool, Tools
 from inflight.triton.request import ENGINE, OPENAI, arrays_for, fields, is_llmapi
 from inflight.triton.text import Detokenizer
@@ -77,7 +78,7 @@ Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
 
 
 class OpenAIError(HTTPException):
-    """What OpenAI's clients make their own errors of: a status, and `error` with message, type, param and code."""
+    """An error response in OpenAI's form: a status, and `error` with message, type, param and code."""
 
     def __init__(self, message: str, param: str | None = None, status: int = 400, code: str | None = None):
         kind = {429: "rate_limit_error"}.get(status, "invalid_request_error" if status < 500 else "server_error")
@@ -100,7 +101,7 @@ class Message(BaseModel):
     tool_call_id: str | None = None
 
     def for_template(self) -> dict[str, Any]:
-        """The message as chat templates read it, most of which know neither `developer` nor parts nor null."""
+        """Return the message as chat templates read it: most know neither `developer` nor parts nor null."""
         content = self.content
         if content is None and not (self.role == "assistant" and self.tool_calls):
             raise OpenAIError(f"A message of the role {self.role} has no content: give it a text.", "messages")
@@ -123,7 +124,7 @@ Sampling: Any = create_model("Sampling", **_types)
 
 
 class Body(Sampling):
-    """What requests of both kinds may have; null is the same as nothing, and what is not known is ignored."""
+    """The fields of requests of both kinds; null counts as absent, and unknown fields are ignored."""
 
     model: str = ENGINE
     stream: bool = False
@@ -148,7 +149,7 @@ class ChatBody(Body):
 class Completion:
     """A request's tokens and what else it asks of the engine, and its answer; raises OpenAIError.
 
-    To make one takes longer than an event loop may.
+    Make it in a thread: tokenizing would block the event loop.
     """
 
     def __init__(self, data: bytes, is_chat: bool, engine: Engine):
@@ -203,7 +204,7 @@ class Completion:
         return prompt
 
     def _guide(self) -> Guide | None:
-        """What the answer must follow."""
+        """Return the guide that the answer must follow."""
         asked: dict[str, Any] = {name: getattr(self.body, name) for name in ("response_format", "structured_outputs")}
         asked["tools"] = self._tools
         guides = {name: guide for name, each in asked.items() if each and (guide := each.guide())}
@@ -220,7 +221,7 @@ class Completion:
             raise OpenAIError(message, self._prompt, code=TOO_LONG)
 
     def _inputs(self) -> dict[str, Any]:
-        """The engine's inputs by the course's names, with what vLLM means by a seed and a top_k of -1."""
+        """Return the engine's inputs by the course's names; a seed or a top_k of -1 means what it means to vLLM."""
         given = {"top_p": 1.0, **self.body.model_dump(include=SAMPLING.keys(), exclude_none=True)}
         given["seed"] = secrets.randbits(62) if given.get("seed", -1) == -1 else given["seed"] % 2**64
         given["top_k"] = 0 if given.get("top_k") == -1 else given.get("top_k", 0)
@@ -238,7 +239,7 @@ class Completion:
         return {**inputs, "stream": True, **{SAMPLING[name].name: value for name, value in given.items()}}
 
     async def _pieces(self) -> AsyncIterator[tuple[str, str | None, int]]:
-        """The answer's text as it comes: piece, why it ends (None: it goes on), tokens so far."""
+        """Yield the answer's text as it comes: piece, why it ends (None: it goes on), tokens so far."""
         stops = [self.body.stop] if isinstance(self.body.stop, str) else self.body.stop
         metrics, began = self._engine.metrics, time.monotonic()
         text = Detokenizer(self._engine.tokenizer, stops, self.body.min_tokens or 0)
@@ -277,7 +278,7 @@ class Completion:
             responses.cancel()
 
     async def whole(self) -> dict[str, Any]:
-        """The answer in one piece."""
+        """Return the answer in one piece."""
         pieces = [piece async for piece in self._pieces()]
         said, (_, reason, number) = "".join(piece for piece, _, _ in pieces), pieces[-1]
         content: dict[str, Any] = (
@@ -292,7 +293,7 @@ class Completion:
         return {**self._head, "choices": [choice], "usage": self._usage(number)}
 
     async def events(self) -> AsyncIterator[str]:
-        """The answer as server-sent events. What goes wrong before the first is raised, and later is an event."""
+        """Yield the answer as server-sent events. An error before the first is raised; a later one is an event."""
         wants_usage, number, has_begun = self.body.stream_options.get("include_usage"), 0, False
         rest = {"usage": None} if wants_usage else {}
         call = Call() if self._tools else None
@@ -329,7 +330,7 @@ class Completion:
 
 
 def _tool_call(call: Call, arguments: str, is_first: bool = True) -> dict[str, Any]:
-    """A call as an answer has it or, in a stream, a piece of it, of which only the first says whose it is."""
+    """Return a tool call or, in a stream, a piece of one; only a call's first piece has its id and name."""
     if not is_first:
         return {"index": 0, "function": {"arguments": arguments}}
     function = {"name": call.name, "arguments": arguments}
@@ -346,7 +347,7 @@ def _event(content: dict[str, Any]) -> str:
 
 
 def _json_object(data: bytes) -> dict[str, Any]:
-    """The fields of a body that are not null."""
+    """Return the fields of a body that are not null."""
     try:
         given = from_json(data, allow_inf_nan=False)  # knows a bound of depth, and that half a character is none
     except ValueError as error:
@@ -357,7 +358,7 @@ def _json_object(data: bytes) -> dict[str, Any]:
 
 
 def _invalid(error: ValidationError) -> OpenAIError:
-    """What is wrong, in a sentence; of a value that may be of several kinds, of the kind that it comes nearest to."""
+    """Say in a sentence what is wrong; a value of several allowed kinds is judged as the nearest of them."""
     first = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))
     where = ".".join(str(place) for place in first["loc"] if not str(place).endswith(("str", "]")))
     value = "" if first["type"] == "missing" else f"; it is {json.dumps(first['input'], default=str)[:100]}"
@@ -393,26 +394,26 @@ class Engine:
 
     @contextlib.asynccontextmanager
     async def connected(self, _: Any) -> AsyncIterator[None]:
-        """The connection, in this event loop, for as long as the block lasts."""
+        """Keep the connection open, in this event loop, for as long as the block lasts."""
         async with triton.InferenceServerClient(self.url) as self._triton:
             self._loop = asyncio.get_running_loop()
             self.is_connected.set()
             yield
 
     def end(self) -> None:
-        """End what is running, whose clients are told so; from another thread."""
+        """End running requests, and tell their clients; called from another thread."""
         self.is_ending = True
         self._loop.call_soon_threadsafe(lambda: [responses.cancel() for responses in self.running])
 
     async def is_ready(self) -> bool:
-        """Whether Triton answers and its models are ready, this one among them."""
+        """Say whether Triton answers and its models are ready, this one among them."""
         how = {"client_timeout": HEALTH_TIMEOUT_S}
         with contextlib.suppress(InferenceServerException, grpc.RpcError):
             return await self._triton.is_server_ready(**how) and await self._triton.is_model_ready(ENGINE, **how)
         return False
 
     def ask(self, name: str, arrays: dict[str, np.ndarray]) -> Any:
-        """The responses to a request that tritonclient gives, each with an error; whoever reads them cancels them."""
+        """Return tritonclient's iterator of (response, error) for a request; the caller cancels it."""
 
         async def request() -> AsyncIterator[dict[str, Any]]:
             outputs = [triton.InferRequestedOutput(name) for name in ("output_ids", "is_final")]
@@ -423,7 +424,7 @@ class Engine:
 
 
 class Metrics:
-    """What /metrics tells, by names that vLLM's server has too."""
+    """The figures of /metrics, under the names that vLLM's server uses."""
 
     def __init__(self, running: set[Any]):
         registry = self.registry = CollectorRegistry()
@@ -583,7 +584,7 @@ async def _body(request: Request, most_bytes: int) -> bytes:
 
 
 async def _unless_gone(request: Request, answer: Awaitable) -> Any:
-    """What `answer` gives; it is ended when the client goes away before."""
+    """Return what `answer` gives; end it early when the client goes away."""
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -601,7 +602,7 @@ async def _unless_gone(request: Request, answer: Awaitable) -> Any:
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
-    """In OpenAI's form, whatever went wrong; of a fault of ours uvicorn logs the traceback."""
+    """Answer any error in OpenAI's form; uvicorn logs the traceback of a fault of ours."""
     if isinstance(error, ClientDisconnect):
         return Response(status_code=499)  # which nobody reads
     if isinstance(error, OpenAIError):

@@ -1,8 +1,8 @@
-"""What form a request of OpenAI's protocol wants its answer in, as the engine's guide; and calls of tools.
+"""Turns `response_format`, `structured_outputs` and `tools` into the engine's guide, and answers into calls of tools.
 
-OpenAI's names are `response_format`, `tools` and `tool_choice`; vLLM's is `structured_outputs`. The chat template of a
-small model knows no tools: they are told to it in the system's turn. Its call is a JSON object with `name` and
-`arguments`, which the guide holds it to, so nothing has to be found in free text.
+`structured_outputs` is vLLM's, the others are OpenAI's. The chat template of a small model knows no tools, so they are
+described in the system's turn. Its call is a JSON object with `name` and `arguments`, which the guide holds it to, so
+nothing has to be found in free text.
 """
 
 from __future__ import annotations
@@ -115,14 +115,14 @@ class Tools:
         return bool(self._functions)
 
     def tell(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The messages with the functions in the system's turn."""
+        """Return the messages with the functions described in the system's turn."""
         told = TOLD + "\n".join(json.dumps(each.model_dump(exclude_none=True)) for each in self._functions)
         if messages[0]["role"] != "system":
             messages = [{"role": "system", "content": "You are a helpful assistant."}, *messages]
         return [{**messages[0], "content": messages[0]["content"] + told}, *messages[1:]]
 
     def guide(self) -> Guide:
-        """An answer that is a call or, where none is required, any text that does not begin as one."""
+        """Make the guide: the answer is a call or, where none is required, any text that does not begin as one."""
         calls = range(len(self._functions))
         rules = ["start: " + " | ".join(["TEXT"] * (not self._must_call) + [f"call{n}" for n in calls])]
         rules += [r"TEXT: /([^{](.|\n)*)?/"] * (not self._must_call)
@@ -145,7 +145,7 @@ class Call:
         return self._text.startswith("{")
 
     def add(self, piece: str) -> str:
-        """What `piece` adds to the arguments, without the brace that closes the call."""
+        """Return what `piece` adds to the arguments, without the brace that closes the call."""
         self._text += piece
         if not self.name and (begun := CALL.match(self._text)):
             self.name, self._num_given = begun[1], begun.end()

@@ -28,7 +28,7 @@ from inflight import tiers
 from inflight.errors import CourseError
 from inflight.triton import keeper, records
 from inflight.triton.address import Address
-from inflight.triton.client import is_ok
+from inflight.triton.connection import is_ok
 from inflight.triton.records import SERVICES
 
 HOST = "127.0.0.1"
@@ -38,7 +38,7 @@ PORT_ATTEMPTS = 3
 LOG_LINES = 15
 MAX_ROW = 160  # columns of a row of Triton's tables that are read in a notebook
 CONTROL = "model-repository,shared-memory,trace,logging"  # what takes the key
-REINSTALL = "install the course's requirements (`make course` does it)."
+REINSTALL = "install the course's requirements (`make setup` does it)."
 
 
 def start_triton(arguments: Sequence[str], ports: Mapping[str, int | None], has_key: bool) -> Process:
@@ -47,7 +47,7 @@ def start_triton(arguments: Sequence[str], ports: Mapping[str, int | None], has_
     Parameters
     ----------
     arguments : sequence of str
-        Of `tritonserver`; what it takes to keep it is added.
+        Of `tritonserver`; those that its keeper needs are added.
     ports : dict
         By "http", "grpc" and "metrics" the port, or None for a free one; the arguments may name others.
     has_key : bool
@@ -154,7 +154,7 @@ class Process:
         raise CourseError(f"tritonserver ended while starting. Its last lines:\n{self.log_tail()}")
 
     def has_ended(self) -> bool:
-        """Whether the server has ended."""
+        """Say whether the server has ended."""
         if self._keeper.poll() is not None:
             return True
         try:
@@ -177,7 +177,7 @@ class Process:
                 records.sweep()
 
     def log_tail(self, lines: int = LOG_LINES) -> str:
-        """The last lines of the server's log; see `Server.log_tail`."""
+        """Return the last lines of the server's log; see `Server.log_tail`."""
         log = self._folder / keeper.LOG
         kept = [line for line in keeper.last_lines(log, 10_000) if not _is_noise(line)] if log.exists() else []
         return "\n".join(kept[-lines:])
@@ -187,7 +187,7 @@ class Process:
 
 
 def installation() -> Path:
-    """Folder of the `tritonserver` that comes with the nvidia-pytriton wheel."""
+    """Return the folder of the `tritonserver` that comes with the nvidia-pytriton wheel."""
     spec = find_spec("pytriton")
     folder = Path(spec.origin).parent / "tritonserver" if spec and spec.origin else None
     if folder is None or not (folder / "bin" / "tritonserver").exists():
@@ -196,7 +196,7 @@ def installation() -> Path:
 
 
 def environment() -> dict[str, str]:
-    """What `tritonserver` runs with: the libraries of the wheel and of this Python, and this Python first on the path.
+    """Return the environment of `tritonserver`: the wheel's and this Python's libraries, and this Python first on PATH.
 
     The Python backend embeds an interpreter that takes its packages from where it finds `python3` on the path.
     """
@@ -228,7 +228,7 @@ def _link_backend(triton: Path, backends: Path) -> None:
 
 
 def _is_noise(line: str) -> bool:
-    """Whether a line is a row too wide to be read, of the table of all options, or says only that there is no GPU."""
+    """Say whether a line is too wide to be read, as rows of Triton's tables are, or says only that there is no GPU."""
     if line.startswith(("|", "+")):
         return len(line) > MAX_ROW
     return tiers.here().name == tiers.CPU and any(
@@ -241,7 +241,7 @@ def _is_noise(line: str) -> bool:
 
 
 def free_ports(named: Mapping[str, int | str | None]) -> dict[str, int]:
-    """A free port for each name: the one that is named, or any; all different, as each is held until all are found."""
+    """Find a free port for each name: the given one, or any; all different, as each is held until all are found."""
     found = {}
     with contextlib.ExitStack() as held:
         for name, port in named.items():

@@ -1,4 +1,4 @@
-"""What the course's Python models share inside Triton: reading tensors, answering errors, exporting metrics.
+"""Shared by the course's Python models inside Triton: reading tensors, answering errors, exporting metrics.
 
 Imported by `model.py` files, which run in a process that Triton starts; `triton_python_backend_utils` exists only
 there.
@@ -38,20 +38,20 @@ atexit.register(gc.freeze)
 
 
 def parameters(args: dict) -> dict:
-    """The model's parameters from its config.pbtxt, as Python values."""
+    """Return the model's parameters from its config.pbtxt, as Python values."""
     config = json.loads(args["model_config"])
     texts = {name: value["string_value"] for name, value in config["parameters"].items()}
     return repository.typed_parameters(config["name"], texts)
 
 
 def output_types(args: dict) -> dict[str, Any]:
-    """NumPy's type of each of the model's outputs, which an older contract may have different."""
+    """Return NumPy's type of each of the model's outputs; an older contract may have others."""
     config = json.loads(args["model_config"])
     return {output["name"]: pb_utils.triton_string_to_numpy(output["data_type"]) for output in config["output"]}
 
 
 def input_types(args: dict) -> dict[str, str]:
-    """Triton's type of each of the model's inputs, which an older contract may have different: "TYPE_INT32", ..."""
+    """Return Triton's type of each of the model's inputs, such as "TYPE_INT32"; an older contract may have others."""
     return {given["name"]: given["data_type"] for given in json.loads(args["model_config"])["input"]}
 
 
@@ -60,12 +60,12 @@ def is_decoupled(args: dict) -> bool:
 
 
 def device(args: dict) -> str:
-    """Where PyTorch computes for this instance, as its `instance_group` says: "cpu", or a GPU such as "cuda:0"."""
+    """Return the device of this instance, as its `instance_group` says: "cpu", or a GPU such as "cuda:0"."""
     return f"cuda:{args['model_instance_device_id']}" if args["model_instance_kind"] == "GPU" else "cpu"
 
 
 def array(request, name: str, default=None) -> np.ndarray | None:
-    """Input tensor `name` with its batch dimension, or `default` when the request does not have it.
+    """Return input tensor `name` with its batch dimension, or `default` when the request does not have it.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def _values(tensor) -> np.ndarray:
 
 
 def refuse_foreign(request, model: str) -> None:
-    """Refuse a request that asks for what a model has not, by an input that is there for outside clients alone.
+    """Refuse a request whose input asks for a feature that this model lacks.
 
     Raises
     ------
@@ -112,15 +112,15 @@ def required(request, name: str) -> np.ndarray:
 
 
 def scalar(request, name: str, default=None, row: int = 0):
-    """The single value of input tensor `name`, of a request with several prompts that of prompt `row`."""
+    """Return the single value of input tensor `name`; in a request with several prompts, that of prompt `row`."""
     values = array(request, name)
     return default if values is None else values.reshape(-1)[row].item()
 
 
 def wants_stream(request, name: str, decoupled: bool, row: int = 0, setting: str = "decoupled_mode") -> bool:
-    """Whether input tensor `name` asks for an answer in pieces; CourseError when the model is not decoupled.
+    """Say whether input tensor `name` asks for an answer in pieces; CourseError when the model is not decoupled.
 
-    `setting` is what would make it so.
+    `setting` is the one that would make it decoupled.
     """
     wants = scalar(request, name, False, row)
     if wants and not decoupled:
@@ -132,7 +132,7 @@ def wants_stream(request, name: str, decoupled: bool, row: int = 0, setting: str
 
 
 def texts(request, name: str, called: str, row: int | None = None) -> list[str]:
-    """All texts of input tensor `name`, which clients know as `called`; none when the request does not have it.
+    """Return all texts of input tensor `name`, which clients know as `called`; none when the request does not have it.
 
     With `row`, those of that prompt alone.
 
@@ -159,13 +159,13 @@ def texts(request, name: str, called: str, row: int | None = None) -> list[str]:
 
 
 def prompt(request) -> str:
-    """The one text of a request; CourseError when there are more, or when it is empty."""
+    """Return the one text of a request; CourseError when there are more, or when it is empty."""
     [given] = prompts(request, at_most=1)
     return given
 
 
 def prompts(request, name: str = "text_input", at_most: int = MAX_TEXTS) -> list[str]:
-    """The texts of a request, one in each row; CourseError when there are more, or when one is empty."""
+    """Return the texts of a request, one in each row; CourseError when there are more, or when one is empty."""
     rows = len(required(request, name))
     given = texts(request, name, "text_input")
     if len(given) != rows or rows > at_most:
@@ -178,7 +178,7 @@ def prompts(request, name: str = "text_input", at_most: int = MAX_TEXTS) -> list
 
 
 def request_parameters(request) -> dict:
-    """The parameters that the client sent with the request, by name."""
+    """Return the parameters that the client sent with the request, by name."""
     try:
         return json.loads(request.parameters() or "{}")
     except ValueError:
@@ -186,7 +186,7 @@ def request_parameters(request) -> dict:
 
 
 def answer(function, *arguments) -> pb_utils.InferenceResponse:
-    """Output tensors of `function(*arguments)` as a response; whatever it raises as the response's error."""
+    """Return the tensors of `function(*arguments)` as a response; whatever it raises becomes the response's error."""
     try:
         return pb_utils.InferenceResponse(function(*arguments))
     except Exception as error:  # it is this request's alone, whatever it is
@@ -194,7 +194,7 @@ def answer(function, *arguments) -> pb_utils.InferenceResponse:
 
 
 def error_response(error: Exception) -> pb_utils.InferenceResponse:
-    """What went wrong, as one sentence: a CourseError's own; of anything else, the log alone has the details."""
+    """Make an error response of one sentence: a CourseError's own; details of any other error go only into the log."""
     if isinstance(error, CourseError):
         sentence = str(error)[:MAX_SENTENCE]  # it may quote what the client sent
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(sentence, pb_utils.TritonError.INVALID_ARG))
@@ -204,7 +204,7 @@ def error_response(error: Exception) -> pb_utils.InferenceResponse:
 
 
 class ExecutionLog:
-    """One JSON line an execution, in a file that several instances of a model append to; none without a path.
+    """Writes a JSON line an execution to a file that several instances of a model append to; nothing without a path.
 
     Raises
     ------
@@ -263,7 +263,7 @@ class Gauges:
 
 
 def _never_destroyed(metric):
-    """The same, which Python will not destroy.
+    """Keep Python from destroying a metric, and return it.
 
     Destroyed when the process ends, it has no server to tell any more and crashes. Destroyed in `finalize`, it takes
     the figures away that a newer instance of the model has under the same name, and Triton 2.51 crashes.

@@ -6,7 +6,7 @@ died, how ("death"). Only this user can open it. A client that wants the key or 
 does whoever asks why a server does not answer.
 
 A server that we start loads and unloads models, and changes shared memory, traces and logs, only for requests that
-carry the key; all else is open to every program of this machine. Whom that keeps out, SECURITY.md says.
+carry the key; all else is open to every program of this machine. SECURITY.md says whom that keeps out.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ def folder() -> Path:
 
 
 def machine() -> str:
-    """What tells this machine, since it began, from others that share the folder; containers count as machines."""
+    """Return an id of this machine since its start, for a folder that machines share; containers count as machines."""
     return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
 
 
 def at(url: str) -> dict | None:
-    """The record of the server at one of its addresses, or of the last that died there; None without one."""
+    """Return the record of the server at one of its addresses, or of the last that died there; None without one."""
     place = _host_and_port(url)
     return next((one for _, one in _all() if place in {_host_and_port(one[name]) for name in SERVICES}), None)
 
 
 def headers(url: str) -> dict[str, str]:
-    """What a request to `url` carries, over HTTP and gRPC, to load models; blank where no server of this user is."""
+    """Return the headers that let a request to `url` load models; none where no server of this user runs."""
     record = at(url)
     key = "" if record is None or "death" in record else record["key"]
     return {HEADER: key, GRPC_HEADER: key} if key else {}
 
 
 def death(url: str) -> str:
-    """How the server at an address died, in a sentence; blank where none of this user's has."""
+    """Say in a sentence how the server at an address died; blank where none of this user's has."""
     until = time.monotonic() + NOTICED_S
     while (record := at(url)) is not None and "death" not in record and time.monotonic() < until:
         if _lives(record["pid"], record["started"]):
@@ -70,7 +70,7 @@ def death(url: str) -> str:
 
 
 def running() -> list[dict]:
-    """The records of this user's servers that run, whoever started them."""
+    """Return the records of this user's running servers, whoever started them."""
     return [record for _, record in _all() if "death" not in record and _lives(record["pid"], record["started"])]
 
 
@@ -85,7 +85,7 @@ def sweep() -> None:
 
 
 def _all() -> Iterator[tuple[Path, dict]]:
-    """The records of this machine; one that ends meanwhile is none."""
+    """Return the records of this machine; a server that ends meanwhile is left out."""
     here = machine()
     for file in sorted(folder().glob("*.json")):
         with contextlib.suppress(FileNotFoundError, ValueError):
@@ -95,7 +95,7 @@ def _all() -> Iterator[tuple[Path, dict]]:
 
 
 def _lives(pid: int | str, started: int) -> bool:
-    """Whether this process runs and does not end at this moment, and is not another that has got its number since."""
+    """Say whether this process runs and is not ending; another process that has got its pid since does not count."""
     try:
         return keeper.started(int(pid)) == started and not keeper.is_ending(int(pid))
     except (FileNotFoundError, ProcessLookupError):

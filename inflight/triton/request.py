@@ -1,8 +1,8 @@
-"""What a request may ask for: one table, with the names, types and shapes of each field in every contract.
+"""One table of what a request may ask for, with the names, types and shapes of each field in every contract.
 
-A row of `FIELDS` is a field: how it is called in the course and in the ensemble, in the other models and in OpenAI's
-protocol, what of an engine's `Request` it is, and, of one that this engine has not, which values ask for nothing and
-why others are refused. All else is made from it: the tensors of a served config (`contracts.apply_contract`), the
+A row of `FIELDS` is a field: its names in the course and the ensemble, in the other models and in OpenAI's protocol,
+and the field of the engine's `Request` that it sets. If this engine lacks it, the row says which values ask for nothing
+and why others are refused. All else is made from it: the tensors of a served config (`contracts.apply_contract`), the
 arrays that a client sends (`arrays_for`), the engine's request that a model makes of them (`engine_request`), and what
 OpenAI's server takes. A new field is a new row.
 
@@ -54,16 +54,15 @@ class Field:
         Type, shape, and "?" where it is optional, such as "INT32 [1]?". After " | " stands its form in the contract of
         0.5, where that is another one; nothing stands there where 0.5 has no such field.
     asks : str
-        What of the engine's `Request` it is: a field's name, or "sampling." or "guide." and that of one of
-        `SamplingConfig` or `Guide`; else what a model does itself under that name. Blank: it is taken, and nothing
-        comes of it.
+        The field of the engine's `Request` that it sets: a name, or "sampling." or "guide." and a name in
+        `SamplingConfig` or `Guide`; else what a model does itself under that name. Blank: accepted and ignored.
     places : dict
         Whose name it is (`ENSEMBLE`, `ENGINE`, `LLMAPI`, `OPENAI`, ...) -> the name there, and behind it, after a
         blank, its form where that is another one.
     must_be : str
-        What asks for nothing, a key of `_ASKS_NOTHING`; blank: it is obeyed.
+        The value that asks for nothing, a key of `_ASKS_NOTHING`; blank: the field is obeyed.
     why : str
-        The reason, for who asks for something, and what to do instead.
+        Why any other value is refused, and what to do instead.
     """
 
     name: str
@@ -74,24 +73,24 @@ class Field:
     why: str = ""
 
     def tensor(self, place: str, contract: str = DEFAULT_CONTRACT) -> tuple[str, str] | None:
-        """Name and form of the field in a place, in a contract; None where it is not there."""
+        """Return name and form of the field in a place, in a contract; None where it is not there."""
         name, _, form = self.places.get(place, "").partition(" ")
         today, changed, old = (form or self.form).partition(" |")
         form = old.strip() if changed and contract == OLDEST_CONTRACT else today
         return (name, form) if name and form else None
 
     def refusal(self, place: str, value: Any) -> str | None:
-        """Why a value, an array or JSON, is refused, as a sentence; None when it is obeyed or asks for nothing."""
+        """Say in a sentence why a value, an array or JSON, is refused; None when it is obeyed or asks for nothing."""
         values = value if isinstance(value, np.ndarray) else np.array([value], object)
         if not self.must_be or _ASKS_NOTHING[self.must_be](values):
             return None
-        # Who asks one of a pipeline's models itself is told the ensemble's name, too.
+        # A client that asks one of a pipeline's models directly is told the ensemble's name, too.
         called = self.places[place].partition(" ")[0] if place in (LLMAPI, OPENAI) else self.name
         return f"{called} must be {self.must_be}: {self.why}"
 
 
 def _row(name: str, form: str, asks: str = "", must_be: str = "", why: str = "", /, **places: str) -> Field:
-    """A row of the table; a field whose places are not told is the engine's, under its own name.
+    """Make a row of the table; a field without places is the engine's, under its own name.
 
     The ensemble has what the engine or preprocessing has, unless it says `ensemble=""`.
     """
@@ -104,7 +103,7 @@ def _row(name: str, form: str, asks: str = "", must_be: str = "", why: str = "",
 
 
 def _foreign(name: str, form: str, must_be: str, why: str = "", /, **places: str) -> Field:
-    """The row of a field that is there for outside clients alone."""
+    """Make the row of a field that only outside clients send."""
     return _row(name, form, "", must_be, why, **places)
 
 
@@ -253,24 +252,24 @@ FIELDS: tuple[Field, ...] = (
 
 @cache
 def fields(place: str) -> dict[str, Field]:
-    """The fields that a place has, by their names there."""
+    """Return the fields that a place has, by their names there."""
     return {told.partition(" ")[0]: field for field in FIELDS if (told := field.places.get(place))}
 
 
 def parsed(form: str) -> tuple[str, list[int], bool]:
-    """Type, shape, and whether it is optional: "INT32 [-1, 3]?" -> ("INT32", [-1, 3], True)."""
+    """Split a form into type, shape, and whether it is optional: "INT32 [-1, 3]?" -> ("INT32", [-1, 3], True)."""
     data_type, _, rest = form.partition(" [")
     dims, _, mark = rest.partition("]")
     return data_type, [int(length) for length in dims.split(",")], mark == "?"
 
 
 def engine_request(asked: dict[str, Any]) -> Request:
-    """The engine's request of what fields ask for: values by `Field.asks`, of which None asks for nothing.
+    """Make the engine's request from values by `Field.asks`; None asks for nothing.
 
     Raises
     ------
     CourseError
-        A value is none that it may have.
+        A field has a value that it may not have.
     """
     given = {name: value for name, value in asked.items() if value is not None}
 
@@ -287,7 +286,7 @@ def engine_request(asked: dict[str, Any]) -> Request:
 
 
 def arrays_for(config: ModelConfig, inputs: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Inputs of a request, a value or a list of values each, as arrays of the types and shapes of a served model.
+    """Turn a request's inputs, each a value or a list of values, into arrays of a served model's types and shapes.
 
     Each has the shape [1, n], or [n] where the model has no batch dimension, with more dimensions of 1 in front where
     the model has them. Words that it requires are blank where none are given.
@@ -312,7 +311,7 @@ def arrays_for(config: ModelConfig, inputs: dict[str, Any]) -> dict[str, np.ndar
 
 
 def _named(config: ModelConfig, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Inputs by the names of a served model, with what it must have besides."""
+    """Return inputs by the names of a served model, with those added that it requires."""
     place = LLMAPI if is_llmapi(config) else config.name
     if place == LLMAPI:
         inputs = {"exclude_input_in_output": True, **inputs}  # as the ensemble does unless it is told otherwise
@@ -323,7 +322,7 @@ def _named(config: ModelConfig, inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_llmapi(config: ModelConfig) -> bool:
-    """Whether a model is TensorRT-LLM's of today, which takes text itself."""
+    """Say whether a model is TensorRT-LLM's of today, which takes text itself."""
     return config.name == ENGINE and any(tensor.name == "text_input" for tensor in config.input)
 
 

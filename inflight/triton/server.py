@@ -25,9 +25,10 @@ from google.protobuf import json_format
 
 from inflight.errors import CourseError
 from inflight.triton import address as addresses
-from inflight.triton import attached, client, records, repository
+from inflight.triton import attached, records, repository
 from inflight.triton.address import Address
 from inflight.triton.attached import Attached
+from inflight.triton.connection import Connection, NoAnswer, Refused, ServerGone, errors, http_client, is_ok
 from inflight.triton.process import LOG_LINES, Process, start_triton
 from inflight.triton.records import SERVICES
 
@@ -39,7 +40,7 @@ _made: list[weakref.ref[Server]] = []
 
 
 def running() -> list[Server]:
-    """The servers that this process has started, or attached, and that run; the oldest first."""
+    """Return the running servers that this process has started or attached, the oldest first."""
     return [server for known in list(_made) if (server := known()) is not None and server.is_alive()]
 
 
@@ -69,7 +70,7 @@ class Server:
         Of a server that runs already, by whomever it was started; `stop` lets go of it, and it runs on. By default as
         the environment's INFLIGHT_URL says, and else none: it is started on this machine, from the wheel.
     arguments : sequence of str, optional
-        Those of `tritonserver`, as `tritonserver` takes them. What it loads they say, and nothing of the repository is
+        Those of `tritonserver`, as `tritonserver` takes them. They decide what is loaded, and the repository is not
         checked; it runs on this machine, whatever the environment says.
 
     Attributes
@@ -132,11 +133,11 @@ class Server:
     @property
     def http(self) -> httpx.Client:
         """A client of httpx with the server's address: `server.http.get("/v2")`."""
-        return client.http_client(self.http_url)
+        return http_client(self.http_url)
 
     @property
     def headers(self) -> dict[str, str]:
-        """What a request carries, over HTTP and gRPC, to load models or change settings: the key."""
+        """The headers of a request, over HTTP and gRPC, that loads models or changes settings: the key."""
         return records.headers(self.http_url)
 
     # Start and stop ---------------------------------------------------------------------------------------------------
@@ -150,8 +151,8 @@ class Server:
         if self.is_alive():
             return self
         self.stop(drain_s=0)  # what is left of one that has died
-        if not self.is_attached and self._arguments is None and (problems := repository.check(self.repo)):
-            raise CourseError(f"The repository is not ready to be served: {problems[0]}")
+        if not self.is_attached and self._arguments is None and (found := repository.problems(self.repo)):
+            raise CourseError(f"The repository is not ready to be served: {found[0]}")
         try:
             if self.is_attached:
                 self._attached = attached.look(self.http_url, self.grpc_url)
@@ -170,7 +171,7 @@ class Server:
         return self
 
     def _usual(self) -> list[str]:
-        """Arguments of `tritonserver` where none are given."""
+        """Return the arguments of `tritonserver` where none are given."""
         arguments = [f"--model-repository={self.repo}", "--model-control-mode=explicit"]
         if not repository.serves_llmapi(self.repo):  # whose model.yaml decides what its config.pbtxt leaves open
             arguments.append("--disable-auto-complete-config")
@@ -180,7 +181,7 @@ class Server:
         """Whether the server's process runs, or an attached one answers."""
         if (process := self._process) is not None:
             return not process.has_ended()
-        return self._attached is not None and client.is_ok(self.http_url, "/v2/health/live")
+        return self._attached is not None and is_ok(self.http_url, "/v2/health/live")
 
     def wait(self) -> None:
         """Block until the server ends by itself, which is an error; an interrupt ends the waiting.
@@ -217,7 +218,7 @@ class Server:
         self.stop()
 
     def log_tail(self, lines: int = LOG_LINES) -> str:
-        """The last lines of the server's log, without what says only that there is no GPU, and without wide tables.
+        """Return the last lines of the server's log, without wide tables and lines that only say that there is no GPU.
 
         Blank where there is none here: of a server that is attached, or was stopped.
         """
@@ -291,7 +292,7 @@ class Server:
     def _load(self, model: str, config: str | None = None) -> None:
         try:
             self._control(lambda triton, **how: triton.load_model(model, config=config, **how))
-        except client.Refused as error:
+        except Refused as error:
             # Of a config that Triton refuses, the log alone says why.
             poll = rf"Poll failed for model directory '{re.escape(model)}': (.+?)\"?$"
             said = re.findall(poll, self.log_tail(), re.M) if "failed to poll" in str(error) else []
@@ -303,16 +304,16 @@ class Server:
         )
 
     def models(self) -> list[ModelState]:
-        """State of each model of the repository, as in the table that Triton logs."""
+        """Return the state of each model of the repository, as in the table that Triton logs."""
         known = repository.models(self.repo)
         try:
             told = self._control(lambda triton, **how: triton.get_model_repository_index(as_json=True, **how))
             index = told.get("models", [])
-        except client.Refused:
+        except Refused:
             if not self.is_attached:
                 raise
             # It does not let us ask: of our own models, those that are ready.
-            ready = [name for name in known if client.is_ok(self.http_url, f"/v2/models/{name}/ready")]
+            ready = [name for name in known if is_ok(self.http_url, f"/v2/models/{name}/ready")]
             index = [{"name": name, "state": "READY"} for name in ready]
         rows = [
             ModelState(row["name"], row.get("version", "1"), row.get("state", ""), _sentence(row.get("reason", "")))
@@ -324,20 +325,20 @@ class Server:
         return {row.name for row in self.models() if row.state == "READY"}
 
     def _control(self, ask: Callable[..., Any]) -> Any:
-        """What `ask` has tritonclient's client do, with the key; CourseError with the log's end when nobody answers."""
+        """Call `ask` with tritonclient's client and the key; CourseError with the log's end when nobody answers."""
         what = "The server does not run."
         if self.is_alive():
             try:
-                with client.Connection(self.grpc_url) as connection, client.errors(self.grpc_url, LOAD_TIMEOUT_S):
+                with Connection(self.grpc_url) as connection, errors(self.grpc_url, LOAD_TIMEOUT_S):
                     return ask(connection.triton, headers=self.headers, client_timeout=LOAD_TIMEOUT_S)
-            except (client.ServerGone, client.NoAnswer):
+            except (ServerGone, NoAnswer):
                 what = f"The server at {self.grpc_url} does not answer."
         said = " ".join(filter(None, (what, records.death(self.http_url), "Start it with start().")))
         raise CourseError(said + self._last_lines())
 
 
 def _sentence(reason: str) -> str:
-    """Triton's reason without the traceback that Python models add: the sentence of a CourseError if there is one."""
+    """Return Triton's reason without the traceback of Python models: the sentence of a CourseError if there is one."""
     for line in reason.splitlines():
         if told := re.search(r"(?:CourseError|PartError|SchedulerError): (.*)", line):
             return told[1].strip()

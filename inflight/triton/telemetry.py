@@ -1,4 +1,4 @@
-"""What a server says about itself, as tables: Triton's /metrics and the engine's iteration log.
+"""Reads what a server says about itself as tables: Triton's /metrics and the engine's iteration log.
 
 now = metrics(page(server.metrics_url))                 # one row a sample
 done = statistics(server.http_url, "ensemble")          # what Triton counts of one model
@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from inflight.engine.config import IterationStats
 from inflight.errors import CourseError
-from inflight.triton.client import Refused, errors, get_json, http_client
+from inflight.triton.connection import Refused, errors, get_json, http_client
 
 STAY = ["request", "slot", "first", "last", "prompt_until"]
 COLUMNS = ["name", "model", "label", "value", "type"]
@@ -39,7 +39,7 @@ def wait_for(
     Raises
     ------
     CourseError
-        It was not within `within_s` (by default METRICS_LAG_S); `otherwise` is the message.
+        The result was not enough within `within_s` (by default METRICS_LAG_S); `otherwise` is the message.
     """
     deadline = time.monotonic() + (METRICS_LAG_S if within_s is None else within_s)
     while not is_enough(figures := read()):
@@ -72,7 +72,7 @@ def settled(read: Callable[[], Figures]) -> Figures:
 
 
 def metrics(text: str) -> pd.DataFrame:
-    """The samples of a /metrics page.
+    """Read the samples of a /metrics page.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def metrics(text: str) -> pd.DataFrame:
 
 
 def page(url: str) -> str:
-    """The text of /metrics at a server's `metrics_url`.
+    """Fetch the text of /metrics at a server's `metrics_url`.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def _row(text: str, sample, kind: str) -> tuple:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What Triton counts of a model since it was loaded; `after - before` is what came between.
+    """Triton's counts of a model since it was loaded; `after - before` gives those of the time between.
 
     Attributes
     ----------
@@ -151,7 +151,7 @@ class Statistics:
 
 
 def statistics(http_url: str, model: str) -> Statistics:
-    """Triton's statistics of a model; they lag behind its last answer by a moment.
+    """Fetch Triton's statistics of a model; they lag behind its last answer by a moment.
 
     Raises
     ------
@@ -174,7 +174,7 @@ def statistics(http_url: str, model: str) -> Statistics:
 
 
 def iterations(path: str | Path, start: int = 0) -> pd.DataFrame:
-    """The iteration log that an engine writes when `iteration_log_path` is set.
+    """Read the iteration log that an engine writes when `iteration_log_path` is set.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ def iterations(path: str | Path, start: int = 0) -> pd.DataFrame:
 
 
 def read_log(path: str | Path, kind: str, columns: Sequence[str], start: int = 0) -> pd.DataFrame:
-    """A log of JSON lines, as models write one: one row a line, its values under `columns`.
+    """Read a model's log of JSON lines: one row a line, its values under `columns`.
 
     Parameters
     ----------
@@ -237,7 +237,7 @@ def read_log(path: str | Path, kind: str, columns: Sequence[str], start: int = 0
 
 
 def shares(log: pd.DataFrame) -> pd.DataFrame:
-    """What each request got of each iteration of a log.
+    """Compute each request's share of each iteration of a log.
 
     Returns
     -------
@@ -250,7 +250,7 @@ def shares(log: pd.DataFrame) -> pd.DataFrame:
 
 
 def slots(log: pd.DataFrame) -> pd.DataFrame:
-    """Which request sat where, and when.
+    """Find which request sat in which slot, and when.
 
     A request takes the lowest free slot, keeps it until its last token, and gives it up while it is paused.
 

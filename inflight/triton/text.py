@@ -1,4 +1,4 @@
-"""The tokens of an answer become text as they come: whole characters, up to a stop string.
+"""Turns the tokens of an answer into text as they come: whole characters, up to a stop string.
 
     text = Detokenizer(tokenizer, stops=["END"])
     for response in responses:
@@ -6,7 +6,8 @@
         if text.stopped_by:
             break
 
-Whoever makes text of an engine's tokens makes it here: `postprocessing`, `llmapi`, `llama-python`, OpenAI's server.
+Every part that turns an engine's tokens into text does it here: `postprocessing`, `llmapi`, `llama-python`, OpenAI's
+server.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 
 from inflight.checkpoint.tokenizer import ChatTokenizer
 
-CONTEXT = 8  # tokens before the new ones, in which a character may have begun
+CONTEXT = 8  # earlier tokens decoded again with the new ones: a character may have begun in them
 
 
 @dataclass
@@ -40,7 +41,7 @@ class Detokenizer:
     ids : list of int
         All tokens so far.
     stopped_by : str or None
-        The stop string that has come: it is no part of the text, and what comes after it is nothing any more.
+        The stop string that was found; the text ends before it, and later tokens are ignored.
     """
 
     tokenizer: ChatTokenizer
@@ -53,7 +54,7 @@ class Detokenizer:
     _exempt: int = 0  # characters of it that are the text of the first `min_tokens` tokens
 
     def add(self, ids: list[int], is_final: bool) -> str:
-        """The text that may be sent after `ids` have come; `is_final`: no more will."""
+        """Return the text that may be sent after `ids` have come; `is_final`: no more will."""
         num_exempt = max(0, self.min_tokens - len(self.ids))
         text = self._held
         if num_exempt:
@@ -76,5 +77,5 @@ class Detokenizer:
 
 
 def _begun(text: str, stop: str) -> int:
-    """How many characters at the end of `text` are the beginning of `stop`."""
+    """Return how many characters at the end of `text` are the beginning of `stop`."""
     return next((length for length in range(len(stop) - 1, 0, -1) if text.endswith(stop[:length])), 0)

@@ -139,8 +139,8 @@ check("2.1", extended)
 #
 # *Core · importance 5/5 · difficulty 3/5 · 25 minutes*
 #
-# Three colleagues hand you their repositories, and something in each is broken. `captions`: the check finds every fault.
-# `search`: only Triton does. `chat`: both accept it, but two tensors are swapped.
+# Three colleagues hand you their repositories, and something in each is broken. `captions`: `repository.problems` lists
+# every fault. `search`: only Triton does. `chat`: both accept it, but two tensors are swapped.
 #
 # Repair the files in place. Leave the settings as their owners chose them: the check serves each repository, and compares
 # its settings with the owner's. Then set `repaired` to `broken`.
@@ -148,8 +148,8 @@ check("2.1", extended)
 # %%
 broken = broken_repositories(Path(folder.name) / "broken", engine_dir)
 for name, path in broken.items():
-    problems = [str(one).replace(f"{path}/", "") for one in repository.check(path)]
-    print(name, *(problems or ["the check finds nothing"]), sep="\n    ")
+    problems = [str(one).replace(f"{path}/", "") for one in repository.problems(path)]
+    print(name, *(problems or ["nothing found in the files"]), sep="\n    ")
 
 # %%
 repaired = None

@@ -276,12 +276,12 @@ print(guess.score(gone))
 # model that was changed is READY, and the one that clients call is gone. Only the log says why, in a line that
 # begins with `E`.
 #
-# At the next restart the same files are read by a server that has nothing loaded yet. Ask the course's check first,
-# then try both ways to start:
+# At the next restart the same files are read by a server that has nothing loaded yet. First ask
+# `repository.problems`, which only reads the files, then try both ways to start:
 
 # %%
-[problem] = repository.check(repo)
-print("the check:", str(problem).replace(f"{repo}/", ""))
+[problem] = repository.problems(repo)
+print("problem:", str(problem).replace(f"{repo}/", ""))
 for extra in ((), ("--exit-on-error=false",)):
     given = [f"--model-repository={repo}", "--disable-auto-complete-config", *extra]
     print("control mode none", *extra)
@@ -347,13 +347,13 @@ for wrong in ("max_batchsize: 8", "max_batch_size: ${triton_max_batch_size}"):
 # Only a program that knows the model knows its keys. TensorRT-LLM's `fill_template.py` was like `sed` up to release
 # 0.18; since 0.19 it refuses a name that the file does not have.
 #
-# `assemble` makes all four models in one call. `check` reads the files, before anything starts. `Server`
-# checks, starts `tritonserver` as you did, and waits until every model is READY.
+# `assemble` makes all four models in one call. `problems` reads the files, before anything starts. `Server`
+# asks it too, starts `tritonserver` as you did, and waits until every model is READY.
 
 # %% tags=["nbval-ignore-output"]
 engine_dir = engine.cached(fetch())
 llm = repository.assemble(Path(folder.name) / "llm", engine_dir)
-print("problems that the check finds:", len(repository.check(llm)))
+print("problems in its files:", len(repository.problems(llm)))
 server = Server(llm).start()
 client = Client(server.grpc_url)
 question = "Name the capital of France."
@@ -471,9 +471,9 @@ for value in ("many", "64"):
 
 # %% [markdown]
 # `many` is not a number, so the editor did not touch the file. 64 is a number; that it is too small for one request,
-# the check does not know, and the engine does. It refused to load, and the editor put the old file back. (vLLM refuses
-# as well. TensorRT-LLM lowers its longest sequence to what fits, and says so only in a warning: look for
-# `maxSequenceLen is reduced` in its log.)
+# only the engine knows. It refused to load, and the editor put the old file back. (vLLM refuses as well. TensorRT-LLM
+# lowers its longest sequence to what fits, and says so only in a warning: look for `maxSequenceLen is reduced` in its
+# log.)
 #
 # ## What breaks
 #
@@ -482,7 +482,7 @@ for value in ("many", "64"):
 
 # %% tags=["nbval-ignore-output"]
 WHO = [
-    "the check, before a server starts",
+    "problems(), before a server starts",
     "only Triton, when it loads the model",
     "neither: every model is READY",
 ]
@@ -509,32 +509,32 @@ changes = (  # for each fault a file, and what stands there instead of what
 
 # %%
 def tried(file, change):
-    """What check, Triton, its log and a client say after a change, then undone."""
+    """What `problems`, Triton, its log and a client say after a change, then undone."""
     path = llm / file
     intact, pattern = path.read_text(), "|".join(map(re.escape, change))
     broken = re.sub(pattern, lambda found: change[found[0]], intact, count=len(change))
     path.write_text(broken)
     model = path.relative_to(llm).parts[0]
-    problems, said = repository.check(llm), load(server, model)
-    checked = str(problems[0]).replace(f"{llm}/", "") if problems else "nothing"
+    problems, said = repository.problems(llm), load(server, model)
+    listed = str(problems[0]).replace(f"{llm}/", "") if problems else "nothing"
     logged = "nothing" if said == "loaded" else last_error(server)
     reply = client.ask(question, max_tokens=16, stop_words=[" of"]).text
     path.write_text(intact)
     load(server, model)
-    return checked, said, logged, reply
+    return listed, said, logged, reply
 
 
 # %% tags=["nbval-ignore-output"]
 found = [tried(*change) for change in changes]
-for fault, (checked, said, logged, reply) in zip(FAULTS, found):
-    print(f"{fault}\n  check:  {checked}\n  Triton: {said}\n  its log: {logged}")
+for fault, (listed, said, logged, reply) in zip(FAULTS, found):
+    print(f"{fault}\n  problems: {listed}\n  Triton: {said}\n  its log: {logged}")
     print(f"  client: {reply!r}")
 
 # %%
 right = client.ask(question, max_tokens=16, stop_words=[" of"]).text
-for fault, (checked, said, _, reply) in zip(FAULTS, found):
-    who = "the check" if checked != "nothing" else "only Triton"
-    if checked == "nothing" and said == "loaded":
+for fault, (listed, said, _, reply) in zip(FAULTS, found):
+    who = "problems()" if listed != "nothing" else "only Triton"
+    if listed == "nothing" and said == "loaded":
         who = "neither"
     print(f"{fault}: {who}; the client's answer is as before: {reply == right}")
     print("   ", guesses[fault].score(who))
@@ -543,16 +543,16 @@ for fault, (checked, said, _, reply) in zip(FAULTS, found):
 assert right.endswith(" of") and " of" not in found[4][3]
 assert all(row.state == "READY" for row in server.models())
 assert (
-    repository.check(llm) == []
+    repository.problems(llm) == []
     and text == answer.text == "The capital of France is Paris."
 )
 
 # %% [markdown]
-# - The check finds wrong syntax, unconnected names, and types or shapes that do not fit. Triton's answer does not say
-#   where; its log does, once it has been asked to load. The check says so before, and suggests a name. Look at both
+# - `problems` finds wrong syntax, unconnected names, and types or shapes that do not fit. Triton's answer does not say
+#   where; its log does, once it has been asked to load. `problems` says so before, and suggests a name. Look at both
 #   ends: it and the log name the step that *reads* the tensor, which is right; the name suggested may be the typo, in
 #   the step that writes it.
-# - This check looks at neither paths nor code. What `initialize` does (Triton calls it once for each instance) is tried
+# - `problems` looks at neither paths nor code. What `initialize` does (Triton calls it once for each instance) is tried
 #   by the load: the engine's path, and this typo, which stood there. The same typo in `execute` loads, every model is
 #   READY, and the first request that gets there finds it.
 # - Triton refused the unfilled variable because a number belongs there. In a `string_value`, where most of
@@ -619,7 +619,7 @@ print(settings.replace(str(engine_dir), "/engines/model"))
 # - A model repository has one folder for each model; `config.pbtxt` names what flows in and out, `1/` holds the model.
 # - An ensemble is maps, not code: two steps are connected when they use the same name for a tensor.
 # - The control mode says what is loaded and when. A running server keeps what it has; a restart reads everything anew.
-# - Files, then loading, then answers: a check, a start and a request with a known answer each find what the others cannot.
+# - Files, then loading, then answers: `problems`, a start and a request with a known answer each find what the others cannot.
 #
 # Three questions, without running anything:
 #

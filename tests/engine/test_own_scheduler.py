@@ -123,13 +123,11 @@ own_part.end_late_calls(traceback_to=2)
 part = own_part.OwnPart({str(path)!r}, "Scheduler", "schedule", "self, now")
 
 def hang():
-    with part.telling():
-        part.made().schedule(None)
+    part.call(part.made().schedule, None)
 
 threading.Thread(target=hang).start()
 while True:
-    with part.telling():
-        pass
+    part.call(int)
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 1 and f'File "{path}", line 3 in' in ran.stderr, ran.stderr

@@ -249,7 +249,7 @@ ANSWERS = [
     Answer("2.2", "as handed out", None, "not done yet"),
     Answer("2.2", "the solution", repaired(), marks=[SERVER]),
     Answer("2.2", "the code is edited", repaired(search=repaired_by_text), marks=[SERVER]),
-    Answer("2.2", "broken as they were", repaired(captions=left, search=left, chat=left), "wrong", "The check says", [SERVER]),
+    Answer("2.2", "broken as they were", repaired(captions=left, search=left, chat=left), "wrong", "In its files", [SERVER]),
     Answer("2.2", "an intact one, thrice", Made(lambda request, folder: dict.fromkeys(REPAIRS, intact(request, folder))), "wrong",
            "max_batch_size is 64; its owner had 16"),
     Answer("2.2", "search is made anew", repaired(search=repository.assemble), "partly",
@@ -279,7 +279,7 @@ ANSWERS = [
     Answer("2.3", "one tokenizer is forgotten", one_tokenizer_forgotten, "partly", "postprocessing"),
     Answer("2.3", "another path", lambda *rest: fill_for(*rest) / "ensemble", "wrong", "Return the path of the repository"),
     Answer("2.3", "no path", lambda *rest: fill_for(*rest) and None, "wrong", "Return the path of the repository"),
-    Answer("2.3", "templates", lambda target, *rest: str(shutil.copytree(repository.TEMPLATES, target)), "wrong", "The check says"),
+    Answer("2.3", "templates", lambda target, *rest: str(shutil.copytree(repository.TEMPLATES, target)), "wrong", "In its files"),
 
     Answer("2.4", "pairs are lists", misfits),
     Answer("2.4", "all fits", lambda repo: [], "wrong", "A tensor is there once an earlier step gives it"),

@@ -2,12 +2,14 @@
 
 import importlib
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from inflight.notebook import checks
 from inflight.notebook.checks import check
+from inflight.paths import COURSE
 from tests.lessons.answers import Answer, handed_in
 
 SEED = os.environ.get("INFLIGHT_SEED", "48151")
@@ -40,6 +42,11 @@ def test_an_answer_gets_its_verdict_and_its_words(row, request, tmp_path):
 
 
 EXERCISES = sorted({row.exercise for row in ROWS})
+
+
+def test_every_exercise_of_the_labs_is_in_a_table():
+    labs = "".join(lab.read_text(encoding="utf-8") for lab in (COURSE / "lessons").glob("*/lab.py"))
+    assert sorted(set(re.findall(r'check\("(\d+\.\d+)"', labs))) == EXERCISES
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)

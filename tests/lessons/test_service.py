@@ -8,7 +8,8 @@ import pytest
 
 from inflight.errors import CourseError
 from inflight.lessons.capstone import service
-from inflight.lessons.capstone.service import LECTURE, ROUND, Contract
+from inflight.lessons.capstone.service import deployment
+from inflight.lessons.capstone.service.contract import LECTURE, ROUND, SERVICES, Contract
 from inflight.lessons.capstone.stack import OwnClient, prices_of
 from inflight.notebook import parts
 from inflight.triton import repository
@@ -17,8 +18,8 @@ from inflight.triton.server import Server
 
 @pytest.fixture(autouse=True)
 def small_tokenizer(small_engine, monkeypatch):
-    found = service.load_tokenizer(small_engine)
-    monkeypatch.setattr(service, "tokenizer", lambda: found)
+    found = deployment.load_tokenizer(small_engine)
+    monkeypatch.setattr(deployment, "tokenizer", lambda: found)
 
 
 def test_another_seed_asks_other_things_at_other_times():
@@ -26,7 +27,7 @@ def test_another_seed_asks_other_things_at_other_times():
     assert one == same and one != other and len(one) == 40
     assert len({request.text for request in one}) == len(one)
     assert all(request.text.startswith(LECTURE.system_prompt) for request in one)
-    assert max(request.max_tokens for request in one) <= service.LONGEST_ANSWER
+    assert max(request.max_tokens for request in one) <= deployment.LONGEST_ANSWER
 
 
 def test_a_slower_machine_gets_a_contract_as_hard():
@@ -61,7 +62,7 @@ def test_a_million_tokens_cost_what_the_machine_does_meanwhile():
 
 def test_a_name_gets_its_contract_and_each_is_drawn_for_somebody():
     assert service.drawn_for("Ada") == service.drawn_for(" ada ")
-    assert {service.drawn_for(f"learner {number}") for number in range(40)} == set(service.SERVICES)
+    assert {service.drawn_for(f"learner {number}") for number in range(40)} == set(SERVICES)
 
 
 def test_a_setting_that_is_not_one_is_refused_in_a_sentence():
@@ -86,8 +87,8 @@ def small_engines(small_checkpoint, tmp_path_factory):
     home = tmp_path_factory.mktemp("engines")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("INFLIGHT_HOME", str(home))
-        patch.setattr(service, "fetch", lambda: small_checkpoint)
-        patch.setattr(service, "LONGEST_PROMPT", 1024)  # in the tokens of its vocabulary, which is small
+        patch.setattr(deployment, "fetch", lambda: small_checkpoint)
+        patch.setattr(deployment, "LONGEST_PROMPT", 1024)  # in the tokens of its vocabulary, which is small
         yield
 
 

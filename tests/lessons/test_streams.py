@@ -4,7 +4,7 @@ import pytest
 
 from inflight.lessons.sequences import streams
 from inflight.notebook.parts import COURSES_OWN
-from inflight.triton.client import NoAnswer
+from inflight.triton.connection import NoAnswer
 from inflight.triton.server import Server
 from tests.engines import wait_until
 

@@ -77,7 +77,7 @@ def root(tmp_path):
     (folder / "lecture.py").write_text(LECTURE)
     (folder / "lab.py").write_text(LAB)
     (tmp_path / "README.md").write_text(README)
-    (tmp_path / "README.md").write_text(titles.readme(tmp_path))
+    (tmp_path / "README.md").write_text(titles.pages(tmp_path)[tmp_path / "README.md"])
     return tmp_path
 
 

@@ -12,8 +12,6 @@ from inflight.notebook import guide, syllabus
 from inflight.paths import COURSE
 from tests.browser import needs_chromium
 
-pytestmark = [needs_chromium, pytest.mark.browser, pytest.mark.slow]  # its picture is drawn
-
 TREE = ("assets", "inflight", "labs", "lessons", "notebooks", "solutions", "tests", "tools")
 NUMBER, NAME = "13", "13_counting"
 BEFORE = [lesson.name for lesson in syllabus.read() if not lesson.planned][-1]
@@ -121,6 +119,17 @@ ANSWERS = [
     Answer("13.1", "all slots", File(COUNT + "slots"), "wrong", "Guests take a slot each."),
 ]
 '''
+CHART_TEST = '''"""The picture of lesson 13."""
+
+import pandas as pd
+
+from inflight.lessons import counting
+
+
+def test_slots():
+    fig = counting.slots(pd.DataFrame({"slot": [0, 1], "tokens": [9, 0]}))
+    assert list(fig.data[0].y) == [9, 0]
+'''
 
 
 @pytest.fixture(scope="module")
@@ -142,13 +151,13 @@ def course(tmp_path_factory):
         "inflight/lessons/counting/grading.py": GRADING,
         f"assets/instructor/{NAME}.md": page.replace(f"{guide.WRONG}\n\n", f"{guide.WRONG}\n\n{wrong}"),
         "tests/lessons/lab_13.py": ANSWERS,
+        "tests/lessons/test_counting.py": CHART_TEST,
     }
     for name, text in files.items():
         (course / name).parent.mkdir(exist_ok=True)
         (course / name).write_text(text, encoding="utf-8")
     with open(course / "lessons/syllabus.toml", "a", encoding="utf-8") as entries:
         entries.write(ENTRY)
-    call(course, "-m", "tools.lessons", "build", NUMBER)
     call(course, "-m", "tools.lessons", "build", "--sources")
     return course
 
@@ -161,14 +170,12 @@ def call(course, *arguments):
     return ran.stdout
 
 
-def test_its_notebooks_are_built_and_agree_with_all_others(course):
-    call(course, "-m", "tools.lessons", "check")
-    lecture = nbformat.read(course / "notebooks" / f"{NAME}.ipynb", as_version=4)
-    assert any("image/svg+xml" in output.get("data", {}) for output in lecture.cells[-1].outputs)
+def test_the_lesson_before_and_both_tables_name_it(course):
     assert f"({NAME}.ipynb)" in nbformat.read(course / f"notebooks/{BEFORE}.ipynb", as_version=4).cells[0].source
     before, after = ((root / "README.md").read_text(encoding="utf-8").splitlines() for root in (COURSE, course))
     [row] = [line for line in after if line not in before and line.startswith(f"| {NUMBER} |")]
     assert row.endswith(f"| How many slots stay empty? | 5 | [lab](labs/{NAME}_lab.ipynb), 10 |")
+    assert f"| {NUMBER} | [Counting]({NAME}.md) |" in (course / "assets/instructor/README.md").read_text("utf-8")
     assert len(syllabus.read(course)) == len(syllabus.read()) + 1
 
 
@@ -179,12 +186,20 @@ def test_its_part_is_one_of_the_learners_stack(course):
 
 
 def test_the_tests_find_its_modules_graders_and_answers(course):
-    chosen = ["-k", "13_counting or counting or 13.1 or heavy or first_cells or a_face"]
-    files = ["tests/test_imports.py", "tests/test_rooms.py", "tests/lessons/test_answers.py"]
+    chosen = ["-k", "counting or 13.1 or heavy or first_cells or a_face or in_a_table or has_its_test or test_parts"]
+    files = ["tests/test_imports.py", "tests/test_rooms.py", "tests/notebook/test_parts.py"]
+    files += [f"tests/lessons/test_{name}.py" for name in ("answers", "charts", "counting")]
     told = call(course, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *chosen, *files)
     assert int(told.split(" passed")[0].split()[-1]) > 20
 
 
-def test_it_is_run_and_shown_like_any_other(course):
+@needs_chromium
+@pytest.mark.browser
+@pytest.mark.slow
+def test_it_is_run_drawn_and_shown_like_any_other(course):
+    call(course, "-m", "tools.lessons", "build", NUMBER)
+    call(course, "-m", "tools.lessons", "check")
+    lecture = nbformat.read(course / "notebooks" / f"{NAME}.ipynb", as_version=4)
+    assert any("image/svg+xml" in output.get("data", {}) for output in lecture.cells[-1].outputs)
     assert NAME in call(course, "-m", "inflight", "run", NUMBER)
     call(course, "-m", "inflight", "slides", NUMBER)

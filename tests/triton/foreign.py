@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from inflight.triton import client, process, records, repository
+from inflight.triton import connection, process, records, repository
 from inflight.triton.address import Address
 from tests.engines import wait_until
 
@@ -35,7 +35,7 @@ def running(repo: Path, folder: Path, *options: str) -> Iterator[Address]:
             http, grpc, metrics = (f"127.0.0.1:{port}" for port in ports.values())
             address = Address(f"http://{http}", grpc, f"http://{metrics}/metrics")
             wait_until(
-                lambda: it.poll() is not None or client.is_ok(address.http_url, "/v2/health/ready"),
+                lambda: it.poll() is not None or connection.is_ok(address.http_url, "/v2/health/ready"),
                 "Triton is ready",
                 deadline_s=180,
             )

@@ -5,7 +5,8 @@ import pytest
 from inflight.errors import CourseError
 from inflight.triton import process, repository
 from inflight.triton.address import Address
-from inflight.triton.client import Client, get_json, is_ok
+from inflight.triton.client import Client
+from inflight.triton.connection import get_json, is_ok
 from inflight.triton.server import Server
 from tests.engines import is_ready
 from tests.triton import foreign

@@ -7,7 +7,8 @@ import pytest
 
 from inflight.errors import CourseError
 from inflight.triton import repository
-from inflight.triton.client import Client, Connection, text
+from inflight.triton.client import Client
+from inflight.triton.connection import Connection, text
 from inflight.triton.server import Server
 from tests.engines import ask_tokens
 

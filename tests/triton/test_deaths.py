@@ -13,7 +13,8 @@ from inflight.engine import executor
 from inflight.engine.folder import WEIGHTS_FILE, read
 from inflight.errors import CourseError
 from inflight.triton import keeper, repository
-from inflight.triton.client import Client, ServerGone
+from inflight.triton.client import Client
+from inflight.triton.connection import ServerGone
 from inflight.triton.server import Server
 from tests.engines import is_ready, model_process
 

@@ -14,7 +14,8 @@ from inflight.engine.executor import Executor
 from inflight.errors import CourseError
 from inflight.triton import OpenAIServer, repository
 from inflight.triton.address import Address
-from inflight.triton.client import Client, Connection
+from inflight.triton.client import Client
+from inflight.triton.connection import Connection
 from inflight.triton.request import arrays_for
 from inflight.triton.server import Server
 from tests import outside_clients as outside
@@ -280,7 +281,7 @@ def test_what_it_obeys_reaches_the_engine_also_when_it_is_loaded_again(engine_di
 def test_a_repository_of_it_has_one_model_and_its_values(tmp_path):
     values = {"batch_scheduler_policy": "max_utilization", "enable_kv_cache_reuse": "true", "decoupled_mode": True}
     repo = assembled(tmp_path, "/engines/a: b", **values)
-    assert repository.models(repo) == [MODEL] and repository.check(repo) == []
+    assert repository.models(repo) == [MODEL] and repository.problems(repo) == []
     settings = yaml.safe_load((repo / SETTINGS).read_text())
     assert settings["model"] == "/engines/a: b" and settings["triton_config"]["decoupled"] is True
     assert settings["kv_cache_config"]["enable_block_reuse"] is True

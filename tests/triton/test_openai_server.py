@@ -15,7 +15,7 @@ import pytest
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.triton import repository, telemetry
-from inflight.triton.client import Connection, text
+from inflight.triton.connection import Connection, text
 from inflight.triton.openai_server import OpenAIServer, _listener
 from inflight.triton.server import Server
 from tests.engines import active_requests, ask_tokens, metric, model_process, wait_until

@@ -7,7 +7,7 @@ import pytest
 
 from inflight.errors import CourseError
 from inflight.triton import repository
-from inflight.triton.client import Connection
+from inflight.triton.connection import Connection
 from inflight.triton.server import Server
 from tests.engines import ask_tokens, model_process
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from inflight.errors import CourseError
-from inflight.triton.client import Connection
+from inflight.triton.connection import Connection
 from inflight.triton.server import Server
 from tests.engines import wait_until
 

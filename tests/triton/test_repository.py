@@ -8,7 +8,7 @@ import pytest
 from inflight.engine.config import ExecutorConfig
 from inflight.errors import CourseError
 from inflight.triton import repository
-from inflight.triton.repository import PARAMETERS, PIPELINE, assemble, check, edit, fill, parse, read_config, to_text
+from inflight.triton.repository import PARAMETERS, PIPELINE, assemble, edit, fill, parse, problems, read_config, to_text
 
 NASTY = [
     "back\\slash",
@@ -46,7 +46,7 @@ def test_what_is_assembled(assembled):
         *(f"{model}/1/model.py" for model in PIPELINE[:3]),
     }
     assert (assembled / "ensemble" / "1").is_dir()
-    assert check(assembled) == []
+    assert problems(assembled) == []
 
 
 def test_values_reach_the_configs(tmp_path):
@@ -118,7 +118,7 @@ def test_a_setting_is_assembled_and_reaches_the_model(tmp_path, name):
     text = OTHER[ROWS[name].kind]
     repo = assemble(tmp_path / "repo", tmp_path, **{name: text})
     assert typed(repo)[name] == ROWS[name].parse(text) != ROWS[name].default
-    assert check(repo) == []
+    assert problems(repo) == []
 
 
 def test_an_engine_served_as_it_comes_is_an_engine_loaded_as_it_comes(assembled):
@@ -189,7 +189,7 @@ ENSEMBLE, ENGINE = (f"{name}/config.pbtxt" for name in ("ensemble", "tensorrt_ll
 )
 def test_problems(repo, file, old, new, facts):
     replace(repo / file, old, new)
-    texts = [str(problem) for problem in check(repo)]
+    texts = [str(problem) for problem in problems(repo)]
     assert any(all(fact in text for fact in facts) for text in texts), texts
 
 
@@ -198,7 +198,7 @@ def test_a_required_input_that_a_step_does_not_give(repo):
     config = read_config(path)
     del config.ensemble_scheduling.step[1].input_map["request_output_len"]
     repository.write_config(config, path)
-    [problem] = check(repo)
+    [problem] = problems(repo)
     assert problem.field == "ensemble_scheduling.step[1] (tensorrt_llm).input_map"
     assert "'request_output_len'" in problem.message
 
@@ -208,23 +208,23 @@ def test_an_output_that_no_step_produces(repo):
     config = read_config(path)
     config.output[0].name = "answer"
     repository.write_config(config, path)
-    assert [problem.field for problem in check(repo)] == ["output answer"]
+    assert [problem.field for problem in problems(repo)] == ["output answer"]
 
 
 def test_missing_files(repo):
     (repo / "tensorrt_llm" / "1" / "model.py").unlink()
-    assert [problem.field for problem in check(repo)] == ["model.py"]
+    assert [problem.field for problem in problems(repo)] == ["model.py"]
     shutil.rmtree(repo / "tensorrt_llm" / "1")
-    assert [problem.field for problem in check(repo)] == ["1/"]
+    assert [problem.field for problem in problems(repo)] == ["1/"]
 
 
 def test_a_folder_without_models(tmp_path):
-    assert len(check(tmp_path)) == len(check(tmp_path / "nowhere")) == 1
+    assert len(problems(tmp_path)) == len(problems(tmp_path / "nowhere")) == 1
 
 
 def test_a_config_that_is_not_text(repo):
     (repo / ENGINE).write_bytes(b"\xff\xfe\x00")
-    assert "is not UTF-8 text" in str(check(repo)[0])
+    assert "is not UTF-8 text" in str(problems(repo)[0])
 
 
 # Editing --------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ import pytest
 from inflight.engine.folder import WEIGHTS_FILE
 from inflight.errors import CourseError
 from inflight.triton import repository, telemetry
-from inflight.triton.client import Client, is_ok
+from inflight.triton.client import Client
+from inflight.triton.connection import is_ok
 from inflight.triton.repository import PIPELINE
 from inflight.triton.server import Server
 from tests.engines import add_silent_model, how_it_ends, is_ready, metric, model_process, start_python, wait_until
@@ -204,7 +205,7 @@ def test_requests_that_run_end_with_their_answers_when_the_model_is_loaded_again
 
 STOP_SCRIPT = """
 import sys, threading
-from inflight.triton.client import Connection, ServerGone, text
+from inflight.triton.connection import Connection, ServerGone, text
 from inflight.triton.server import Server
 server = Server(sys.argv[1]).start()
 def ask():

@@ -9,7 +9,7 @@ from inflight.errors import CourseError
 from inflight.models import huggingface
 from inflight.models.embedding import Embedder
 from inflight.triton import repository, telemetry
-from inflight.triton.client import Connection
+from inflight.triton.connection import Connection
 from inflight.triton.repository import EMBEDDING
 from inflight.triton.server import Server
 from tests.engines import wait_until

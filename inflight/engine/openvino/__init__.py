@@ -1,6 +1,7 @@
-"""The engine's model on a CPU: a checkpoint made a graph, the graph made a program, and the program run.
+"""The engine's model on a CPU: makes a graph of a checkpoint and a program of the graph, and runs it.
 
-Reading order: `steps` (from a file to a program), `four_bits` (what is mended on the way), `runner` (one iteration).
+Reading order: `steps` (from a file to a program), `four_bits` (makes its 4-bit weights exact), `runner` (one
+iteration).
 """
 
 import lazy_loader

@@ -68,7 +68,7 @@ def make_exact(graph: ov.Model, source: checkpoint.GgufFile) -> int:
 
 
 def _stored(source: checkpoint.GgufFile) -> dict[bytes, Blocks]:
-    """Each Q4_1 matrix of a file by its q, as the graph has them."""
+    """Return each Q4_1 matrix of a file by its q, in the graph's order of rows."""
     sizes, found = source.sizes(), {}
     heads = {"attn_q": sizes["num_attention_heads"], "attn_k": sizes["num_key_value_heads"]}
     for tensor in source.tensors.values():
@@ -149,7 +149,7 @@ def _quantized(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _summing(num_blocks: int) -> ov.Node:
-    """What x is multiplied with for its sums over blocks of 32, and zeros up to a whole block of sums."""
+    """Make the matrix that sums x over blocks of 32, with zero columns up to a whole block of sums."""
     ones = np.zeros((num_blocks * BLOCK, num_blocks + -num_blocks % BLOCK), np.float32)
     ones[np.arange(len(ones)), np.arange(len(ones)) // BLOCK] = 1
     return ops.constant(ones)
@@ -159,7 +159,7 @@ def _summing(num_blocks: int) -> ov.Node:
 
 
 def _products(graph: ov.Model) -> list[ov.Node]:
-    """The products with 4-bit weights in blocks of 32: Convert(Reshape((Convert(q) − z) · d))."""
+    """Find the products with 4-bit weights in blocks of 32: Convert(Reshape((Convert(q) − z) · d))."""
     return [node for node in graph.get_ordered_ops() if node.get_type_name() == "MatMul" and _has_blocks(node)]
 
 
@@ -187,14 +187,14 @@ def _zero(product: ov.Node) -> ov.Node:
 
 
 def _weights(q: ov.Node, zero: ov.Node, d: ov.Node) -> ov.Node:
-    """The subgraph that the compiler takes for packed weights."""
+    """Make the subgraph that the compiler recognises as packed weights."""
     rows, blocks, _ = q.get_output_shape(0)
     scaled = ops.multiply(ops.subtract(ops.convert(q, "f16"), zero), d)
     return ops.convert(ops.reshape(scaled, np.array([rows, blocks * BLOCK]), False), "f32")
 
 
 def _packed(values: np.ndarray) -> np.ndarray:
-    """4-bit values in order, two in a byte; an odd number fills half of the last."""
+    """Pack 4-bit values in order, two in a byte; an odd number fills half of the last."""
     flat = values.reshape(-1)
     nibbles = flat[0::2].copy()
     nibbles[: len(flat) // 2] |= flat[1::2] << 4

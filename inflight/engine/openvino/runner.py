@@ -1,4 +1,4 @@
-"""One iteration of the model: tokens of several sequences in, rows of logits out.
+"""Computes one iteration of the model: tokens of several sequences in, rows of logits out.
 
     model = OpenVINOModel(read("engine"))
     model.allocate_kv_cache(num_blocks=256)

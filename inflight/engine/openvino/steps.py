@@ -3,7 +3,7 @@
     graph = to_graph(checkpoint.path, folder)       # every operation of the model, and its weights, on disk
     slow_down(graph, source)                        # rotations, as Llama 3.1 and later have them
     make_exact(graph, source)                       # four_bits: the zero points that the reader rounds
-    save(graph, folder)                             # so far when an engine is built
+    save(graph, folder)                             # up to here when an engine is built
     with_pages(graph)                               # from here on when it is loaded
     keep_last_tokens(graph)
     program = compiled(graph, build_config, "W4A8")
@@ -71,7 +71,7 @@ def to_graph(gguf_file: str | Path, folder: str | Path) -> ov.Model:
 
 
 def read(folder: str | Path) -> ov.Model:
-    """The graph in an engine's folder."""
+    """Read the graph in an engine's folder."""
     return processor.core().read_model(Path(folder) / MODEL_FILE)
 
 
@@ -155,7 +155,7 @@ def with_pages(graph: ov.Model) -> None:
 def keep_last_tokens(graph: ov.Model) -> None:
     """Compute logits after some tokens only: the vocabulary is the widest matrix of all.
 
-    Adds the input `last_tokens` int64 [rows of logits], which of all new tokens they are, in front of the last matrix
+    Adds the input `last_tokens` int64 [rows of logits], their places among all new tokens, before the last matrix
     product.
     """
     product = graph.get_results()[0].input_value(0).get_node()
@@ -170,7 +170,7 @@ def keep_last_tokens(graph: ov.Model) -> None:
 
 
 def compiled(graph: ov.Model, config: BuildConfig, quant_algo: str | None) -> ov.CompiledModel:
-    """The program for this CPU: operations joined, weights laid out anew, a kernel chosen for each.
+    """Compile the program for this CPU: operations joined, weights laid out anew, a kernel chosen for each.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ def compiled(graph: ov.Model, config: BuildConfig, quant_algo: str | None) -> ov
 
 
 def cache_shapes(program: ov.CompiledModel) -> dict[str, tuple[ov.Type, list[int]]]:
-    """Type and shape of one cache block by the name of its input, keys and values of each layer.
+    """Return type and shape of one cache block by the name of its input, for keys and values of each layer.
 
     A shape is [KV heads, tokens_per_block, head size], with room for the scales of an 8-bit cache.
     """
@@ -205,5 +205,5 @@ def cache_shapes(program: ov.CompiledModel) -> dict[str, tuple[ov.Type, list[int
 
 
 def block_bytes(program: ov.CompiledModel) -> int:
-    """Bytes of one KV cache block: keys and values of `tokens_per_block` tokens in every layer, with their scales."""
+    """Return the bytes of one KV cache block: keys, values and scales of `tokens_per_block` tokens in every layer."""
     return sum(kind.size * int(np.prod(shape)) for kind, shape in cache_shapes(program).values())

@@ -1,8 +1,8 @@
 """Attention over a paged KV cache: every new token looks at all before it, wherever their blocks lie.
 
 The cache of a layer is a tensor [blocks, tokens of a block, 2 × KV heads, head size]: a token's keys, then its values.
-A sequence finds its tokens through its row of `Step.tables`, the list of its blocks. There are two ways over the same
-cache, see `way`:
+A sequence finds its tokens through its row of `Step.tables`, the list of its blocks. There are two kernels over the
+same cache, of which `choose` picks one:
 
 - Gathering copies each sequence's blocks into one piece for PyTorch's own attention. It is right everywhere.
 - FlashAttention, built into PyTorch for GPUs, reads the blocks where they lie, and takes prompts and single tokens
@@ -23,8 +23,8 @@ Attend = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 FLASH_BLOCK = 256  # tokens: FlashAttention takes blocks of a multiple of it
 
 
-def way(cache: torch.Tensor) -> Callable[[Step], Attend]:
-    """How attention goes over the cache of a layer: FlashAttention where the GPU, the blocks and the numbers allow."""
+def choose(cache: torch.Tensor) -> Callable[[Step], Attend]:
+    """Choose the attention over a layer's cache: FlashAttention where the GPU, the blocks and the numbers allow it."""
     is_flash = (
         cache.device.type == "cuda"
         and torch.cuda.get_device_capability(cache.device) >= (8, 0)
@@ -36,7 +36,7 @@ def way(cache: torch.Tensor) -> Callable[[Step], Attend]:
 
 @dataclass
 class Step:
-    """What is computed in an iteration: the new tokens of all sequences, in one row.
+    """The input of an iteration: the new tokens of all sequences, in one row.
 
     Attributes
     ----------
@@ -48,13 +48,13 @@ class Step:
     lengths : int32 tensor [sequences]
         Tokens of each sequence, the new ones among them.
     tables : int32 tensor [sequences, most blocks]
-        The blocks of each sequence; what is behind its last block is never read.
+        The blocks of each sequence; entries after its last block are never read.
     logits_after : int64 tensor [rows of logits]
-        Which of the tokens logits are wanted after.
+        The tokens after which logits are wanted.
     counts : list of int
         New tokens of each sequence.
     longest : int
-        No sequence is longer.
+        Upper bound of `lengths`.
     """
 
     ids: torch.Tensor
@@ -81,7 +81,7 @@ class Step:
 
 
 def by_gathering(step: Step) -> Attend:
-    """Attention over a copy of each sequence's blocks: single tokens in one call, of several tokens each in one."""
+    """Compute attention over a copy of each sequence's blocks: one call for all single tokens, else one a sequence."""
     if step.is_decode:
         return lambda queries, cache: _one_token_each(queries, cache, step.tables, step.lengths)
     single = [index for index, count in enumerate(step.counts) if count == 1]
@@ -105,7 +105,7 @@ def by_gathering(step: Step) -> Attend:
 def _one_token_each(
     queries: torch.Tensor, cache: torch.Tensor, tables: torch.Tensor, lengths: torch.Tensor
 ) -> torch.Tensor:
-    """Attention of the last token of each sequence, [sequences, heads, head size]."""
+    """Compute the attention of the last token of each sequence, [sequences, heads, head size]."""
     gathered = cache[tables].flatten(1, 2).transpose(1, 2)  # [sequences, 2 × KV heads, tokens, head size]
     keys, values = gathered.chunk(2, dim=1)
     seen = torch.arange(keys.shape[2], device=lengths.device) < lengths[:, None]
@@ -114,9 +114,9 @@ def _one_token_each(
 
 
 def _several_tokens(queries: torch.Tensor, cache: torch.Tensor, table: torch.Tensor, length: int) -> torch.Tensor:
-    """Attention of one sequence's new tokens, the last of its `length`, to themselves and all before them.
+    """Compute attention of one sequence's new tokens, the last of its `length`, to themselves and all before them.
 
-    A prompt, a part of one, or an answer's latest token with its drafts.
+    They are a prompt, a part of one, or an answer's latest token with its drafts.
     """
     blocks = table[: -(-length // cache.shape[1])]
     gathered = cache[blocks].flatten(0, 1)[:length].transpose(0, 1)  # [2 × KV heads, tokens, head size]
@@ -138,7 +138,7 @@ def _several_tokens(queries: torch.Tensor, cache: torch.Tensor, table: torch.Ten
 
 
 def by_flash_attention(step: Step) -> Attend:
-    """FlashAttention over the blocks, by one call for sequences of any number of new tokens."""
+    """Compute FlashAttention over the blocks, in one call for sequences of any number of new tokens."""
     from torch.nn.attention.varlen import varlen_attn
 
     most_new = max(step.counts)

@@ -1,8 +1,8 @@
-"""The weights of a Hugging Face folder as an engine for PyTorch has them.
+"""Writes the weights of a Hugging Face folder as an engine for PyTorch has them.
 
 They keep their names but for two: query, key and value are one matrix, `self_attn.qkv_proj`, and so are a layer's gate
-and up projections, `mlp.gate_up_proj`, for one larger product is faster than several. How fast each pair of numbers in
-a head is rotated is a tensor of its own, `rotary_frequencies`: so the runner need not know the ways of slowing them.
+and up projections, `mlp.gate_up_proj`, for one larger product is faster than several. The frequencies of rotation are a
+tensor of their own, `rotary_frequencies`, so the runner need not know the ways of slowing them.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def write_weights(source: Path, dtype: str, folder: Path) -> tuple[dict, int]:
     Returns
     -------
     dict
-        What the engine's config.json says of the model, under TensorRT-LLM's names.
+        The model's entries for the engine's config.json, under TensorRT-LLM's names.
     int
         The number of its parameters.
 
     Raises
     ------
     CourseError
-        The model is no Llama, or has something that the runner does not compute; it would answer, and wrongly.
+        The model is no Llama, or has something that the runner does not compute, so that its answers would be wrong.
     """
     config = transformers.AutoConfig.from_pretrained(source, **LOCAL)
     _refuse_others(source, config)

@@ -1,4 +1,4 @@
-"""The GPU as PyTorch sees it: whether there is one, and how much of its memory is free."""
+"""Finds out through PyTorch whether there is a GPU, and how much of its memory is free."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def memory_errors(what: str) -> Iterator[None]:
 
 
 def free_bytes(info: EngineInfo) -> int:
-    """Memory of the GPU that an engine may take.
+    """Return the GPU memory that an engine may take.
 
     Raises
     ------
@@ -48,6 +48,6 @@ def free_bytes(info: EngineInfo) -> int:
 
 
 def _free() -> int:
-    """Memory that nobody has taken; what PyTorch holds and does not use counts as free."""
+    """Return the free memory; memory that PyTorch holds and does not use counts as free."""
     free, _ = torch.cuda.mem_get_info()
     return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()

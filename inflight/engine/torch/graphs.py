@@ -2,8 +2,8 @@
 
 One step of a model is some hundreds of small kernels. Started one by one from Python they take longer to start than to
 run; a graph starts them all at once. What it reads and writes stays where it was when the graph was recorded: so the
-step lies in buffers of a fixed size, and there is one graph for each of a few numbers of sequences. A step of a number
-between two of them takes the larger, and what is too much in it reads and writes a block of the cache that is nobody's.
+step lies in buffers of a fixed size, and there is one graph for each of a few numbers of sequences. A step with a
+number between two of them takes the larger graph, whose surplus sequences read and write a spare block of the cache.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WARM_UPS = 2  # before a recording: libraries take their workspace, and what is 
 
 
 def sizes(most: int) -> list[int]:
-    """Numbers of sequences to record a graph for, the largest first: the others fit into the memory that it takes."""
+    """Return the numbers of sequences to record graphs for, the largest first: its memory has room for the others."""
     found = {size for size in (*FIRST_SIZES, *range(FIRST_SIZES[-1], most, THEN_EVERY)) if size < most}
     return sorted(found | {most}, reverse=True)
 
@@ -32,7 +32,7 @@ class StepBuffers:
     most_sequences, most_blocks : int
         Of a step, and of a sequence.
     spare_block, width : int
-        The block that is nobody's, and the tokens of a block.
+        The spare block, which no sequence holds, and the tokens of a block.
     longest : int
         Most tokens of a sequence.
     """
@@ -51,14 +51,14 @@ class StepBuffers:
         self._longest = longest
 
     def step(self, size: int) -> Step:
-        """The step of `size` sequences that lies in the buffer."""
+        """Return the step of `size` sequences that lies in the buffer."""
         ids, positions, slots, lengths = (row[:size] for row in self._device[:4])
         tables = self._device[4:, :size].t().contiguous()
         begins, every = self._begins[: size + 1], self._begins[:size].long()
         return Step(ids, positions, slots, begins, lengths, tables, every, [1] * size, self._longest)
 
     def fill(self, step: Step) -> None:
-        """Put a step on the host into the buffer; behind it come sequences that are nobody's."""
+        """Copy a step from the host into the buffer; surplus sequences get the spare block."""
         number = len(step.counts)
         self._host.copy_(self._empty)
         for row, values in zip(self._host, (step.ids, step.positions, step.slots, step.lengths)):
@@ -96,8 +96,8 @@ class DecodeGraphs:
                 found = compute(buffers.step(size))
             self._graphs[size] = graph, found
 
-    def run(self, step: Step) -> tuple[torch.Tensor, ...]:
-        """What `compute` gives for a step on the host, valid until the next run."""
+    def replay(self, step: Step) -> tuple[torch.Tensor, ...]:
+        """Return what `compute` gives for a step on the host, valid until the next replay."""
         number = len(step.counts)
         graph, found = self._graphs[min(size for size in self._graphs if size >= number)]
         self._buffers.fill(step)

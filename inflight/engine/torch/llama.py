@@ -1,4 +1,4 @@
-"""A Llama as it is computed: the new tokens of all sequences in, logits after some of them out.
+"""Computes a Llama: the new tokens of all sequences in, logits after some of them out.
 
 It does not know how attention finds its keys: each layer writes its new ones into the cache and asks `attend`. Between
 the layers runs `x` [tokens, hidden], the tokens of all sequences in one row; what a layer adds to it is added in place.
@@ -59,7 +59,7 @@ class Llama:
             attended = attend(heads[:, : self._heads], cache).flatten(1)
             x.addmm_(attended, self._weight(layer + "self_attn.o_proj").t())
             if number == self._num_layers - 1 and not step.is_decode:
-                x = x[step.logits_after]  # nobody asks for what follows the other tokens
+                x = x[step.logits_after]  # only these tokens need logits
             normed = self._normed(x, layer + "post_attention_layernorm")
             gate, up = linear(normed, self._weight(layer + "mlp.gate_up_proj")).chunk(2, -1)
             x.addmm_(silu(gate).mul_(up), self._weight(layer + "mlp.down_proj").t())

@@ -21,12 +21,12 @@ import pandas as pd
 from inflight import files
 from inflight.errors import CourseError
 from inflight.triton import telemetry
-from inflight.triton.client import Connection, NoAnswer, ServerGone
+from inflight.triton.connection import Connection, NoAnswer, ServerGone
 from inflight.triton.server import Server
 from inflight.triton.telemetry import Statistics
 
 SILENCE_S = 8  # longest wait for the next answer
-# What Triton says of a request that a queue policy keeps from the model.
+# Triton's message for a request that a queue policy keeps from the model.
 QUEUE_FULL, TIMED_OUT = "Exceeds maximum queue size", "Request timeout expired"
 LINE = ("instance", "start_s", "end_s", "requests")
 
@@ -52,7 +52,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of the requests. Times are in seconds since the first was sent, unless their name says otherwise.
+    """The outcome of requests. Times are in seconds since the first was sent, unless their name says otherwise.
 
     Attributes
     ----------
@@ -167,7 +167,7 @@ def _answer(connection: Connection, server: Server, model: str, left: int) -> tu
 
 
 def _executions(log_path: str | Path, start: int, started_at: float) -> pd.DataFrame:
-    """What was added to the log, by start: its lines are in the order of their ends, its times since 1970."""
+    """Return the log's new executions by start: its lines come in the order of their ends, its times since 1970."""
     table = telemetry.read_log(log_path, "execution", LINE, start).sort_values("start_s", ignore_index=True)
     table["size"] = table["requests"].map(len)
     table["work"] = table["requests"].map(lambda requests: sum(work for _, work in requests))

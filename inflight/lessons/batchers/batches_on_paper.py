@@ -18,14 +18,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class OnPaper:
-    """What a run on paper comes to.
+    """The result of a run on paper.
 
     Attributes
     ----------
     sizes : list of int
-        Of the batches, in the order in which they leave.
+        Requests in each batch, in the order in which batches leave.
     latencies_ms : ndarray of float
-        Of each request, from its arrival to the end of its batch.
+        Milliseconds from each request's arrival to the end of its batch.
     """
 
     sizes: list[int]

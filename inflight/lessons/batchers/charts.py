@@ -21,7 +21,7 @@ LANE_PX, ROWS_PX = 20, 130
 PATTERNS = [pattern(shape) for shape in ("", "/", "x", ".")]
 WAITS_S = 0.003  # shorter than that is no waiting
 WAITING = {"color": WASTE, "pattern": pattern("-"), "line": {"width": 0}}
-# What is marked by a symbol: which rows, at which moment, how.
+# Events marked by a symbol: which rows, at which moment, how.
 MARKS = {
     "arrives": ("priority != 1", "sent_s", {"color": INK, "size": 6}),
     "urgent": ("priority == 1", "sent_s", {"color": REQUEST[1], "size": 10, "symbol": "diamond"}),

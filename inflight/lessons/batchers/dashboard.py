@@ -19,7 +19,7 @@ from inflight.triton import repository
 from inflight.triton.repository.batchers import FIELDS, get_field
 from inflight.triton.server import Server
 
-# What may arrive, by its name: few enough that a run without any batcher ends within a second or two.
+# Arrivals by name: few enough that a run without any batcher ends within a second or two.
 ARRIVALS = {
     "one every 10 ms": at([0.010 * number for number in range(24)]),
     "one every 60 ms": at([0.060 * number for number in range(16)]),
@@ -34,7 +34,7 @@ ARRIVALS = {
 
 
 BATCHER = "dynamic_batching"
-# What the board edits besides, in the order in which it shows them.
+# Other fields that the board edits, in the order in which it shows them.
 BATCHER_FIELDS = (
     "max_batch_size",
     "instance_group.count",
@@ -88,7 +88,7 @@ def _batch_cost(server: Server) -> ModelConfig:
 
 
 def _batcher(config: ModelConfig) -> str:
-    """What a config says of batches, as short as a picture's title has to be."""
+    """Describe a config's batching, short enough for a picture's title."""
     if not config.HasField(BATCHER):
         return "no batcher"
     values = {name: get_field(config, name) for name in BATCHER_FIELDS if name != "instance_group.count"}

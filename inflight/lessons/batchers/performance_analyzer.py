@@ -53,6 +53,6 @@ def _carried(distribution: str, pattern: str) -> Path:
         [path, *_] = [Path(each.locate()) for each in files_of(distribution) or [] if Path(each.name).match(pattern)]
     except (PackageNotFoundError, ValueError):
         raise CourseError(
-            f"The installed {distribution} has no {pattern}: install the course's requirements (`make course` does it)."
+            f"The installed {distribution} has no {pattern}: install the course's requirements (`make setup` does it)."
         ) from None
     return path.resolve()

@@ -61,7 +61,7 @@ def slot_map(runs: dict[str, pd.DataFrame], slots: int) -> go.Figure:
 
 
 def _drawn(stays: pd.DataFrame, slots: int) -> pd.DataFrame:
-    """What is drawn of a run: each stay, and behind them the iterations that each slot could have been used in."""
+    """Return what is drawn of a run: each stay, and behind them the iterations in which each slot could be used."""
     end = stays["last"].max() if len(stays) else 0
     stays = stays.assign(begin=stays["first"] - 1, iterations=stays["last"] - stays["first"] + 1)
     busy = stays.groupby("slot")["iterations"].sum().reindex(range(1, slots + 1), fill_value=0)

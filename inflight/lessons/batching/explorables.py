@@ -14,7 +14,7 @@ PANELS = {"V1": "static (V1)", "inflight_fused_batching": "in-flight"}
 
 
 def slots_on_paper(lengths: list[int], slots: int) -> Explorable:
-    """Who sits where, static above and in flight below.
+    """Draw which request sits in which slot, static above and in flight below.
 
     Controls: `requests`, how many of the list, from its first on; `slots`; `longest`, the tokens that the longest
     answers have. A measured point has `type` ("V1", "inflight_fused_batching") and `iterations`.

@@ -13,7 +13,8 @@ from inflight.bench.load import Run, send_all, sender
 from inflight.bench.trace_run import TraceRun
 from inflight.bench.workload import TimedRequest
 from inflight.triton import telemetry
-from inflight.triton.client import Client, Connection
+from inflight.triton.client import Client
+from inflight.triton.connection import Connection
 from inflight.triton.request import ENGINE
 from inflight.triton.server import Server
 

@@ -201,7 +201,7 @@ def _requests_in_flight(in_flight: Callable, choose: random.Random) -> Finding:
 
 
 def _requests(choose: random.Random) -> Case:
-    """What clients saw of a run; the first request is sent some time after the run began."""
+    """Make the table of a run's requests; the first is sent some time after the run began."""
     begin = choose.uniform(0.5, 2)
     rows = []
     for request in range(choose.randint(5, 30)):

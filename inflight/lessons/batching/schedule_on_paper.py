@@ -1,4 +1,4 @@
-"""Who sits when: what batching does to given answer lengths, worked out on paper before anything is measured.
+"""Works out on paper, before anything is measured, when requests of given lengths sit in which slot.
 
 static = schedule([8, 8, 256, 16], slots=2, gpt_model_type="V1")
 joining = schedule([8, 8, 256, 16], slots=2, gpt_model_type="inflight_fused_batching")

@@ -6,7 +6,7 @@ import pandas as pd
 import plotly.express as px
 import plotly.graph_objects as go
 
-from inflight.lessons.capstone.service import SHARE, Contract
+from inflight.lessons.capstone.service.contract import SHARE, Contract
 from inflight.notebook.palette import DECODE, INK, PREFILL, REQUEST, SYMBOLS, WASTE_TEXT
 
 CORNER = {"type": "rect", "layer": "below", "fillcolor": "#DDF1EA", "line": {"color": REQUEST[0], "width": 1}}
@@ -51,7 +51,7 @@ def _drawn(draw: Callable[..., go.Figure], points: pd.DataFrame, x: str, **how) 
 
 
 def cost_against_service(points: pd.DataFrame, contract: Contract) -> go.Figure:
-    """What a million tokens in time cost, against the share in time: a point a setting and load.
+    """Draw the cost of a million tokens in time against the share in time: a point a setting and load.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def cost_against_service(points: pd.DataFrame, contract: Contract) -> go.Figure:
 
 
 def front_in_words(points: pd.DataFrame, contract: Contract) -> str:
-    """What `cost_against_service` shows: the points that nobody beats, the cheapest first."""
+    """Describe `cost_against_service`: the points that no other beats, the cheapest first."""
     best = points[points["on_front"]].sort_values("cost")
     told = [
         f"{row.setting} at {row.rate:.2f} requests a second, €{row.cost:.2f} and {row.share:.0%} in time"

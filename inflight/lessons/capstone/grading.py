@@ -17,7 +17,8 @@ from inflight.engine.config import POLICIES
 from inflight.errors import CourseError
 from inflight.lessons.capstone import service
 from inflight.lessons.capstone.rehearsal import Prices
-from inflight.lessons.capstone.service import BIAS, LECTURE, ROUND, SHARE, Contract, Settings, contract_for, in_time
+from inflight.lessons.capstone.service.contract import BIAS, LECTURE, ROUND, SHARE, Contract, contract_for, in_time
+from inflight.lessons.capstone.service.deployment import Settings
 from inflight.notebook import progress
 from inflight.notebook.answers import is_untouched
 from inflight.notebook.checks import grades
@@ -188,7 +189,7 @@ def _biases(choose: random.Random) -> Case:
 
 # 9.2 and 9.3: settings ------------------------------------------------------------------------------------------------
 
-# What requests fell short of, and what that means.
+# Limits that requests missed, and what that means.
 FELL_SHORT = {
     "first token late": "first tokens came too late: what do those requests wait for, work, blocks or slots?",
     "TPOT too high": "TPOTs were too high: too much is computed in the iterations that those requests share.",

@@ -34,7 +34,7 @@ class Prices:
     prompt_token_ms: float
 
     def of(self, chunks: Several[Chunk]) -> float:
-        """What an iteration with these chunks takes, in milliseconds."""
+        """Return the milliseconds of an iteration with these chunks."""
         prompts = sum(len(chunk.token_ids) for chunk in chunks if chunk.is_context)
         answers = sum(not chunk.is_context for chunk in chunks)
         return self.iteration_ms + answers * self.answer_ms + prompts * self.prompt_token_ms

@@ -16,7 +16,7 @@ from inflight.bench.load import NEVER, Timing
 from inflight.bench.workload import TimedRequest
 from inflight.errors import CourseError
 from inflight.lessons.capstone.rehearsal import Prices
-from inflight.lessons.capstone.service import Traffic
+from inflight.lessons.capstone.service.contract import Traffic
 from inflight.triton.client import Client
 from inflight.triton.server import Server
 
@@ -24,7 +24,7 @@ SIDE_BY_SIDE = (1, 2, 4, 8)
 
 
 def prices_of(server: Server, log_path: str | Path, traffic: Traffic) -> Prices:
-    """What iterations cost on a server, as the lecture measures it: requests side by side, streamed.
+    """Measure the cost of iterations on a server as the lecture does: requests side by side, streamed.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ GIGA, MEGA = 1e9, 1e6
 
 
 def roofline(points: pd.DataFrame, bytes_per_s: float, products_per_s: float) -> go.Figure:
-    """What the machine could do at most for each byte that it reads, and what iterations of the engine came to.
+    """Draw the most that the machine could do for each byte that it reads, and what iterations of the engine did.
 
     Parameters
     ----------

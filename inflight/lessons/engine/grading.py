@@ -77,7 +77,7 @@ def _kv_bytes(config: dict[str, int]) -> int:
 
 
 def _where_blocks_matter(config: dict[str, int], choose: random.Random) -> Case:
-    """So many users, and so much of their last block empty, that another rounding gives another number of them."""
+    """Make a case with so many users, and such empty last blocks, that wrong rounding changes the number of users."""
     users, blocks = choose.randint(50, 200), choose.randint(3, 20)
     tokens = PER_BLOCK * blocks - choose.randint(PER_BLOCK // 2, PER_BLOCK - 1)
     of_each = blocks * PER_BLOCK * _kv_bytes(config)
@@ -166,7 +166,7 @@ MISREADINGS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def _misreading(blocks: np.ndarray, weights: np.ndarray) -> str:
-    """What to tell somebody for whom blocks, uint8 [.., 20], hold these weights, [.., 32]; blank if nothing fits."""
+    """Return the hint for a reading of blocks, uint8 [.., 20], as these weights, [.., 32]; blank if none fits."""
     d, m, q = q4_1.unpacked(blocks)
     halves = np.split(q, 2, axis=1)
     with np.errstate(all="ignore"):  # nonsense may be infinite
@@ -251,7 +251,7 @@ class _InCompany(FakeModel):
 
 
 def _compares(compare: Callable, choose: random.Random) -> Finding:
-    """Whether a learner's function tells an engine that company sways from one that it does not."""
+    """Say whether a learner's function can tell an engine whose answers change in company from one whose do not."""
     for sways in (1, 0):
         prompt, *others = [[choose.randrange(1000) for _ in range(8)] for _ in range(1 + FRIENDS)]
         with Executor(_InCompany(sways)) as executor:

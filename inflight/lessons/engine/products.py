@@ -1,4 +1,4 @@
-"""What an engine's matrix products take by themselves: the same weights, settings and kernels, and nothing between."""
+"""Measures an engine's matrix products by themselves: the same weights, settings and kernels, and nothing between."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class OnlyProducts:
 
 
 def _has_weights(product: ov.Node) -> bool:
-    """Whether a product's second factor comes from constants alone, and not from another token's keys or values."""
+    """Say whether a product's second factor comes from constants alone, and not from another token's keys or values."""
     node = product.input_value(1).get_node()
     while node.get_input_size():
         node = node.input_value(0).get_node()

@@ -71,7 +71,7 @@ def race(runs: dict[str, pd.DataFrame], offsets_s: Sequence[float] | Mapping[str
 
 
 def _ends(tokens: pd.DataFrame, near_s: float) -> pd.DataFrame:
-    """Where lines end: `time_s`, `token`, and the `streams` whose lines end there together, as "2, 3, 4"."""
+    """Find where lines end: `time_s`, `token`, and the `streams` whose lines end there together, as "2, 3, 4"."""
     last = tokens.groupby("stream", as_index=False).last().sort_values(["token", "time_s"])
     is_apart = (last["token"].diff() != 0) | (last["time_s"].diff() > near_s)
     places = last.sort_values("stream").astype({"stream": str}).groupby(is_apart.cumsum())

@@ -1,4 +1,4 @@
-"""What a GPT-2 model computes while it is played as Triton would: what goes through its network is counted.
+"""Counts what goes through a GPT-2 model's network while the model is played as Triton would.
 
 It changes the network for that: it is for a process of its own, as `iterative_trial` is.
 """
@@ -21,7 +21,7 @@ NAMES = Names("text_input", "number", "start", "ready", "text_output", piece="to
 
 @dataclass
 class Computed:
-    """What a model made of all streams."""
+    """The counts of a model for all streams."""
 
     texts: list[str]  # the answer of each stream
     computed: int = 0  # tokens that went through the network

@@ -1,4 +1,4 @@
-"""What a GPT-2 model logs of its executions, as tables."""
+"""Reads a GPT-2 model's log of its executions as tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def executions(path: str | Path, start: int = 0) -> pd.DataFrame:
 
 
 def passes(log: pd.DataFrame) -> pd.DataFrame:
-    """Which sequence was in which forward pass of a GPT-2 model, from the log of its `executions`.
+    """List which sequence was in which forward pass of a GPT-2 model, from the log of its `executions`.
 
     One row a sequence and pass: `iteration`, from 1; `sequence`, from 1 in the order of their first pass;
     `correlation_id`; `start`, whether it was new; `slot` of the KV cache, or None; `length`, tokens of text after the

@@ -173,7 +173,7 @@ def _draw_outside(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
 
 
 def _stays_in_words(name: str, held: np.ndarray, stays: list[tuple[int, int]]) -> str:
-    """What a request held, and when; between its stays it was paused."""
+    """Say what a request held, and when; between its stays it was paused."""
     if not stays:
         return f"{name} · no blocks"
     pauses = [f"paused at iteration {leaves + 1}, back at {back + 1}" for (_, leaves), (back, _) in pairwise(stays)]

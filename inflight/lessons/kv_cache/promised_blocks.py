@@ -12,7 +12,7 @@ from inflight.triton import telemetry
 
 
 def idle(log: pd.DataFrame, requests: Sequence[TimedRequest]) -> pd.DataFrame:
-    """What becomes of the blocks that nobody holds, under `guaranteed_no_evict`.
+    """Divide the free blocks into promised and unpromised ones, under `guaranteed_no_evict`.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ TRIAL_S = 30
 MOST_COMPUTED = 0.75  # of what is computed in turn: homes come to 0.5, homes within reach to 0.65
 MOST_LEAD = 2.0  # requests: least outstanding comes to 0.6, homes alone to 8 and more
 BOUNDS = [0.1, 0.25, 0.5, 1.0, 2.5, math.inf]
-# Of a ring: what a third server takes is a third, and a server's share of the keys a half, or a third.
+# Shares of a ring: a third server takes a third of the keys, and each server has a half or a third.
 MOST_MOVED, LEAST_SHARE, KEYS = 0.45, 0.2, 600
 
 ADVICE = {
@@ -65,7 +65,7 @@ def _one_p95(one_p95: Callable, choose: random.Random) -> Finding:
     def case(*servers: list[int]) -> Case:
         pages = [histogram(counts) for counts in servers]
         merged = {bound: sum(page[bound] for page in pages) for bound in BOUNDS}
-        each = [_quantile(page) for page in pages]
+        each = [_p95(page) for page in pages]
         twice = histogram(list(merged.values()))  # as if the counts were not cumulative
         hint = told(
             "Merge first: for each bound, add what came within it. Then find where 95 % of all are reached, and go on "
@@ -76,9 +76,9 @@ def _one_p95(one_p95: Callable, choose: random.Random) -> Finding:
             ),
             (max(each), "That is the larger of the P95s: 95 % of all may be reached earlier."),
             (_upper(merged), "That is the bucket's upper bound: go on from its lower one in a straight line."),
-            (_quantile(twice), "The counts are of all within a bound already: do not add them up again."),
+            (_p95(twice), "The counts are of all within a bound already: do not add them up again."),
         )
-        return Case((pages,), float(_quantile(merged)), hint)
+        return Case((pages,), float(_p95(merged)), hint)
 
     fixed = [[900, 80, 20, 0, 0, 0], [0, 0, 0, 2, 8, 0]]
     mixed = [[[choose.randrange(5, 60) for _ in BOUNDS[:-1]] + [0] for _ in range(number)] for number in (1, 2, 2, 3)]
@@ -88,8 +88,8 @@ def _one_p95(one_p95: Callable, choose: random.Random) -> Finding:
     return asked(one_p95, [case(*fixed), *(case(*servers) for servers in mixed), last])
 
 
-def _quantile(page: dict[float, int], share: float = 0.95) -> float:
-    wanted, lower, below = share * page[math.inf], 0.0, 0
+def _p95(page: dict[float, int]) -> float:
+    wanted, lower, below = 0.95 * page[math.inf], 0.0, 0
     for bound, count in page.items():
         if count >= wanted:
             return lower if bound == math.inf else lower + (bound - lower) * (wanted - below) / (count - below)

@@ -21,7 +21,7 @@ import psutil
 
 from inflight.errors import CourseError
 from inflight.triton import keeper, telemetry
-from inflight.triton.client import http_client, is_ok
+from inflight.triton.connection import http_client, is_ok
 from inflight.triton.process import HOST, free_ports
 
 START_S, DRAIN_S, STOP_S = 120, 120, 30
@@ -116,7 +116,7 @@ class Replicas:
                 router.post("/add_worker", params={"url": self.servers[number]}, timeout=START_S).raise_for_status()
 
     def log(self, number: int) -> Path:
-        """Where a server logs its iterations since its start."""
+        """Return the file in which a server logs its iterations since its start."""
         return self.folder / f"iterations{number}.jsonl"
 
     def under_way(self, number: int) -> float:

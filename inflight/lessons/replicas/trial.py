@@ -15,18 +15,19 @@ from dataclasses import dataclass
 
 REST_TICKS = 3  # of each request: the rest of its prompt, and its answer
 NOTICED = 6  # ticks until a server that is dead is called so
+MOST_AHEAD = 4  # requests that the home of a prefix may have more than the emptiest server
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a policy sees of a request: the text that its prompt begins with."""
+    """A request as a policy sees it: the text that its prompt begins with."""
 
     prefix: str
 
 
 @dataclass
 class Server:
-    """What a policy sees of a server: how many requests it has, and whether the last health check found it well."""
+    """A server as a policy sees it: how many requests it has, and whether the last health check found it well."""
 
     name: str
     under_way: int = 0
@@ -47,7 +48,7 @@ class Day:
 
 @dataclass
 class Counts:
-    """What a day came to."""
+    """The counts of a day."""
 
     computed: int = 0  # blocks of system prompts
     lead: float = 0.0  # requests that the fullest healthy server has and the emptiest has not, on average
@@ -123,10 +124,10 @@ class InTurn:
 
 
 class WithinReach:
-    """Sends a prefix where it went before, unless that server is dead, or ahead of the emptiest by `most_ahead`."""
+    """Sends a prefix where it went before, unless that server is dead, or ahead of the emptiest by MOST_AHEAD."""
 
-    def __init__(self, most_ahead: int = 4):
-        self._most_ahead, self._homes = most_ahead, dict[str, set[str]]()
+    def __init__(self):
+        self._homes: dict[str, set[str]] = {}
 
     def choose(self, request: Asked, servers: list[Server]) -> Server:
         alive = [one for one in servers if one.is_healthy]
@@ -134,6 +135,6 @@ class WithinReach:
         homes = self._homes.setdefault(request.prefix, set())
         known = [one for one in alive if one.name in homes]
         best = min(known, key=lambda one: one.under_way, default=emptiest)
-        chosen = best if best.under_way - emptiest.under_way < self._most_ahead else emptiest
+        chosen = best if best.under_way - emptiest.under_way < MOST_AHEAD else emptiest
         homes.add(chosen.name)
         return chosen

@@ -81,7 +81,7 @@ def total(samples: pd.DataFrame, name: str, **labels: str) -> pd.Series:
 
 
 def increase(samples: pd.DataFrame, name: str, window_s: float, **labels: str) -> pd.Series:
-    """By how much the router's counters grew in the window before each look, or since the first one.
+    """Return how much the router's counters grew in the window before each look, or since the first one.
 
     A counter that appears later began at zero.
     """

@@ -53,7 +53,7 @@ def repository_map(files: list[str], edges: pd.DataFrame) -> go.Figure:
 
 
 def _flow_lines(rows: pd.DataFrame) -> list[str]:
-    """What is written at an arrow: each required tensor by its names, type and shape, and how many more may come."""
+    """Return the lines at an arrow: each required tensor by its names, type and shape, and how many more may come."""
     lines = []
     for row in rows[~rows.optional].sort_values("output").itertuples():
         lines.append(f"<b>{row.tensor}</b>  {row.data_type} {list(row.dims)}")

@@ -21,7 +21,8 @@ from inflight.lessons.repository.served import ANSWER_S, PIPELINE, served, stand
 from inflight.notebook.checks import grades
 from inflight.notebook.findings import NOT_YET, Case, Finding, Measured, asked
 from inflight.notebook.parts import COURSES_OWN
-from inflight.triton import client, repository
+from inflight.triton import repository
+from inflight.triton.connection import Connection, text
 
 MASK, MASKED = "mask", "[e-mail]"
 HOSTS = ("org", "com", "co.uk", "info", "de")
@@ -30,14 +31,14 @@ WORDS = ("black", "hole", "where", "light", "old", "stars", "does", "not", "come
 
 def _read(repo: Path) -> dict[str, ModelConfig]:
     """The configs by model. CourseError: what is wrong first of all in the repository, with paths as they are in it."""
-    problems = repository.check(repo)
+    problems = repository.problems(repo)
     if problems:
-        raise CourseError(f"The check says: {str(problems[0]).replace(f'{repo}/', '')}")
+        raise CourseError(f"In its files: {str(problems[0]).replace(f'{repo}/', '')}")
     return {name: repository.read_config(Path(repo) / name / repository.CONFIG) for name in repository.models(repo)}
 
 
-def _ask(connection: client.Connection, prompt: str, most: int) -> str:
-    arrays = {"text_input": client.text(prompt), "max_tokens": np.array([[most]], np.int32)}
+def _ask(connection: Connection, prompt: str, most: int) -> str:
+    arrays = {"text_input": text(prompt), "max_tokens": np.array([[most]], np.int32)}
     return _texts(connection.infer("ensemble", arrays, ANSWER_S), "text_output")[0]
 
 
@@ -46,7 +47,7 @@ def _texts(reply: InferResult, name: str) -> list[str]:
 
 
 def _right(prompt: str, most: int, encode: Callable[[str], list[int]] | None = None) -> str:
-    """What the pipeline of stand-ins is to answer."""
+    """Return the right answer of the pipeline of stand-ins."""
     ids = (encode or stand_ins().prompt_ids)(prompt)
     return stand_ins().answer_text(stand_ins().answer_ids(ids, most))
 
@@ -68,7 +69,7 @@ def _with_a_model_of_ones_own(repo: Path, choose: random.Random) -> dict[str, Fi
 
 
 def _lost(config: ModelConfig) -> Finding:
-    """What an ensemble lacks of what the course's own, with `mask`, has for its clients and for its models."""
+    """Say what an ensemble lacks that the course's own, with `mask`, has for its clients and for its models."""
     courses = repository.read_config(COURSES_OWN / "repository" / "ensemble" / repository.CONFIG)
     for kind in ("input", "output"):
         for one in getattr(courses, kind):
@@ -101,7 +102,7 @@ def _hidden_addresses(choose: random.Random) -> list[tuple[str, str, int]]:
     return made
 
 
-def _answered_masked(connection: client.Connection, prompts: list[tuple[str, str, int]]) -> Finding:
+def _answered_masked(connection: Connection, prompts: list[tuple[str, str, int]]) -> Finding:
     advice, right = "", 0
     for prompt, masked, most in prompts:
         said, wanted = _ask(connection, prompt, most), _right(masked, most)
@@ -121,20 +122,20 @@ def _answered_masked(connection: client.Connection, prompts: list[tuple[str, str
     )
 
 
-def _rows_masked(connection: client.Connection, choose: random.Random) -> Finding:
+def _rows_masked(connection: Connection, choose: random.Random) -> Finding:
     """A request of several rows, as a batch has: each is masked for itself."""
     texts = [f"{choose.choice(WORDS)} {number} a@b.org" for number in range(3)]
     try:
-        said = _texts(connection.infer(MASK, {"TEXT": client.text(*texts)}, ANSWER_S), "MASKED")
+        said = _texts(connection.infer(MASK, {"TEXT": text(*texts)}, ANSWER_S), "MASKED")
     except CourseError as error:
         return f"Asked for {len(texts)} rows in one request, mask says: {error}"
-    wanted = [text.replace("a@b.org", MASKED) for text in texts]
+    wanted = [row.replace("a@b.org", MASKED) for row in texts]
     return None if said == wanted else f"A request has the {len(texts)} rows {texts}, and MASKED is {said}."
 
 
 # 2.2 ------------------------------------------------------------------------------------------------------------------
 
-# Of each repository: what its owner has set on purpose; and the faults, as file, what stands there, what is there now.
+# For each repository: what its owner has set on purpose; and the faults: file, original text, faulty text.
 _OWNERS: Mapping[str, dict] = {
     "captions": {"triton_max_batch_size": 16, "max_queue_size": 40},
     "search": {"enable_kv_cache_reuse": True, "allotted_time_ms": 20_000},
@@ -180,7 +181,7 @@ def broken_repositories(folder: str | Path, engine_dir: str | Path) -> dict[str,
     return made
 
 
-@grades("2.2", "The check compares names, types and shapes. Faults in code and meaning show when a server answers.")
+@grades("2.2", "`problems` compares names, types and shapes. Faults in code and meaning show when a server answers.")
 def _repaired(repos: Mapping[str, Path], choose: random.Random) -> dict[str, Callable[[], Finding]]:
     prompts = [(" ".join(choose.choices(WORDS, k=choose.randint(1, 12))), choose.randint(5, 12)) for _ in range(2)]
     return {name: partial(_is_repaired, name, repos[name], prompts) for name in _OWNERS}
@@ -209,7 +210,7 @@ def _is_repaired(name: str, repo: Path, prompts: list[tuple[str, int]]) -> Findi
 
 
 def _settings(configs: dict[str, ModelConfig]) -> dict[str, object]:
-    """What the owner of a repository has chosen, by model and name."""
+    """Return the settings that the owner of a repository has chosen, by model and name."""
     found: dict[str, object] = {f"{model}'s max_batch_size": config.max_batch_size for model, config in configs.items()}
     for model, config in configs.items():
         found |= {f"{model}'s {key}": repository.get_parameter(config, key) for key in config.parameters}
@@ -268,7 +269,7 @@ def _filled(
 ) -> dict[str, Finding]:
     missing = [model for model in PIPELINE if model not in configs]
     if missing:
-        return {"the check": f"It has no model {missing[0]!r}."}
+        return {"the repository": f"It has no model {missing[0]!r}."}
     served_by = configs["tensorrt_llm"]
 
     def same(model: str, key: str, wanted: Path) -> Finding:

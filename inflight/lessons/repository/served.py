@@ -23,7 +23,8 @@ from types import SimpleNamespace
 from inflight.errors import CourseError
 from inflight.notebook import progress
 from inflight.paths import ASSETS
-from inflight.triton import client, repository
+from inflight.triton import repository
+from inflight.triton.connection import Connection
 from inflight.triton.server import Server
 
 ENGINE = "tensorrt_llm"
@@ -34,7 +35,7 @@ ANSWER_S = 20
 
 
 @contextlib.contextmanager
-def served(repo: Path, replaced: Collection[str] = PIPELINE) -> Iterator[client.Connection]:
+def served(repo: Path, replaced: Collection[str] = PIPELINE) -> Iterator[Connection]:
     """Serve a copy of a repository as long as the block lasts, some of its models replaced by `assets/stand-ins`.
 
     The ensemble answers with one response, also where the repository's own would stream.
@@ -64,7 +65,7 @@ def served(repo: Path, replaced: Collection[str] = PIPELINE) -> Iterator[client.
             server.start()
             _load(server)
             progress.say("it is asked")
-            with client.Connection(server.grpc_url) as connection:
+            with Connection(server.grpc_url) as connection:
                 yield connection
         except CourseError as error:
             said = str(error).partition("\nLast lines")[0].replace(f"{copy}/", "")
@@ -75,7 +76,7 @@ def served(repo: Path, replaced: Collection[str] = PIPELINE) -> Iterator[client.
 
 @functools.cache
 def stand_ins() -> SimpleNamespace:
-    """What the stand-ins answer, as functions: `prompt_ids`, `answer_ids`, `answer_text`."""
+    """Return the stand-ins' answers as functions: `prompt_ids`, `answer_ids`, `answer_text`."""
     return SimpleNamespace(**runpy.run_path(str(STAND_INS / "stand_ins.py")))
 
 

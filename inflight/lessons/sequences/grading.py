@@ -157,7 +157,7 @@ def _stream(choose: random.Random, number: int) -> PlayedStream:
 
 
 def _played(path: str, streams: list[PlayedStream]) -> Played:
-    """What a model makes of the streams."""
+    """Play the streams with a model."""
     triton = Triton(path, NAMES, PLACES)
     played = triton.play(streams)
     played.growth = triton.growth(streams)

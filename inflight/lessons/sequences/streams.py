@@ -13,8 +13,8 @@ from contextlib import ExitStack
 
 import pandas as pd
 
-from inflight.triton import client
-from inflight.triton.client import Connection, Reply
+from inflight.triton import connection
+from inflight.triton.connection import Connection, Reply
 from inflight.triton.server import Server
 
 TIMEOUT_S = 30  # longest wait for the next word of any stream
@@ -56,14 +56,14 @@ def ask(
             stream.connect()
             stream.open_stream(number)
         for stream, text in zip(streams.values(), texts, strict=True):
-            stream.send_on_stream(model, {"text": client.text(text)}, enable_empty_final_response=True)
+            stream.send_on_stream(model, {"text": connection.text(text)}, enable_empty_final_response=True)
         under_way = set(streams)
         while under_way:
             reply = next(iter(streams.values())).next_reply(timeout_s)  # all share one queue
             number = reply.number
             if number not in under_way:
                 continue
-            if isinstance(reply.error, client.ServerGone):
+            if isinstance(reply.error, connection.ServerGone):
                 raise reply.error
             if reply.error is not None:
                 rows.append((number, "", str(reply.error)))

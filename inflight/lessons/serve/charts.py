@@ -83,7 +83,7 @@ def _mark_latencies(fig: go.Figure, times: list[float], place: float) -> None:
 
 
 def _latencies(users: list[list[float]]) -> str:
-    """What a user of the case sees: the median over its users."""
+    """Return what a user of the case sees: the median over its users."""
     end_to_end = f"end-to-end {np.median([times[-1] for times in users]):.2f} s"
     if len(users[0]) == 1:
         return f"all at once · {end_to_end}"

@@ -70,7 +70,7 @@ def _times_s(choose: random.Random) -> list[float]:
 
 
 def _numbers(answers: list[list[float]]) -> dict[str, Any]:
-    """In seconds, what each figure of `FELT` is a percentile of."""
+    """Return, in seconds, the values whose percentile each figure of `FELT` is."""
     several = [times_s for times_s in answers if len(times_s) > 1]
     return {
         "ttft_ms": [times_s[0] for times_s in answers],
@@ -263,7 +263,7 @@ class _Log:
         self._url = url
 
     def during(self, act: Callable[[], Any]) -> tuple[Any, pd.DataFrame, int]:
-        """What `act` gives; the iterations from then until the engine has nothing left to do; the tokens computed."""
+        """Call `act`; return its result, the iterations until the engine has nothing left to do, and their tokens."""
         start = files.size(self.path)
         num_own = 0  # requests of ours, each one token: alone in its iteration when all others have ended
         given = act()
@@ -328,7 +328,7 @@ def _ask_at_once(at_once: Callable, log: _Log, few: int, many: int) -> Finding:
 
 
 def _answers(choose: random.Random) -> Case:
-    """Of readers who share some slots, in any order; how many of them have waited for a slot."""
+    """Make the answers of readers who share some slots, in any order; asked is how many of them waited for a slot."""
     slots, number = choose.randint(2, 8), choose.randint(1, 12)
     answers: list[Answer] = []
     ends: list[float] = []

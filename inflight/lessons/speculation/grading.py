@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from operator import index
 from pathlib import Path
+from typing import Any
 
 from inflight.engine.own_part import OwnPart
 from inflight.errors import CourseError
@@ -79,7 +80,7 @@ def _row(choose: random.Random, likely: int) -> list[float]:
 
 
 def _problem(got: list[int], draft: list[int]) -> str:
-    """What an iteration must not bring."""
+    """Say what is wrong with the tokens of one iteration; blank if nothing is."""
     if not got:
         return "No token came: the first row belongs to a text that is there, so its token is right in any case."
     if len(got) > len(draft) + 1:
@@ -99,7 +100,7 @@ def _problem(got: list[int], draft: list[int]) -> str:
 
 
 def _bias(brought: Counter, rows: list[list[float]], draft: list[int]) -> str:
-    """What of all iterations together is not as the rows have it."""
+    """Say where the shares of tokens over all iterations differ from the rows; blank if nowhere."""
     before = 1.0  # the chance that all guesses so far are right
     for at, (row, guess) in enumerate(zip(rows, [*draft, None])):
         for token in sorted(range(len(row)), key=lambda token: token != guess):
@@ -201,16 +202,18 @@ def _iterations(path: str | Path, answers: list[list[int]]) -> tuple[int, int]:
     part = OwnPart(path, "Drafter", "propose", "self, token_ids, k")
     iterations = proposed = 0
     for number, answer in enumerate(answers):
-        with part.telling():
-            drafter = part.made()  # one for each request, as in the engine
+        drafter = part.call(part.made)  # one for each request, as in the engine
         at = 0
         while at < len(answer):
             most = min(LONGEST, len(answer) - at - 1)
-            with part.telling():
-                draft = list(map(index, drafter.propose([VOCABULARY + number, *answer[:at]], most)))
+            draft = part.call(_proposed, drafter, [VOCABULARY + number, *answer[:at]], most)
             if len(draft) > most:
                 raise CourseError(f"{part.place}: propose() gave {len(draft)} tokens; k was {most}.")
             right = [one == other for one, other in zip(draft, answer[at:])]
             at += 1 + [*right, False].index(False)
             iterations, proposed = iterations + 1, proposed + len(draft)
     return iterations, proposed
+
+
+def _proposed(drafter: Any, token_ids: list[int], most: int) -> list[int]:
+    return list(map(index, drafter.propose(token_ids, most)))

@@ -1,4 +1,4 @@
-"""Where one request spends its time on its way from the client through the models and back.
+"""Measures where one request spends its time on its way from the client through the models and back.
 
     path = measure(server, client, "iterations.jsonl", "Name the capital of France.", max_tokens=32)
 
@@ -16,7 +16,8 @@ import pandas as pd
 
 from inflight.errors import CourseError
 from inflight.triton import telemetry
-from inflight.triton.client import Answer, Client, get_json
+from inflight.triton.client import Answer, Client
+from inflight.triton.connection import get_json
 from inflight.triton.server import Server
 
 PARTS = ("preprocessing", "tensorrt_llm", "postprocessing")
@@ -82,7 +83,7 @@ def measure(
 
 
 def first_word(path: pd.DataFrame) -> pd.DataFrame:
-    """What the time to the first word is made of: one row a stage, `stage` and `ms`; the sum is the TTFT."""
+    """Split the time to the first word: one row a stage, `stage` and `ms`; the sum is the TTFT."""
     begins = path.groupby("what")["start_ms"].min()
     moments = [0.0, *begins[["text to tokens", "hand-over", "prompt", "tokens to text", "arrival"]]]
     return pd.DataFrame({"stage": list(PART_OF), "ms": [after - before for before, after in zip(moments, moments[1:])]})

@@ -50,7 +50,7 @@ def _mask(path: str, choose: random.Random) -> Finding:
 
 
 def _of_mask(processor, choices: list[str], near: dict[int, str], so_far: str, choose: random.Random) -> str | None:
-    """What is wrong with a mask after `so_far`, cut into tokens at random; `near`: those that stand in choices."""
+    """Say what is wrong with a mask after `so_far`, cut into tokens at random; `near`: those that stand in choices."""
     tokenizer, texts, _ = _tokens()
     begun, left = [], so_far
     while left:

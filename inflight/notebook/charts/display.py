@@ -71,7 +71,7 @@ CONFIG = {
 
 
 def in_course_look(fig: go.Figure) -> dict:
-    """`fig` as plotly.js takes it (`data`, `layout`, `config`): in the course's look, with what it was measured on."""
+    """Return `fig` as plotly.js takes it (`data`, `layout`, `config`), in the course's look, naming the device."""
     spec = json.loads(fig.to_json(validate=False))  # not `to_dict`, which leaves some columns as numpy arrays
     layout, device = spec["layout"], _device(fig)
     layout["template"] = pio.templates["course"].to_plotly_json()
@@ -90,7 +90,7 @@ def in_course_look(fig: go.Figure) -> dict:
 
 
 def _device(fig: go.Figure) -> str:
-    """What a picture's figures were measured on: this machine's device, unless its `meta` names another, or none."""
+    """Return the device that a picture was measured on: this machine's, unless its `meta` names another, or none."""
     meta = fig.layout.meta
     return meta["device"] if isinstance(meta, dict) and "device" in meta else machine.device_name()
 
@@ -123,7 +123,7 @@ def show(fig: go.Figure, alt: str) -> None:
 
 
 def table(frame: pd.DataFrame, decimals: int = 1) -> HTML:
-    """`frame` without its index: text to the left, numbers to the right, whole texts."""
+    """Show `frame` without its index: text to the left, numbers to the right, texts uncut."""
 
     def cell(tag: str, value: object, is_number: bool) -> str:
         look = f"text-align: {'right' if is_number else 'left'}; vertical-align: top; padding: 4px 6px"

@@ -1,4 +1,4 @@
-"""What a mark says when it is pointed at: a line of words and units, "request 7 · 5 blocks · from iteration 120 on"."""
+"""Texts that a mark shows under the pointer, such as "request 7 · 5 blocks · from iteration 120 on"."""
 
 from collections.abc import Iterable
 
@@ -9,27 +9,27 @@ from inflight.notebook.palette import INK
 
 
 def saying(texts: Iterable[str]) -> dict:
-    """Properties of a trace whose marks have a text each."""
+    """Return the properties of a trace whose marks have a text each."""
     return {"hoverinfo": "text", "hovertext": list(texts)}
 
 
 def area_saying(text: str) -> dict:
-    """Properties of a filled area, which has one text wherever it is pointed at."""
+    """Return the properties of a filled area, which has one text wherever it is pointed at."""
     return {"hoveron": "fills", "hoverinfo": "text", "text": text}
 
 
 def counted(number: float, noun: str, plural: str = "") -> str:
-    """ "1 block", "5 blocks"."""
+    """Return a number with its noun: "1 block", "5 blocks"."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def keep_panel(fig: go.Figure, axes: dict) -> None:
-    """Let the panel on `axes` be there while nothing is drawn in it: plotly leaves out one without a trace."""
+    """Keep the panel on `axes` while nothing is drawn in it: plotly leaves out a panel without a trace."""
     fig.add_scatter(x=[None], y=[None], mode="lines", line={"color": INK}, hoverinfo="text", **axes)
 
 
 def once_in_legend(fig: go.Figure) -> None:
-    """Each class of marks, a `legendgroup`, has one entry in the legend, which switches it on and off in all panels."""
+    """Give each class of marks, a `legendgroup`, one entry in the legend that switches it on and off in all panels."""
     fig.update_layout(showlegend=True)
     seen = set()
     for trace in fig.data:
@@ -38,5 +38,5 @@ def once_in_legend(fig: go.Figure) -> None:
 
 
 def in_order(ids: pd.Series) -> pd.Series:
-    """The numbers, from 1 on, of a run's requests by an engine's ids: ids go on from run to run, numbers do not."""
+    """Number a run's requests from 1 on, by an engine's ids: ids go on from run to run, numbers do not."""
     return ids.rank(method="dense").astype(int)

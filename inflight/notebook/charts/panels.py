@@ -16,7 +16,7 @@ def panels(titles: Sequence[str], panel_px: int, notes: Sequence[str] = (), shar
     panel_px : int
         Height of a panel without its title.
     notes : sequence of str
-        What stands below each title, in light letters; none by default.
+        Text below each title, in light letters; none by default.
     shared : bool
         Whether all panels have one x axis, whose numbers stand below the last.
     """
@@ -36,12 +36,12 @@ def panels(titles: Sequence[str], panel_px: int, notes: Sequence[str] = (), shar
 
 
 def axes_of(number: int) -> dict:
-    """The axes of a panel, counted from 1, as a trace takes them."""
+    """Return the axes of a panel, counted from 1, as a trace takes them."""
     return {"xaxis": f"x{number}", "yaxis": f"y{number}"}
 
 
 def add_strip(fig: go.Figure, number: int, count: int, share: float) -> dict:
-    """Take a share of a panel of `count`, at its foot, for a y axis of its own; the axes as a trace takes them."""
+    """Give a share at the foot of a panel of `count` its own y axis; return the axes as a trace takes them."""
     panel, strip = fig.layout[f"yaxis{number}"], f"y{count + number}"
     bottom, top = panel.domain
     middle = bottom + share * (top - bottom)

@@ -1,7 +1,7 @@
 """A Triton model repository: assembled from templates, edited as protobuf, checked before a server sees it.
 
     repo = assemble("repo", engine_dir="engine", decoupled_mode=True)
-    for problem in check(repo):
+    for problem in problems(repo):
         print(problem)
 
 A model repository is a folder with one folder a model: `config.pbtxt` says what flows in and out and how the model is
@@ -10,7 +10,7 @@ TensorRT-LLM.
 
 Reading order: `layout` (names), `parameters` (the table of the models' settings), `pbtxt` (the file), `batchers`
 (Triton's own fields), `editing`, `contracts` (what outside clients send), `ensembles`, `llmapi` (the file of settings
-that TensorRT-LLM's model of today has), `checks`, `assembly`.
+that TensorRT-LLM's model of today has), `validation`, `assembly`.
 """
 
 import lazy_loader
@@ -24,20 +24,18 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "BATCH_COST",
             "BLS",
             "CONFIG",
-            "CONTRACTS",
             "EMBEDDING",
             "GPT2",
             "PIPELINE",
             "TEMPLATES",
-            "is_repository",
             "models",
             "serves_llmapi",
         ],
-        "parameters": ["DEFAULTS", "PARAMETERS", "Parameter", "Problem", "typed_parameters"],
-        "pbtxt": ["diff", "fill", "parse", "read_config", "to_text", "write_config"],
+        "parameters": ["DEFAULTS", "PARAMETERS", "Parameter", "typed_parameters"],
+        "pbtxt": ["fill", "parse", "read_config", "to_text", "write_config"],
         "editing": ["edit", "get_parameter", "get_value", "note_files", "set_value", "spec"],
-        "ensembles": ["Edge", "ensemble_edges"],
-        "checks": ["check"],
+        "ensembles": ["ensemble_edges"],
+        "validation": ["problems"],
         "assembly": ["assemble", "refit"],
     },
 )

@@ -1,4 +1,4 @@
-"""Templates and values in, a model repository out; or somebody's own repository in, and another one out like it."""
+"""Makes a model repository from the templates (`assemble`), or from one that somebody wrote (`refit`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight import files, tiers
 from inflight.errors import CourseError, did_you_mean
-from inflight.triton.repository.checks import check
 from inflight.triton.repository.contracts import apply_contract, contract_values
 from inflight.triton.repository.layout import (
     BLS,
@@ -30,6 +29,7 @@ from inflight.triton.repository.layout import (
 )
 from inflight.triton.repository.parameters import DEFAULTS, variables
 from inflight.triton.repository.pbtxt import as_text, fill, read_config, write_config
+from inflight.triton.repository.validation import problems
 
 # Tier -> the kind of an instance of a model that computes with PyTorch.
 KINDS = {tiers.CPU: "KIND_CPU", tiers.CUDA: "KIND_GPU"}
@@ -63,7 +63,7 @@ def assemble(
     Raises
     ------
     CourseError
-        Unknown variable or contract, wrong value, or a repository that does not pass `check`; nothing is at `target`
+        Unknown variable or contract, wrong value, or a repository that has `problems`; nothing is at `target`
         then.
     """
     known = list(DEFAULTS)
@@ -131,17 +131,17 @@ def refit(own: str | Path, target: str | Path, engine_dir: str | Path, **values)
 
 @contextlib.contextmanager
 def _made_aside(target: Path) -> Iterator[Path]:
-    """A folder that takes the place of `target` when the block has filled it and `check` finds nothing in it."""
+    """A folder that takes the place of `target` when the block has filled it, unless it has `problems`."""
     if target.is_dir() and any(target.iterdir()) and not is_repository(target):
         raise CourseError(f"{target} holds files that are not a model repository. Name an empty or new folder.")
     with files.written_aside(target, "repository") as aside:
         yield aside
-        if problems := check(aside):
-            raise CourseError(str(problems[0]).replace(f"{aside}{os.sep}", ""))
+        if found := problems(aside):
+            raise CourseError(str(found[0]).replace(f"{aside}{os.sep}", ""))
 
 
 def _take_settings(config: ModelConfig, settings: ModelConfig) -> None:
-    """Give a config what the variables of its template set in another, and leave its tensors as they are."""
+    """Give a config the settings that another got from its template's variables, and leave its tensors as they are."""
     config.backend, config.max_batch_size = settings.backend, settings.max_batch_size
     for field in ("parameters", "instance_group", "model_transaction_policy"):
         config.ClearField(field)
@@ -169,7 +169,7 @@ def _assemble_model(template: Path, folder: Path, values: dict, contract: str) -
 
 
 def _in_yaml(name: str, values: dict) -> str:
-    """A variable's value as YAML reads it; policies have capitals there."""
+    """Return a variable's value as YAML reads it; policies have capitals there."""
     text = as_text(values[name])
     if name == "batch_scheduler_policy":
         return text.upper()

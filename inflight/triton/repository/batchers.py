@@ -1,4 +1,4 @@
-"""Triton's own fields in a config.pbtxt, by path. What does not fit together Triton refuses, at the load.
+"""Triton's own fields in a config.pbtxt, by path. Triton itself refuses values that do not fit together, at the load.
 
     set_field(config, "dynamic_batching.max_queue_delay_microseconds", "500")
     get_field(config, "dynamic_batching.preferred_batch_size")              # "4, 8"
@@ -20,7 +20,7 @@ from inflight.triton.repository.parameters import Parameter
 
 
 def _row(path: str, help: str) -> Parameter:
-    """What a field may be, as protobuf has it. Blank: the field is not there, and Triton takes its own default."""
+    """Describe a field's values by its type. Blank: the field is not there, and Triton takes its own default."""
     *parents, name = path.split(".")
     message = ModelConfig.DESCRIPTOR
     for parent in parents:
@@ -62,7 +62,7 @@ FIELDS: dict[str, Parameter] = {
 
 
 def get_field(config: ModelConfig, path: str) -> str:
-    """Text of a field; blank when it is not there or has protobuf's default value, as 0 or false."""
+    """Return the text of a field; blank when it is not there or has protobuf's default value, as 0 or false."""
     value: Any = json_format.MessageToDict(config, preserving_proto_field_name=True)
     for name in path.split("."):
         message = value[0] if isinstance(value, list) else value  # of several the first
@@ -106,12 +106,12 @@ def set_field(config: ModelConfig, path: str, text: str) -> None:
 
 
 def _has(message, name: str) -> bool:
-    """Whether a field is set; one without presence counts as set when it is not zero."""
+    """Say whether a field is set; one without presence counts as set when it is not zero."""
     return any(field.name == name for field, _ in message.ListFields())
 
 
 def _child(message, name: str):
-    """A message inside a message, made if it is not there; of several the first."""
+    """Return a message inside a message, made if it is not there; the first of several."""
     child = getattr(message, name)
     if message.DESCRIPTOR.fields_by_name[name].label == FieldDescriptor.LABEL_REPEATED:
         return child[0] if child else child.add()

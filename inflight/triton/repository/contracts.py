@@ -1,4 +1,4 @@
-"""Which tensors clients find, of which types and shapes: three contracts, of which a repository keeps one.
+"""Three contracts, each a set of tensors with types and shapes; `apply_contract` gives a config one of them.
 
     assemble("repo", engine_dir, contract="0.5")        # for clients of the first workshops
     assemble("repo", engine_dir, contract="llmapi")     # for those of TensorRT-LLM's model of today
@@ -7,9 +7,9 @@ The templates have the tensors that the models of a pipeline pass to each other.
 table of `inflight.triton.request`, and those of answers that one contract has otherwise than another are below.
 `apply_contract` makes the served config from all three, and a client makes its request from the served config.
 
-What TensorRT-LLM has and this engine has not is accepted when it asks for nothing: the backend's own clients send some
-of it always. Whoever asks for more is refused with the reason, instead of with Triton's "unexpected inference input".
-Of such outputs none is ever given: a client may name them, and is told then that there are none.
+A field that only TensorRT-LLM supports is accepted while its value asks for nothing, since the backend's own clients
+always send some. Any other value is refused with the reason, instead of with Triton's "unexpected inference input".
+Outputs that only TensorRT-LLM has are never given: a client may name them, and is told then that there are none.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LLMAPI_OUTPUTS = {
     "kv_cache_hit_rate": "FP32 [-1]",
     **{name: form for name, form in NEVER_GIVEN.items() if name.endswith(("_ns", "_rate", "_tokens"))},
 }
-# What the models of a pipeline give each other and clients, where 0.5 has it otherwise than the templates.
+# Tensors that the models of a pipeline give each other and clients, where 0.5 differs from the templates.
 OLDEST_FORMS = {
     (ENSEMBLE, "output", "text_output"): "STRING [-1, -1]",
     (PREPROCESSING, "output", "REQUEST_OUTPUT_LEN"): "UINT32 [-1]",
@@ -63,7 +63,7 @@ OLDEST_FORMS = {
 
 
 def contract_values(contract: str) -> dict[str, Any]:
-    """Values of the templates' variables that a contract asks for, unless others are given.
+    """Return the values of the templates' variables that a contract asks for, unless others are given.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def contract_values(contract: str) -> dict[str, Any]:
 
 
 def apply_contract(config: ModelConfig, contract: str) -> None:
-    """Give the config of a template, which is changed, the tensors of a contract."""
+    """Give the config of a template the tensors of a contract, in place."""
     steps = {step.model_name: step for step in config.ensemble_scheduling.step}
     for field in FIELDS:
         if found := field.tensor(config.name, contract):
@@ -105,7 +105,7 @@ def apply_contract(config: ModelConfig, contract: str) -> None:
 
 
 def _put(config: ModelConfig, kind: str, name: str, form: str) -> None:
-    """Add a tensor to a config, or give the one that it has another form."""
+    """Add a tensor to a config, or change the form of the one that is there."""
     data_type, dims, optional = parsed(form)
     tensors = config.input if kind == "input" else config.output
     tensor: Any = next((one for one in tensors if one.name == name), None) or tensors.add(name=name)

@@ -16,17 +16,17 @@ from inflight.triton.repository.pbtxt import as_text, diff, parse, read_config, 
 
 
 def get_parameter(config: ModelConfig, name: str) -> str:
-    """Text of a parameter; blank when it is not there."""
+    """Return the text of a parameter; blank when it is not there."""
     return config.parameters[name].string_value if name in config.parameters else ""
 
 
 def spec(model: str, name: str) -> Parameter:
-    """What a value of a model may be: a key of its parameters, or the path of one of Triton's own fields."""
+    """Return the row for a key of a model's parameters, or for the path of one of Triton's own fields."""
     return batchers.FIELDS[name] if name in batchers.FIELDS else PARAMETERS[model][name]
 
 
 def get_value(config: ModelConfig, name: str) -> str:
-    """Text of a parameter, or of one of `batchers.FIELDS`; blank when it is not there."""
+    """Return the text of a parameter, or of one of `batchers.FIELDS`; blank when it is not there."""
     return batchers.get_field(config, name) if name in batchers.FIELDS else get_parameter(config, name)
 
 

@@ -1,4 +1,4 @@
-"""Ensembles: what flows from model to model, and whether it fits."""
+"""Ensembles: lists which tensors flow from model to model, and checks that they fit."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Edge:
 
 
 def ensemble_edges(repo: str | Path) -> list[Edge]:
-    """What flows where in the ensemble, read from the repository's files.
+    """List which tensor flows where in the ensemble, read from the repository's files.
 
-    Without the tensors that are there for outside clients alone: they carry nothing in a request that is answered.
+    Tensors that only outside clients send are left out: they carry nothing in a request that is answered.
     """
     configs = {name: read_config(Path(repo) / name / CONFIG) for name in models(repo)}
     config = configs["ensemble"]
@@ -60,7 +60,7 @@ def _edge(source: str, target: str, shared: str, tensor, own: str, optional: boo
 
 
 def ensemble_problems(file: str, config: ModelConfig, configs: dict[str, ModelConfig]) -> list[Problem]:
-    """What does not fit together in an ensemble's steps, outputs, and the models that they name."""
+    """Find what does not fit together in an ensemble's steps, outputs, and the models that they name."""
     found: list[tuple[str, str, str]] = []  # field, what, fix
     available = {tensor.name: ("the ensemble's inputs", tensor) for tensor in config.input}
     for index, step in enumerate(config.ensemble_scheduling.step):
@@ -104,7 +104,7 @@ def _step_problems(field: str, step, model: ModelConfig, available: dict) -> Ite
 
 
 def _fit_problems(field: str, produced: tuple[str, Any], wanted) -> Iterator[tuple[str, str, str]]:
-    """Type and shape of a tensor that somebody gives, against what takes it; -1 fits any length."""
+    """Compare type and shape of a tensor with those of the input that takes it; -1 fits any length."""
     source, given = produced
     has, needs = list(given.dims), list(wanted.dims)
     if given.data_type != wanted.data_type:

@@ -1,6 +1,6 @@
-"""What a model repository holds: names of files and models.
+"""The names of files and models in a model repository.
 
-Takes nothing but the standard library, so that a command line can name models without waiting.
+Imports only the standard library, so that a command line can name models without waiting.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from inflight.paths import ASSETS
 TEMPLATES = ASSETS / "repository"
 CONFIG = "config.pbtxt"
 PIPELINE = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble")
-# In TensorRT-LLM's repository, what the ensemble does with maps, done in Python; here the ensemble under a second name,
+# In TensorRT-LLM's repository, this model does in Python what the ensemble does; here it is the ensemble's second name,
 # for clients that ask for that one.
 BLS = "tensorrt_llm_bls"
 BASELINE = "llama-python"  # the same checkpoint without an engine, beside the others when asked for
@@ -35,6 +35,6 @@ def serves_llmapi(repo: str | Path) -> bool:
 
 
 def models(repo: str | Path) -> list[str]:
-    """Names of the models in a repository, in the order of the pipeline, then by name."""
+    """List the models in a repository, in the order of the pipeline, then by name."""
     names = sorted(path.parent.name for path in Path(repo).glob(f"*/{CONFIG}"))
     return sorted(names, key=lambda name: PIPELINE.index(name) if name in PIPELINE else len(PIPELINE))

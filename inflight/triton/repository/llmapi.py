@@ -1,8 +1,8 @@
 """`model.yaml` of TensorRT-LLM's Triton model `llmapi`: arguments of `LLM()`, and what Triton is told of the model.
 
 Its keys are those of TensorRT-LLM's `LlmArgs`, and of `triton_config` in its `triton_backend/all_models/llmapi` (both
-read as of August 2026). This engine obeys some. Of a few others the one value is taken that asks for what the engine
-does anyway; all else is refused.
+read as of August 2026). This engine obeys some. For a few others it takes only the value that describes what it does
+anyway; it refuses all else.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ONE_DEVICE = "the engine computes on one device"
 
 
 class _Keys(BaseModel, extra="forbid"):
-    """Keys of the file; one that is left blank is as if it were not there. A description is why no more is taken."""
+    """Keys of the file; a blank one counts as absent. A field's description says why other values are refused."""
 
     @model_validator(mode="before")
     @classmethod
@@ -56,7 +56,7 @@ class _TritonConfig(_Keys):
 
 
 class Settings(_Keys):
-    """What a `model.yaml` says, by its own keys. A limit that is left out is as the engine was built."""
+    """The settings of a `model.yaml`, by its own keys. A missing limit is the one that the engine was built with."""
 
     model: str = Field(min_length=1)
     max_batch_size: PositiveInt | None = None
@@ -73,7 +73,7 @@ class Settings(_Keys):
 
     @property
     def limits(self) -> dict[str, int]:
-        """Options of `BuildConfig` in place of those that the engine was built with."""
+        """Return the options of `BuildConfig` that replace those that the engine was built with."""
         limits = {"max_batch_size": self.max_batch_size, "max_num_tokens": self.max_num_tokens}
         return {name: limit for name, limit in limits.items() if limit is not None}
 
@@ -112,7 +112,7 @@ def read(path: Path) -> Settings:
 
 
 def _reason(wrong: ErrorDetails) -> str:
-    """What pydantic finds wrong with a key, as a sentence."""
+    """Say in a sentence what pydantic finds wrong with a key."""
     place = ".".join(map(str, wrong["loc"])) or "syntax"
     if wrong["type"] == "model_type":
         return f"{place}: It has no keys. Write `key: value`, a line each."

@@ -1,4 +1,4 @@
-"""The settings of each model, said once: what may stand in a config.pbtxt's `parameters`.
+"""One table of each model's settings: the keys and values of `parameters` in a config.pbtxt.
 
 A row says what kind of value a setting has, its range, its default, and what it does. Assembling, the editor, the check
 of a config.pbtxt, `--set` and the models themselves read the rows. A new setting is a new row: of the engine in
@@ -55,7 +55,7 @@ class Parameter:
     variable: str | None = None
 
     def parse(self, text: str) -> Any:
-        """The Python value of `text`; ValueError says what is allowed instead."""
+        """Return the Python value of `text`; ValueError says what is allowed instead."""
         if text == "" and not self.required:
             return self.default
         try:
@@ -92,7 +92,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that would keep a repository from working: where it is, what it is, what to do."""
+    """A fault that would keep a repository from working: where it is, what it is, what to do."""
 
     file: str
     field: str
@@ -109,7 +109,7 @@ class Problem:
 
 
 def of_config(config: type) -> dict[str, Parameter]:
-    """A row for each setting of a config: its kind from the type, the rest from where the setting is declared."""
+    """Make a row for each setting of a config: its kind from the type, the rest from the setting's declaration."""
     hints = {name: (hint, *get_args(hint)) for name, hint in get_type_hints(config).items()}
     return {
         setting.name: Parameter(
@@ -231,13 +231,13 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
 
 
 def variables(model: str) -> dict[str, str]:
-    """Parameter of a model -> the variable of `assemble` that gives it its value; without those that have none."""
+    """Map each parameter of a model to the variable of `assemble` that sets it; those without one are left out."""
     rows = PARAMETERS.get(model, {})
     named = {name: name if row.variable is None else row.variable for name, row in rows.items()}
     return {name: variable for name, variable in named.items() if variable}
 
 
-# What the variables of `assemble` are where none are given: Triton's own fields, then the settings (blank: none).
+# Default values of `assemble`'s variables: Triton's own fields, then the settings (blank: none).
 DEFAULTS: dict[str, Any] = {
     "triton_backend": "python",
     "triton_max_batch_size": 64,
@@ -260,7 +260,7 @@ DEFAULTS: dict[str, Any] = {
 
 
 def typed_parameters(model: str, texts: dict[str, str]) -> dict[str, Any]:
-    """Every parameter of `model` as a Python value.
+    """Return every parameter of `model` as a Python value.
 
     Raises
     ------
@@ -274,7 +274,7 @@ def typed_parameters(model: str, texts: dict[str, str]) -> dict[str, Any]:
 
 
 def parameter_problems(model: str, texts: dict[str, str], only_given: bool = False) -> list[Problem]:
-    """What is wrong with the texts of a model's parameters; `only_given`: missing ones are not looked for."""
+    """List what is wrong with the texts of a model's parameters; `only_given`: missing ones are not looked for."""
     known, problems = PARAMETERS[model], []
     for name, text in texts.items():
         field, variable = f"parameters.{name}", VARIABLE.search(text)

@@ -1,4 +1,4 @@
-"""A config.pbtxt as what it is: a protobuf message (`ModelConfig`) in text form, read and written as that message."""
+"""Reads and writes a config.pbtxt as protobuf's `ModelConfig`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BARE_VALUE = re.compile(r"-?\d+|true|false|[A-Z][A-Z0-9_]*")
 
 
 def parse(text: str, file: str = CONFIG) -> ModelConfig:
-    """A `config.pbtxt` as a message.
+    """Read the text of a `config.pbtxt` as a message.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def parse(text: str, file: str = CONFIG) -> ModelConfig:
 
 
 def _parse_reason(error: str, text: str) -> str:
-    """Protobuf's complaint, "line:column : what", in a sentence that says what to do."""
+    """Turn protobuf's complaint, "line:column : what", into a sentence that says what to do."""
     place, _, what = error.partition(" : ")
     number, _, column = place.partition(":")
     where = f"line {number}, column {column}: " if number.isdecimal() else ""
@@ -81,7 +81,7 @@ def write_config(config: ModelConfig, path: str | Path) -> None:
 
 
 def fill(template: str, values: dict[str, Any], file: str = CONFIG) -> ModelConfig:
-    """A template with its variables replaced, as a message.
+    """Return a template with its variables replaced, as a message.
 
     A variable inside quotes takes any text, escaped; one outside takes a number, true, false or a name in capitals. So
     no value can become a second field, as it can with `sed`.
@@ -103,13 +103,13 @@ def fill(template: str, values: dict[str, Any], file: str = CONFIG) -> ModelConf
 
 
 def diff(before: ModelConfig, after: ModelConfig, name: str = CONFIG) -> str:
-    """Unified diff of two configs; blank when they are equal."""
+    """Return the unified diff of two configs; blank when they are equal."""
     old, new = (to_text(config).splitlines() for config in (before, after))
     return "\n".join(difflib.unified_diff(old, new, f"{name} (before)", f"{name} (after)", lineterm="", n=3))
 
 
 def as_text(value) -> str:
-    """A value as a config has it: a dict as JSON; None is blank."""
+    """Return a value as a config has it: a dict as JSON; None is blank."""
     if isinstance(value, dict):
         return json.dumps(value)
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""Everything that can be found wrong in a repository without starting a server."""
+"""Checks a repository before a server loads it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from inflight.triton.repository.parameters import PARAMETERS, Problem, parameter
 from inflight.triton.repository.pbtxt import read_config
 
 
-def check(repo: str | Path) -> list[Problem]:
-    """Everything that can be found wrong in a repository without starting a server.
+def problems(repo: str | Path) -> list[Problem]:
+    """List every problem that can be found in a repository without starting a server.
 
     Unfilled variables, unknown fields and keys, wrong types and values, missing files, and ensemble steps whose tensor
     names, types or shapes do not fit together. The rest of a config Triton judges, at its load.
@@ -23,7 +23,7 @@ def check(repo: str | Path) -> list[Problem]:
     repo = Path(repo)
     if not repo.is_dir() or not is_repository(repo):
         return [Problem(str(repo), "folder", "There is no model in it.", "Make one: `inflight assemble`.")]
-    problems, configs = [], {}
+    found, configs = [], {}
     for name in models(repo):
         path = repo / name / CONFIG
         try:
@@ -31,14 +31,14 @@ def check(repo: str | Path) -> list[Problem]:
         except CourseError as error:
             said = str(error).removeprefix(f"{path}: ").replace(f"The config {path} ", "It ")
             message, _, fix = said.partition(". ")
-            problems.append(Problem(str(path), "syntax", message.rstrip(".") + ".", fix or "Correct this line."))
+            found.append(Problem(str(path), "syntax", message.rstrip(".") + ".", fix or "Correct this line."))
     for name, config in configs.items():
-        problems += _model_problems(repo, name, config)
+        found += _model_problems(repo, name, config)
     if len(configs) == len(models(repo)):  # steps can be judged when all can be read
         for name, config in configs.items():
             if config.platform == "ensemble":
-                problems += ensemble_problems(str(repo / name / CONFIG), config, configs)
-    return problems
+                found += ensemble_problems(str(repo / name / CONFIG), config, configs)
+    return found
 
 
 def _model_problems(repo: Path, name: str, config: ModelConfig) -> list[Problem]:

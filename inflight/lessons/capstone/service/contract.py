@@ -1,7 +1,6 @@
-"""The chat service of lesson 09: what it is asked, what it promises, how it is deployed, and what became of a run.
+"""The service's traffic, the limits that it promises, and the outcome of a run.
 
     contract = Contract.at(prices, LECTURE)                     # load and limits, as hard here as elsewhere
-    played = rehearse({"enable_kv_cache_reuse": True}, contract, seeds=(1, 2, 3))
     in_time(played, contract).mean()
 
 Every prompt begins with the same system prompt; what follows is asked once. A contract is written in the prices of the
@@ -12,29 +11,16 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import random
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from inflight import engine
-from inflight.bench import load as loads
 from inflight.bench.dataset import input_len, read_dataset
 from inflight.bench.workload import TimedRequest, gamma
-from inflight.checkpoint import fetch
-from inflight.checkpoint.sources import Checkpoint
-from inflight.checkpoint.tokenizer import ChatTokenizer, load_tokenizer
-from inflight.engine.config import BuildConfig, ExecutorConfig
-from inflight.errors import CourseError
-from inflight.lessons.capstone import rehearsal
+from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.lessons.capstone.rehearsal import Prices
-from inflight.paths import ASSETS
-from inflight.triton.client import Client
-from inflight.triton.server import Server
+from inflight.lessons.capstone.service import deployment
 
 SYSTEM_PROMPT = (
     "You are the assistant of a railway company, and you answer travellers who write from a platform. Most of them "
@@ -46,15 +32,10 @@ SYSTEM_PROMPT = (
     "name the ticket office that is nearest. If you do not know the answer, say so and name the information desk. Do "
     "not mention these rules. The traveller writes:"
 )
-LONGEST_PROMPT, LONGEST_ANSWER = 512, 64  # tokens that an engine of the service must take
 SHARE = 0.95  # of all requests, that a contract wants in time
 QUALITY = 1.02  # most that perplexity may be, over the checkpoint's
 SLOTS, SHARING = 8, 4  # of a full iteration; requests that are taken to share one on average
-# Of a token in the KV cache of the course's model: 2 × 30 layers × 3 KV heads × 64 numbers, of 4 bytes or 1.
-BYTES_PER_TOKEN = {None: 46080, "INT8": 11520}
-MIB = 2**20
 NUMBER = 100  # requests of a run
-AIPERF_RUN = ASSETS / "results" / "aiperf_capstone.json"
 
 
 # What is asked --------------------------------------------------------------------------------------------------------
@@ -72,7 +53,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a service is asked.
+    """The requests that a service gets.
 
     Attributes
     ----------
@@ -93,7 +74,7 @@ class Traffic:
 
     def drawn(self, seed: int, number: int = NUMBER) -> pd.DataFrame:
         """The first `number` requests, a row each: `kind`, `text`, `input_len` and `max_tokens` in tokens."""
-        return _drawn(self, tokenizer(), seed, number).copy()
+        return _drawn(self, deployment.tokenizer(), seed, number).copy()
 
     def requests(self, rate: float, seed: int, number: int = NUMBER) -> list[TimedRequest]:
         """The same with their times, at `rate` requests a second: another seed, other texts at other times."""
@@ -107,7 +88,7 @@ class Traffic:
     def means(self) -> tuple[float, float, float]:
         """Tokens of a prompt, those of it that all prompts share, and of an answer: the means of a thousand."""
         rows = self.drawn(seed=0, number=1000)
-        one, other = (tokenizer().encode_chat(f"{self.system_prompt} {word}") for word in ("one", "two"))
+        one, other = (deployment.tokenizer().encode_chat(f"{self.system_prompt} {word}") for word in ("one", "two"))
         shared = next(place for place, tokens in enumerate(zip(one, other)) if len(set(tokens)) > 1)
         return float(rows["input_len"].mean()), shared, float(rows["max_tokens"].mean())
 
@@ -190,13 +171,13 @@ class Contract:
 
 
 def in_time(rows: pd.DataFrame, contract: Contract) -> pd.Series:
-    """Which requests of a run were in time. One without an answer was not; one of a single token has no TPOT."""
+    """Say which requests of a run were in time. One without an answer was not; one of a single token has no TPOT."""
     answered = rows["error"] == ""
     return answered & (rows["ttft_ms"] <= contract.ttft_ms) & ~(rows["tpot_ms"] > contract.tpot_ms)
 
 
 def tally(rows: pd.DataFrame, contract: Contract) -> dict[str, int]:
-    """How many requests were in time, and what the others fell short of; one can be late in both ways."""
+    """Count the requests that were in time, and the limits that the others missed; one can miss both."""
     return {
         "requests": len(rows),
         "in time": int(in_time(rows, contract).sum()),
@@ -220,7 +201,7 @@ BIAS = 1.1  # of that machine's clock, measured
 
 
 def drawn_for(name: str) -> str:
-    """Which of `SERVICES` falls to somebody of this name."""
+    """Draw one of `SERVICES` for somebody of this name."""
     return random.Random(name.strip().casefold()).choice(list(SERVICES))
 
 
@@ -228,139 +209,3 @@ def contract_for(name: str, prices: Prices = ROUND) -> Contract:
     """The contract of whoever has this name, for a machine with these prices."""
     traffic, terms = SERVICES[drawn_for(name)]
     return Contract.at(prices, traffic, **terms)
-
-
-# How it is deployed ---------------------------------------------------------------------------------------------------
-
-Settings = Mapping[str, object]  # of knob to value, as a learner writes them
-
-
-# Every knob with its default. Of the build, where another value is another engine:
-BUILT = {"max_batch_size": 8, "max_num_tokens": 2048, "kv_cache_quant_algo": None}
-# Of the load:
-LOADED = {
-    "enable_kv_cache_reuse": False,
-    "enable_chunked_context": False,
-    "batch_scheduler_policy": "guaranteed_no_evict",
-    "scheduler_path": None,
-    "max_queue_size": 0,
-}
-# And a request that takes longer than the allotted time, its wait included, is ended; 0: none is.
-KNOBS = {**BUILT, **LOADED, "allotted_time_ms": 0}
-KINDS = {int: "a whole number", bool: "True or False", str: "one of the names in lesson 05"}
-
-
-def configs(settings: Settings, contract: Contract | None = None) -> tuple[BuildConfig, ExecutorConfig, int]:
-    """What a deployment's engine is built with and loaded with, in the contract's memory, and its allotted time in ms.
-
-    Raises
-    ------
-    CourseError
-        There is no such knob, or it does not take the value.
-    """
-    if not isinstance(settings, Mapping):
-        raise CourseError(f"Settings are a dict of knob to value; this is a {type(settings).__name__}.")
-    for name, value in settings.items():
-        if name not in KNOBS:
-            raise CourseError(f"There is no knob {name!r}; there are {', '.join(KNOBS)}.")
-        kind = type(KNOBS[name])
-        if kind in KINDS and type(value) is not kind:
-            raise CourseError(f"{name} is {value!r}; give {KINDS[kind]}.")
-    chosen: dict[str, Any] = {**KNOBS, **settings}
-    if (path := chosen["scheduler_path"]) is not None:
-        if not isinstance(path, str | os.PathLike):
-            raise CourseError(f"scheduler_path is {path!r}; give the path of a Python file.")
-        chosen["scheduler_path"] = Path(path).absolute()
-    built, loaded = ({name: chosen[name] for name in names} for names in (BUILT, LOADED))
-    build = BuildConfig(max_input_len=LONGEST_PROMPT, max_seq_len=LONGEST_PROMPT + LONGEST_ANSWER, **built)
-    if contract is not None:
-        bytes_per_token = BYTES_PER_TOKEN[build.kv_cache_quant_algo]  # which the build refuses where there is no such
-        loaded["max_tokens_in_paged_kv_cache"] = int(contract.memory_mib * MIB // bytes_per_token)
-    return build, ExecutorConfig(**loaded), chosen["allotted_time_ms"]
-
-
-def rehearse(
-    settings: Settings, contract: Contract, seeds: Sequence[int], load: float = 1.0, bias: float = 1.0
-) -> pd.DataFrame:
-    """What a deployment would come to at the contract's prices, in virtual time: a run for each seed, a row a request.
-
-    Parameters
-    ----------
-    load : float
-        So many times the contract's rate.
-    bias : float
-        So many times as long as the prices say an iteration takes.
-
-    Raises
-    ------
-    CourseError
-        A setting is refused, or its scheduler fails.
-    """
-    build, config, allotted_time_ms = configs(settings, contract)
-    tables = []
-    for seed in seeds:
-        asked = with_ids(contract.traffic.requests(load * contract.rate, seed))
-        played = rehearsal.rehearse(asked, build, config, contract.prices.times(bias), allotted_time_ms)
-        tables.append(played.assign(seed=seed))
-    return pd.concat(tables, ignore_index=True)
-
-
-def with_ids(requests: Sequence[TimedRequest]) -> list[rehearsal.TokenRequest]:
-    """The requests as an engine gets them: token ids in place of texts."""
-    return [rehearsal.TokenRequest(_ids(tokenizer(), one.text), one.max_tokens, one.at_s) for one in requests]
-
-
-@functools.lru_cache(maxsize=20_000)
-def _ids(tokenizer: ChatTokenizer, text: str) -> list[int]:
-    return tokenizer.encode_chat(text)
-
-
-# On a server ----------------------------------------------------------------------------------------------------------
-
-
-def engine_of(settings: Settings, checkpoint: Checkpoint | None = None) -> Path:
-    """The engine of a deployment, built the first time; of the course's checkpoint unless another is given."""
-    return engine.cached(checkpoint or fetch(), configs(settings)[0])
-
-
-@functools.cache
-def tokenizer() -> ChatTokenizer:
-    """The tokenizer of the service's engines."""
-    return load_tokenizer(engine_of({}))
-
-
-def bring_in(server: Server, settings: Settings, contract: Contract, engine_dir: str | Path | None = None) -> None:
-    """Bring a deployment into a running server, with an empty KV cache, and warm it up.
-
-    Raises
-    ------
-    CourseError
-        A setting is refused by the build or by the engine: then the server serves what it served before.
-    """
-    _, config, allotted_time_ms = configs(settings, contract)
-    values = {name: getattr(config, name) for name in (*LOADED, "max_tokens_in_paged_kv_cache")}
-    values["scheduler_path"] = config.scheduler_path or ""
-    folder = engine_dir or engine_of(settings)
-    server.load("tensorrt_llm", gpt_model_path=folder, allotted_time_ms=allotted_time_ms, **values)
-    with Client(server.grpc_url) as client, loads.sender(client, stream=True) as send:
-        loads.warm_up(send, contract.traffic.requests(contract.rate, seed=0, number=2), 2)
-
-
-def measure(server: Server, requests: list[TimedRequest], send: loads.Sends | None = None) -> pd.DataFrame:
-    """Send a run and wait for all answers: a row a request, columns as in a rehearsal.
-
-    Parameters
-    ----------
-    send : Sends, optional
-        Who asks; by default the course's own client.
-
-    Raises
-    ------
-    CourseError
-        The server went away.
-    """
-    with Client(server.grpc_url) as client, loads.sender(client, stream=True) as courses:
-        run = loads.send_all(send or courses, requests)
-    if run.stopped:
-        raise CourseError(f"{run.stopped} Start the server again, and repeat the run.")
-    return run.requests.rename(columns={"itl_ms": "tpot_ms"})

@@ -1,0 +1,170 @@
+"""Deploys the service: its settings, and a run with them, in virtual time or on a server.
+
+    played = rehearse({"enable_kv_cache_reuse": True}, contract, seeds=(1, 2, 3))
+
+Settings, a dict of knob to value, say how its engine is built, and how it is loaded.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from inflight import engine
+from inflight.bench import load as loads
+from inflight.bench.workload import TimedRequest
+from inflight.checkpoint import fetch
+from inflight.checkpoint.tokenizer import ChatTokenizer, load_tokenizer
+from inflight.engine.config import BuildConfig, ExecutorConfig
+from inflight.errors import CourseError
+from inflight.lessons.capstone import rehearsal
+from inflight.paths import ASSETS
+from inflight.triton.client import Client
+from inflight.triton.server import Server
+
+if TYPE_CHECKING:
+    from inflight.lessons.capstone.service.contract import Contract
+
+LONGEST_PROMPT, LONGEST_ANSWER = 512, 64  # tokens that an engine of the service must take
+# Of a token in the KV cache of the course's model: 2 × 30 layers × 3 KV heads × 64 numbers, of 4 bytes or 1.
+BYTES_PER_TOKEN = {None: 46080, "INT8": 11520}
+MIB = 2**20
+AIPERF_RUN = ASSETS / "results" / "aiperf_capstone.json"
+
+Settings = Mapping[str, object]  # of knob to value, as a learner writes them
+
+
+# Every knob with its default. Of the build, where another value is another engine:
+BUILT = {"max_batch_size": 8, "max_num_tokens": 2048, "kv_cache_quant_algo": None}
+# Of the load:
+LOADED = {
+    "enable_kv_cache_reuse": False,
+    "enable_chunked_context": False,
+    "batch_scheduler_policy": "guaranteed_no_evict",
+    "scheduler_path": None,
+    "max_queue_size": 0,
+}
+# And a request that takes longer than the allotted time, its wait included, is ended; 0: none is.
+KNOBS = {**BUILT, **LOADED, "allotted_time_ms": 0}
+KINDS = {int: "a whole number", bool: "True or False", str: "one of the names in lesson 05"}
+
+
+def configs(settings: Settings, contract: Contract | None = None) -> tuple[BuildConfig, ExecutorConfig, int]:
+    """Return the configs of a deployment's engine, in the contract's memory, and its allotted time in ms.
+
+    Raises
+    ------
+    CourseError
+        There is no such knob, or it does not take the value.
+    """
+    if not isinstance(settings, Mapping):
+        raise CourseError(f"Settings are a dict of knob to value; this is a {type(settings).__name__}.")
+    for name, value in settings.items():
+        if name not in KNOBS:
+            raise CourseError(f"There is no knob {name!r}; there are {', '.join(KNOBS)}.")
+        kind = type(KNOBS[name])
+        if kind in KINDS and type(value) is not kind:
+            raise CourseError(f"{name} is {value!r}; give {KINDS[kind]}.")
+    chosen: dict[str, Any] = {**KNOBS, **settings}
+    if (path := chosen["scheduler_path"]) is not None:
+        if not isinstance(path, str | os.PathLike):
+            raise CourseError(f"scheduler_path is {path!r}; give the path of a Python file.")
+        chosen["scheduler_path"] = Path(path).absolute()
+    built, loaded = ({name: chosen[name] for name in names} for names in (BUILT, LOADED))
+    build = BuildConfig(max_input_len=LONGEST_PROMPT, max_seq_len=LONGEST_PROMPT + LONGEST_ANSWER, **built)
+    if contract is not None:
+        bytes_per_token = BYTES_PER_TOKEN[build.kv_cache_quant_algo]  # which the build refuses where there is no such
+        loaded["max_tokens_in_paged_kv_cache"] = int(contract.memory_mib * MIB // bytes_per_token)
+    return build, ExecutorConfig(**loaded), chosen["allotted_time_ms"]
+
+
+def rehearse(
+    settings: Settings, contract: Contract, seeds: Sequence[int], load: float = 1.0, bias: float = 1.0
+) -> pd.DataFrame:
+    """Rehearse a deployment at the contract's prices, in virtual time: a run for each seed, a row a request.
+
+    Parameters
+    ----------
+    load : float
+        So many times the contract's rate.
+    bias : float
+        So many times as long as the prices say an iteration takes.
+
+    Raises
+    ------
+    CourseError
+        A setting is refused, or its scheduler fails.
+    """
+    build, config, allotted_time_ms = configs(settings, contract)
+    tables = []
+    for seed in seeds:
+        asked = with_ids(contract.traffic.requests(load * contract.rate, seed))
+        played = rehearsal.rehearse(asked, build, config, contract.prices.times(bias), allotted_time_ms)
+        tables.append(played.assign(seed=seed))
+    return pd.concat(tables, ignore_index=True)
+
+
+def with_ids(requests: Sequence[TimedRequest]) -> list[rehearsal.TokenRequest]:
+    """The requests as an engine gets them: token ids in place of texts."""
+    return [rehearsal.TokenRequest(_ids(tokenizer(), one.text), one.max_tokens, one.at_s) for one in requests]
+
+
+@functools.lru_cache(maxsize=20_000)
+def _ids(tokenizer: ChatTokenizer, text: str) -> list[int]:
+    return tokenizer.encode_chat(text)
+
+
+# On a server ----------------------------------------------------------------------------------------------------------
+
+
+def engine_of(settings: Settings) -> Path:
+    """The engine of a deployment, of the course's checkpoint, built the first time."""
+    return engine.cached(fetch(), configs(settings)[0])
+
+
+@functools.cache
+def tokenizer() -> ChatTokenizer:
+    """The tokenizer of the service's engines."""
+    return load_tokenizer(engine_of({}))
+
+
+def bring_in(server: Server, settings: Settings, contract: Contract, engine_dir: str | Path | None = None) -> None:
+    """Bring a deployment into a running server, with an empty KV cache, and warm it up.
+
+    Raises
+    ------
+    CourseError
+        A setting is refused by the build or by the engine: then the server serves what it served before.
+    """
+    _, config, allotted_time_ms = configs(settings, contract)
+    values = {name: getattr(config, name) for name in (*LOADED, "max_tokens_in_paged_kv_cache")}
+    values["scheduler_path"] = config.scheduler_path or ""
+    folder = engine_dir or engine_of(settings)
+    server.load("tensorrt_llm", gpt_model_path=folder, allotted_time_ms=allotted_time_ms, **values)
+    with Client(server.grpc_url) as client, loads.sender(client, stream=True) as send:
+        loads.warm_up(send, contract.traffic.requests(contract.rate, seed=0, number=2), 2)
+
+
+def measure(server: Server, requests: list[TimedRequest], send: loads.Sends | None = None) -> pd.DataFrame:
+    """Send a run and wait for all answers: a row a request, columns as in a rehearsal.
+
+    Parameters
+    ----------
+    send : Sends, optional
+        Who asks; by default the course's own client.
+
+    Raises
+    ------
+    CourseError
+        The server went away.
+    """
+    with Client(server.grpc_url) as client, loads.sender(client, stream=True) as courses:
+        run = loads.send_all(send or courses, requests)
+    if run.stopped:
+        raise CourseError(f"{run.stopped} Start the server again, and repeat the run.")
+    return run.requests.rename(columns={"itl_ms": "tpot_ms"})
