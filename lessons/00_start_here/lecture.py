@@ -205,7 +205,7 @@ charts.table(table.astype({"iterations": int}).reset_index())
 # %% [markdown]
 # All figures are medians of five requests; iterations are the tokens less one, because the prefill gives the first. The
 # length of an iteration is counted from its start to the next one's, pauses included. What is left has either sign. The
-# last word's trip back makes *measured* larger. The first iteration after the prompt is often longer than the others:
+# last word's trip back makes *measured* larger. The first iteration after the prompt may be longer than the others:
 # it is one of the few that the short answer's mean is made of, and hardly counts in the long one's, so a price from the
 # short answer may come out too high. And requests differ from one to the next: measured/predicted says how much all of
 # it is here.

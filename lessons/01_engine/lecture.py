@@ -332,7 +332,7 @@ charts.table(pd.DataFrame(rows, columns=columns))
 # few users take longer than the roof allows, two causes are likely: four bits have to be unpacked before they are
 # multiplied, which costs time for each weight, not for each byte; and a product with few tokens is too small to keep all
 # cores busy from its beginning to its end. The rest is what stands between the products: attention (which reads the cache),
-# normalisations, the rotation that tells a key its position, and the start of hundreds of small operations one after the
+# normalisations, the rotation that tells a key its position, and the start of many small operations one after the
 # other. A rest below zero is noise.
 #
 # Data sheets count operations (FLOPs): two for each product.

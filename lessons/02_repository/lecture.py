@@ -550,8 +550,8 @@ assert (
 # %% [markdown]
 # - `problems` finds wrong syntax, unconnected names, and types or shapes that do not fit. Triton's answer does not say
 #   where; its log does, once it has been asked to load. `problems` says so before, and suggests a name. Look at both
-#   ends: it and the log name the step that *reads* the tensor, which is right; the name suggested may be the typo, in
-#   the step that writes it.
+#   ends: the check names the step that *reads* the tensor, the log the tensor as that step spells it. Both are right;
+#   the name suggested may be the typo, in the step that writes it.
 # - `problems` looks at neither paths nor code. What `initialize` does (Triton calls it once for each instance) is tried
 #   by the load: the engine's path, and this typo, which stood there. The same typo in `execute` loads, every model is
 #   READY, and the first request that gets there finds it.
@@ -619,7 +619,8 @@ print(settings.replace(str(engine_dir), "/engines/model"))
 # - A model repository has one folder for each model; `config.pbtxt` names what flows in and out, `1/` holds the model.
 # - An ensemble is maps, not code: two steps are connected when they use the same name for a tensor.
 # - The control mode says what is loaded and when. A running server keeps what it has; a restart reads everything anew.
-# - Files, then loading, then answers: `problems`, a start and a request with a known answer each find what the others cannot.
+# - Files, then loading, then answers: `problems`, a start and a request with a known answer each find what the others
+#   cannot.
 #
 # Three questions, without running anything:
 #

@@ -305,9 +305,9 @@ assert [row[2] for row in rows] == [5, 5, 155, 5, 40, 40, 1240, 40]
 assert 1 < ratios.median() < 8
 
 # %% [markdown]
-# With eight users, compare the longest ITL with the longest TPOT. TPOT averages one long gap away, and P99 of ITL does not
-# show it either while fewer than one gap in a hundred is long. Of forty answers, P99 is nearly the slowest one: the fewer
-# the numbers, the less a high percentile means.
+# With eight users, compare the longest ITL with the longest TPOT. TPOT averages one long gap away, and P99 of ITL may
+# show little of it, or nothing, while about one gap in a hundred is long: compare it with P90. Of forty answers, P99 is
+# nearly the slowest one: the fewer the numbers, the less a high percentile means.
 #
 # ## Explain
 #
@@ -351,9 +351,10 @@ table["tokens/s in all"] = 1000 * table["users"] / table["an iteration (ms)"]
 charts.table(table)
 
 # %% [markdown]
-# That is lesson 01 again, as far as the line fits with 2 and 4, which a machine that changes its pace can spoil. An
-# iteration reads the weights and starts its hundreds of operations once, for everybody in it: the part that all share.
-# Products, attention and the reading of one's own KV cache come on top for each user.
+# That is lesson 01 again, as far as the line fits with 2 and 4: where it does not, the machine may have changed its
+# pace in between, or the price does not grow evenly with the users. An iteration reads the weights and starts its
+# hundreds of operations once, for everybody in it: the part that all share. Products, attention and the reading of
+# one's own KV cache come on top for each user.
 #
 # An answer of *n* tokens needs the iterations with the prompts, of which the last makes its first token, and then *n* − 1
 # iterations at the price that they had in this round:

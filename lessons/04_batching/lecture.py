@@ -379,10 +379,10 @@ both.groupby(["max_tokens", "rule"])[["latency_ms", "itl_ms"]].quantile(
 ).unstack().round(0)
 
 # %% [markdown]
-# Each mark is a request; above the dashed line it is slower in flight. Look at the long answers in the lower panel. With
-# static batching each of them has the engine to itself, or shares it with one other, once its short neighbours are
-# done. In flight it shares nearly all its iterations, unless it is in the tail, and each prompt that joins makes one of
-# them longer.
+# Each mark is a request; above the dashed line it is slower in flight. Look at the long answers in the lower panel;
+# short ones may pay, too, where prompts join beside them. With static batching each of them has the engine to itself,
+# or shares it with one other, once its short neighbours are done. In flight it shares nearly all its iterations, unless
+# it is in the tail, and each prompt that joins makes one of them longer.
 #
 # Latency contains two more waits. Static, a request waits for a slot until a whole batch ends, and a short answer that
 # is finished is held back until the longest of its batch is. In flight the second wait is gone, and the first is
@@ -422,7 +422,7 @@ for case in no_gain:
 # %% [markdown]
 # As many iterations, with as many answers. So batching has nothing to gain, and what is told apart all the same has
 # another cause: three rounds are few, the pace of the machine changes, and static batching hands its answers over all
-# at once. Read a few per cent, in either direction, as a difference that this comparison cannot attribute. And the
+# at once. That nothing is gained the counts show; these rates may hide whatever lies inside their interval. And the
 # summaries of news articles, which benchmarks like? (The articles are the course's own, made up.) Count them all:
 
 # %%
@@ -590,8 +590,8 @@ except CourseError as error:
 #   and a tail.
 # - A fuller iteration takes longer (on this CPU; hardly on a large GPU), so the gain in time is smaller than the gain
 #   in iterations; it takes less than so many times as long, so there is a gain.
-# - In flight, answers do not wait for a batch to end. Long ones pay with their pace, and the first of them with their
-#   latency.
+# - In flight, answers do not wait for a batch to end. They pay with their pace, the long ones most, and the first of
+#   them with their latency.
 # - The gain depends on the workload. Equal lengths, free slots or a queue sorted by length leave almost none if all requests
 #   are there from the start; so a factor is worth nothing without the lengths and the arrivals.
 #

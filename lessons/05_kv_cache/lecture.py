@@ -236,7 +236,10 @@ print(
     f"Of {num_blocks} blocks, {free['promised'] + free['to_nobody']:.1f} were", end=" "
 )
 print(f"not in use then: {free['promised']:.1f} promised to running requests,")
-print(f"{free['to_nobody']:.1f} promised to nobody, but too few for the next request.")
+print(
+    f"{free['to_nobody']:.1f} to nobody: too few for another request, but for iterations"
+)
+print("in which one has just come or just left.")
 
 # %% tags=["remove-cell"]
 assert beside.any() and not log["paused"].any()
@@ -523,7 +526,7 @@ figure.update_layout(height=420)
 summary = "How long one reader waits for each token"
 for way in ways:
     summary += f"; {way}: of all readers at most {np.max(itl_ms[way]):.0f} ms,"
-    summary += f" and the sender's first token after {ttft_s[way]:.1f} s"
+    summary += f" and the sender's first token after {ttft_s[way]:.2f} s"
 charts.show(figure, f"{summary}.")
 print(f"{summary}.")
 
@@ -534,9 +537,9 @@ assert one_reader["token"].max() == 44
 # One reader stands for all: they get their tokens in the same iterations. Raised points from token 16 on are iterations
 # that compute the prompt or a part of it; those at the very beginning compute the readers' own prompts. No work is
 # saved, and a little is added: each part reads the weights, and the keys and values of the parts before it, once more.
-# But the readers get a token after each part. The sender pays: the first token comes after the last of several shared
-# iterations in place of one. How much later, one run of each cannot tell. On a GPU, parts that are too small leave much
-# of it unused.
+# But the readers get a token after each part. The sender can expect to pay: the first token comes after the last of
+# several shared iterations in place of one. Whether and how much later, one run of each cannot tell. On a GPU, parts
+# that are too small leave much of it unused.
 #
 # ## One system prompt, many users
 #

@@ -290,10 +290,11 @@ assert long < none < short
 #
 # **In the open loop** all 32 are answered whatever the delay: it cannot buy answers there. A long one buys larger
 # batches, so that the model computes for less of the time (`busy`), and pays with latency. That is worth it if other
-# models share the machine. Here, without a delay, the model is busy for most of the time, so a short delay mostly hides
-# behind the batch that runs. In light traffic each request would simply wait for it: try "one every 60 ms" below. (Busy
-# is not full: this model could answer far more, because batches grow with the load. A utilisation near 100 % does not
-# say that you need another replica; queue time and the size of batches do.)
+# models share the machine. Here, without a delay, the model is busy for most of the time, so a short delay can hide
+# behind the batch that runs, or be waited out: compare the two medians with the delay. If the verdict is *not told
+# apart*, three rounds do not say which. In light traffic each request would simply wait for it: try "one every 60 ms"
+# below. (Busy is not full: this model could answer far more, because batches grow with the load. A utilisation near 100
+# % does not say that you need another replica; queue time and the size of batches do.)
 #
 # **In the closed loop** answers a second are callers over latency
 # ([Little's law](https://en.wikipedia.org/wiki/Little%27s_law)). Without a delay the four callers are split into two groups
