@@ -275,7 +275,7 @@ class Drafting:
             self._each = int(rates.argmax())
         return self._each
 
-    def checked(self, sequence: Sequence, chunk: Chunk) -> None:
+    def count(self, sequence: Sequence, chunk: Chunk) -> None:
         """Count the drafts of a chunk, and how many were right."""
         self.num_drafted += len(chunk.drafts)
         self.num_accepted += sequence.num_cached - chunk.num_past - 1

@@ -262,7 +262,7 @@ class Executor:
             except Exception as error:
                 sequence.error, reason = self._what_happened(error), "error"
             if len(own) > 1 and self.drafting:
-                self.drafting.checked(sequence, chunk)
+                self.drafting.count(sequence, chunk)
                 self._sequences.give_back_blocks(sequence)
             if reason:
                 num_finished += 1
@@ -372,7 +372,7 @@ class Executor:
             The request breaks a limit of the engine, the queue is full, or the executor is closed. A guide that cannot
             be followed is told in the only response.
         """
-        request = self._checked(request)
+        request = self._within_limits(request)
         guesser = self.drafting.guesser() if self.drafting else None  # here, and not in the engine's thread
         with self._work:
             if self._closing:
@@ -454,7 +454,7 @@ class Executor:
 
     # Limits and statistics --------------------------------------------------------------------------------------------
 
-    def _checked(self, request: Request) -> Request:
+    def _within_limits(self, request: Request) -> Request:
         limits, length = self.build_config, len(request.input_ids)
         vocab_size = self.model.info.pretrained_config["vocab_size"]
         if length == 0:

@@ -7,11 +7,11 @@ such model must end each request once and in order, forget clients that have gon
     self.house = Housekeeping(args, self.begin, self.forget)          # in initialize
 
     with self.house.execution(requests) as execution:                 # in execute
-        for row in execution.rows:
+        for member in execution.members:
             ...                                                       # compute
-        self.house.send(execution.rows, response)
-        for row in execution.rows:
-            self.house.end(row) if row.state.is_finished else self.house.again(row)
+        self.house.send(execution.members, response)
+        for member in execution.members:
+            self.house.end(member) if member.state.is_finished else self.house.again(member)
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ RESCHEDULE = pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
 
 
 @dataclass(eq=False)
-class Row:
-    """A sequence in one execution.
+class Member:
+    """A sequence that takes part in one execution.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class Execution:
 
     Attributes
     ----------
-    rows : list of Row
+    members : list of Member
         The sequences that have something to compute.
     empty_places : int
         Places of the batch that have no request now.
@@ -73,7 +73,7 @@ class Execution:
         When it began: seconds since 1970, and of the monotonic clock.
     """
 
-    rows: list[Row]
+    members: list[Member]
     empty_places: int
     timestamp: float
     start_s: float
@@ -117,8 +117,8 @@ class Housekeeping:
         self._executed_s = 0.0
         self._lock, self._closing = threading.Lock(), threading.Event()
         self._pool = ThreadPoolExecutor(NUM_SENDERS)
-        self._keeper = threading.Thread(target=self._keep_house, daemon=True)
-        self._keeper.start()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
 
     @property
     def states(self) -> list[Any]:
@@ -129,86 +129,86 @@ class Housekeeping:
     def execution(self, requests: Sequence[Any]) -> Iterator[Execution]:
         """Take up the requests of one call of `execute`, and bring the call to its end.
 
-        What is raised meanwhile is the error of every row that is not decided yet: nobody is left without an end.
+        What is raised meanwhile is the error of every member that is not decided yet: nobody is left without an end.
         """
         with self._lock:
             self._send_endings()
             timestamp, start_s = time.time(), time.monotonic()
             # Where a place of the batch has no request now, one that is not ready keeps it.
             ready = [request for request in requests if _control(request, "ready")]
-            rows = [row for row in (self._take_up(request, start_s) for request in ready) if row]
+            members = [member for member in (self._take_up(request, start_s) for request in ready) if member]
             self._forget_lost(start_s)
             try:
-                yield Execution(rows, len(requests) - len(ready), timestamp, start_s)
+                yield Execution(members, len(requests) - len(ready), timestamp, start_s)
             except Exception as error:
-                for row in rows:
-                    if not row.is_decided:
-                        self.end(row, error)
+                for member in members:
+                    if not member.is_decided:
+                        self.end(member, error)
             self._mark_seen(start_s)
             self._on_change()
             self._executed_s = time.monotonic()
 
-    def send(self, rows: Sequence[Row], response: Callable[[Row], Any]) -> None:
-        """Send each row its response, all at once: each is a message to the server and back.
+    def send(self, members: Sequence[Member], response: Callable[[Member], Any]) -> None:
+        """Send each member its response, all at once: each is a message to the server and back.
 
         Returns when all have left, and raises what went wrong with one only then: none may be under way when requests
         are released.
         """
 
-        def send_one(row: Row) -> None:
-            row.sender.send(response(row))
+        def send_one(member: Member) -> None:
+            member.sender.send(response(member))
 
-        sending = [self._pool.submit(send_one, row) for row in rows]
+        sending = [self._pool.submit(send_one, member) for member in members]
         wait(sending)
         for one in sending:
             one.result()
 
-    def again(self, row: Row) -> None:
-        """Have the row come again in a later execution."""
-        row.is_decided = True
-        row.request.set_release_flags(RESCHEDULE)
+    def again(self, member: Member) -> None:
+        """Have the member come again in a later execution."""
+        member.is_decided = True
+        member.request.set_release_flags(RESCHEDULE)
 
-    def end(self, row: Row, error: Exception | None = None) -> None:
-        """Have the row's request released; the final response, which is empty or the error, leaves after that.
+    def end(self, member: Member, error: Exception | None = None) -> None:
+        """Have the member's request released; the final response, which is empty or the error, leaves after that.
 
         Triton keeps the place of a request that is cancelled by the time of its release, and clients do cancel as soon
         as they have the final response. The place of a cancelled request is freed when it is to be scheduled again;
         then Triton answers it itself.
         """
-        row.is_decided = True
-        self._forget(row.number)
-        if row.request.is_cancelled():
-            row.request.set_release_flags(RESCHEDULE)
+        member.is_decided = True
+        self._forget(member.number)
+        if member.request.is_cancelled():
+            member.request.set_release_flags(RESCHEDULE)
         else:
-            row.request.set_release_flags(RELEASE_ALL)
-            self._endings.append((row.sender, error))
+            member.request.set_release_flags(RELEASE_ALL)
+            self._endings.append((member.sender, error))
 
     def close(self) -> None:
         """Send what is left, and end the threads."""
         with self._lock:
             self._send_endings()
         self._closing.set()
-        self._keeper.join()
+        self._watcher.join()
         self._pool.shutdown()
 
-    def _take_up(self, request: Any, now_s: float) -> Row | None:
-        """Return the row of a request; None when there is nothing to compute for it."""
+    def _take_up(self, request: Any, now_s: float) -> Member | None:
+        """Return the member of a request; None when there is nothing to compute for it."""
         number, is_new = _control(request, "correlation_id"), bool(_control(request, "start"))
-        row = Row(number, is_new, None, request, request.get_response_sender())
+        member = Member(number, is_new, None, request, request.get_response_sender())
         try:
             if is_new:
                 self._forget(number)
                 if _control(request, "end"):  # Triton would lose it at its first rescheduling
                     raise CourseError("The request sets sequence_end: leave it out, since the model ends the sequence.")
-                self._kept[number] = _Kept(self._begin(request), row.sender, now_s)
+                self._kept[number] = _Kept(self._begin(request), member.sender, now_s)
         except Exception as error:
-            self.end(row, error)
+            self.end(member, error)
             return None
         if number not in self._kept:  # it was given up, and has been told so
             return None
         kept = self._kept[number]
-        kept.sender, kept.last_seen_s, row.state = row.sender, now_s, kept.state
-        return row
+        kept.sender, kept.last_seen_s, member.state = member.sender, now_s, kept.state
+        return member
 
     def _forget_lost(self, now_s: float, unseen_s: float = 0.0) -> None:
         """Forget sequences that have been unseen for so long that they will not come again.
@@ -236,7 +236,7 @@ class Housekeeping:
             sender.send(error and python_model.error_response(error), flags=FINAL)
         self._endings = []
 
-    def _keep_house(self) -> None:
+    def _watch(self) -> None:
         """Look for lost sequences and send endings when no execution comes that would do so.
 
         Triton does not tell when it has released a request.

@@ -102,12 +102,12 @@ class House:
         self.changes += 1
 
     def run(self, *requests, ends=(), fails=None):
-        """One execution: the numbers in `ends` end, the others come again; the rows there were."""
+        """One execution: the numbers in `ends` end, the others come again; the members there were."""
         with self.keeps.execution(requests) as execution:
-            for row in execution.rows:
-                if row.number == fails:
+            for member in execution.members:
+                if member.number == fails:
                     raise RuntimeError("the pass failed")
-                self.keeps.end(row) if row.number in ends else self.keeps.again(row)
+                self.keeps.end(member) if member.number in ends else self.keeps.again(member)
         return execution
 
 
@@ -136,12 +136,12 @@ def house(make):
 def test_a_sequence_comes_again_with_its_state_until_it_ends(house):
     one, two = Client(1), Client(2)
     execution = house.run(Request(one, start=True), Request(two, start=True))
-    assert [(row.number, row.is_new, row.state) for row in execution.rows] == [
+    assert [(member.number, member.is_new, member.state) for member in execution.members] == [
         (1, True, "state of 1"),
         (2, True, "state of 2"),
     ]
     later = house.run(Request(two), Request(one), ends=[1])
-    assert [(row.number, row.is_new, row.state) for row in later.rows] == [
+    assert [(member.number, member.is_new, member.state) for member in later.members] == [
         (2, False, "state of 2"),
         (1, False, "state of 1"),
     ]
@@ -165,17 +165,17 @@ def test_a_final_response_leaves_only_when_the_next_execution_has_come(house):
 
 def test_responses_have_all_left_before_it_goes_on(house):
     clients = [Client(number) for number in range(1, 7)]
-    together = threading.Barrier(3, timeout=60)  # of four senders, so that one row alone would wait for ever
+    together = threading.Barrier(3, timeout=60)  # of four senders, so that one member alone would wait for ever
     with house.keeps.execution([Request(client, start=True) for client in clients]) as execution:
 
-        def response(row):
+        def response(member):
             together.wait()
             return iterative_trial.InferenceResponse()
 
-        house.keeps.send(execution.rows, response)
+        house.keeps.send(execution.members, response)
         got = [list(client.got) for client in clients]
-        for row in execution.rows:
-            house.keeps.again(row)
+        for member in execution.members:
+            house.keeps.again(member)
     assert got == [[("a token", 0)]] * 6
 
 
@@ -197,7 +197,7 @@ def test_what_is_raised_is_the_error_of_those_that_were_not_told_yet(house):
 def test_a_request_that_cannot_begin_is_told_and_hurts_nobody(house, number, fact):
     wrong, right = Client(number), Client(1)
     requests = [Request(wrong, start=True), Request(right, start=True)]
-    assert [row.number for row in house.run(*requests).rows] == [1]
+    assert [member.number for member in house.run(*requests).members] == [1]
     assert requests[0].release == RELEASE_ALL and house.keeps.states == ["state of 1"]
     house.run(Request(right))
     ((said, flags),) = wrong.got
@@ -236,7 +236,7 @@ def test_who_was_not_computed_for_twice_the_idle_time_is_told(house):
     house.run(Request(stays))
     ((said, flags),) = lost.got
     assert "5,000,000 µs" in said and flags == FINAL
-    assert house.keeps.states == ["state of 2"] and house.run(Request(lost), Request(stays)).rows[0].number == 2
+    assert house.keeps.states == ["state of 2"] and house.run(Request(lost), Request(stays)).members[0].number == 2
 
 
 # When no execution comes ----------------------------------------------------------------------------------------------

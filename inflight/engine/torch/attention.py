@@ -2,7 +2,7 @@
 
 The cache of a layer is a tensor [blocks, tokens of a block, 2 × KV heads, head size]: a token's keys, then its values.
 A sequence finds its tokens through its row of `Step.tables`, the list of its blocks. There are two kernels over the
-same cache, see `way`:
+same cache, of which `choose` picks one:
 
 - Gathering copies each sequence's blocks into one piece for PyTorch's own attention. It is right everywhere.
 - FlashAttention, built into PyTorch for GPUs, reads the blocks where they lie, and takes prompts and single tokens
@@ -23,7 +23,7 @@ Attend = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 FLASH_BLOCK = 256  # tokens: FlashAttention takes blocks of a multiple of it
 
 
-def way(cache: torch.Tensor) -> Callable[[Step], Attend]:
+def choose(cache: torch.Tensor) -> Callable[[Step], Attend]:
     """Choose the attention over a layer's cache: FlashAttention where the GPU, the blocks and the numbers allow it."""
     is_flash = (
         cache.device.type == "cuda"

@@ -96,8 +96,8 @@ class DecodeGraphs:
                 found = compute(buffers.step(size))
             self._graphs[size] = graph, found
 
-    def run(self, step: Step) -> tuple[torch.Tensor, ...]:
-        """Return what `compute` gives for a step on the host, valid until the next run."""
+    def replay(self, step: Step) -> tuple[torch.Tensor, ...]:
+        """Return what `compute` gives for a step on the host, valid until the next replay."""
         number = len(step.counts)
         graph, found = self._graphs[min(size for size in self._graphs if size >= number)]
         self._buffers.fill(step)

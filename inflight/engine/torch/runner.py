@@ -29,7 +29,7 @@ from inflight.engine.torch.graphs import DecodeGraphs, StepBuffers
 from inflight.engine.torch.llama import Llama
 
 
-class Rows(Sequence):
+class LogitsRows(Sequence):
     """All logits of an iteration; they stay on the device until one is asked for. Valid until the next iteration.
 
     Parameters
@@ -51,19 +51,19 @@ class Rows(Sequence):
 
     def __getitem__(self, index):
         highest, likeliest = self._best[index]
-        return Row(self, index, int(likeliest), highest)
+        return LogitsRow(self, index, int(likeliest), highest)
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[LogitsRow]:
         return (self[index] for index in range(len(self)))
 
     def __array__(self, dtype=None, copy=None) -> np.ndarray:
         return self.on_host.astype(dtype or np.float32)
 
 
-class Row:
+class LogitsRow:
     """Logits after one token: the highest is known, and for any other all rows are brought to the host."""
 
-    def __init__(self, rows: Rows, index: int, likeliest: int, highest: float):
+    def __init__(self, rows: LogitsRows, index: int, likeliest: int, highest: float):
         self._rows, self._index, self._likeliest, self._highest = rows, index, likeliest, highest
 
     def __len__(self) -> int:
@@ -124,7 +124,7 @@ class TorchModel:
         )
         with device.memory_errors(f"a KV cache of {num_blocks} blocks"):
             self._caches = torch.zeros(shape, dtype=getattr(torch, build.dtype), device=self.info.device)
-            self._way = attention.way(self._caches[0])
+            self._attention = attention.choose(self._caches[0])
             is_cuda = self.info.device == "cuda"
             self._graphs = self._recorded(num_blocks, tokens_of_answer) if is_cuda else None
 
@@ -137,21 +137,21 @@ class TorchModel:
         return DecodeGraphs(self._compute, buffers, most)
 
     @torch.inference_mode()
-    def forward(self, chunks: list[Chunk]) -> Rows:
+    def forward(self, chunks: list[Chunk]) -> LogitsRows:
         """Run one iteration; see `Model.forward`."""
         step = step_of(list(_answers_apart(chunks)), self.info.build_config.tokens_per_block)
         if self._graphs is not None and step.is_decode and len(step.counts) <= self._graphs.most_sequences:
-            logits, best = self._graphs.run(step)
+            logits, best = self._graphs.replay(step)
         else:
             logits, best = self._compute(step.to(self.info.device))
-        return Rows(logits, best.tolist())
+        return LogitsRows(logits, best.tolist())
 
     def _compute(self, step: Step) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits [rows, vocab_size], and of each the highest and its token, [rows, 2], in float32.
 
         Together, so that one copy brings both to the host; the number of a token is exact in float32.
         """
-        logits = self._model(step, self._caches, self._way(step))
+        logits = self._model(step, self._caches, self._attention(step))
         highest, likeliest = logits.max(-1)
         return logits, torch.stack([highest.float(), likeliest.float()], -1)
 

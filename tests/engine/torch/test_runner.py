@@ -229,7 +229,7 @@ def test_flash_attention_is_given_what_it_takes(monkeypatch):
 def test_flash_attention_reads_the_blocks_where_they_lie(dtype, most, kv_heads):
     for counts in ([1, 1, 1, 1], [5, 1, 2]):
         queries, cache, step = random_case((17, 256, 2 * kv_heads, 64), 4, counts, 1024, dtype=dtype, device="cuda")
-        assert attention.way(cache) is attention.by_flash_attention
+        assert attention.choose(cache) is attention.by_flash_attention
         with torch.inference_mode():
             found = attention.by_flash_attention(step.to("cuda"))(queries, cache)
             expected = attention.by_gathering(step.to("cuda"))(queries, cache)

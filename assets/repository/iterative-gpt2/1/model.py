@@ -37,15 +37,15 @@ class TritonPythonModel:
 
     def execute(self, requests):
         with self.house.execution(requests) as execution:
-            rows, num_waiting = self.with_room(execution.rows)
-            if rows:
-                self.step(rows, num_waiting, execution)
-            self.house.send(rows, self.piece)
-            for row in rows:
-                if row.state.is_finished:
-                    self.house.end(row)
+            members, num_waiting = self.with_room(execution.members)
+            if members:
+                self.step(members, num_waiting, execution)
+            self.house.send(members, self.piece)
+            for member in members:
+                if member.state.is_finished:
+                    self.house.end(member)
                 else:
-                    self.house.again(row)
+                    self.house.again(member)
 
     def finalize(self):
         self.house.close()
@@ -54,22 +54,22 @@ class TritonPythonModel:
         """The sequence that is computed for a new request."""
         return self.model.sequence(python_model.prompt(request), python_model.request_parameters(request))
 
-    def with_room(self, rows):
-        """The rows that have room in the KV cache, and how many wait for it until the next execution."""
+    def with_room(self, members):
+        """The members that have room in the KV cache, and how many wait for it until the next execution."""
         # In the order of their start: who has waited longest is next, in this batch or not.
         joined = {sequence for sequence in self.house.states if self.model.join(sequence)}
-        others = [row for row in rows if row.state not in joined]
-        for row in others:
+        others = [member for member in members if member.state not in joined]
+        for member in others:
             if self.refuses:
                 full = f"All {self.model.num_slots} slots of the KV cache are taken: send the request again later, "
-                self.house.end(row, CourseError(full + "or set kv_cache_slots higher."))
+                self.house.end(member, CourseError(full + "or set kv_cache_slots higher."))
             else:
-                self.house.again(row)
-        return [row for row in rows if row.state in joined], 0 if self.refuses else len(others)
+                self.house.again(member)
+        return [member for member in members if member.state in joined], 0 if self.refuses else len(others)
 
-    def step(self, rows, num_waiting, execution):
+    def step(self, members, num_waiting, execution):
         """A token for each. The log's line is written first, so that whoever has a response finds it there."""
-        sequences = [row.state for row in rows]
+        sequences = [member.state for member in members]
         computed = [len(sequence.token_ids) - sequence.num_cached for sequence in sequences]
         self.model.step(sequences)
         self.log.write(
@@ -77,8 +77,8 @@ class TritonPythonModel:
             iteration=next(self.numbers),
             iteration_ms=(time.monotonic() - execution.start_s) * 1000,
             sequences=[
-                [row.number, row.is_new, row.state.slot, len(row.state.token_ids), tokens]
-                for row, tokens in zip(rows, computed)
+                [member.number, member.is_new, member.state.slot, len(member.state.token_ids), tokens]
+                for member, tokens in zip(members, computed)
             ],
             slots_used=self.model.num_used_slots,
             slots_max=self.model.num_slots,
@@ -86,9 +86,9 @@ class TritonPythonModel:
             empty_places=execution.empty_places,
         )
 
-    def piece(self, row):
-        """The response with the text of the row's last token."""
-        text = np.array([[self.model.last_piece(row.state).encode("utf-8")]], np.object_)
+    def piece(self, member):
+        """The response with the text of the member's last token."""
+        text = np.array([[self.model.last_piece(member.state).encode("utf-8")]], np.object_)
         return pb_utils.InferenceResponse([pb_utils.Tensor("text_output", text)])
 
     def show_state(self):
