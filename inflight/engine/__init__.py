@@ -1,7 +1,7 @@
 """The engine: built from a checkpoint; requests in, tokens out, and a line of statistics an iteration.
 
-Reading order: `config` (vocabulary), `scheduler` (who runs next), `kv_cache`, `sequences`, `executor` (the loop),
-`model`, `openvino/runner`, `sampling`, `drafts`, `grammar`. To build: `sizing`, `builder`, `folder`, `openvino`, `torch`.
+Reading order: `config` (types), `scheduler` (who runs next), `kv_cache`, `sequences`, `executor` (the loop),
+`model`, `openvino/runner`, `sampling`, `drafts`, `grammar`. Builds: `sizing`, `builder`, `folder`, `openvino`, `torch`.
 Learners' own parts: `own_part`, `own_scheduler`, `plan_rules`. Without weights: `play`, `fake_model`.
 """
 
