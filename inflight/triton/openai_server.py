@@ -45,9 +45,9 @@ from inflight.engine.folder import read
 from inflight.errors import CourseError
 from inflight.triton.client import Client
 from inflight.triton.connection import Refused, course_error, tensors
+from inflight.triton.detokenizer import Detokenizer
 from inflight.triton.openai_tools import MOST_TOOLS, Call, NamedTool, ResponseFormat, StructuredOutputs, Tool, Tools
 from inflight.triton.request import ENGINE, OPENAI, arrays_for, fields, is_llmapi
-from inflight.triton.text import Detokenizer
 
 HOST = "127.0.0.1"
 COMPLETION_TOKENS = 16  # of /v1/completions where max_tokens is left out; a chat may go on to the model's end

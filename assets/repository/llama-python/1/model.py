@@ -7,7 +7,7 @@ from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.models import huggingface
 from inflight.triton import python_model
-from inflight.triton.text import Detokenizer
+from inflight.triton.detokenizer import Detokenizer
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 

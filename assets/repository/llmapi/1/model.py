@@ -12,10 +12,10 @@ from inflight.engine import folder
 from inflight.engine.executor import Executor, check_memory
 from inflight.engine.model import load
 from inflight.triton import python_model
+from inflight.triton.detokenizer import Detokenizer
 from inflight.triton.engine_model import EngineModel
 from inflight.triton.repository import llmapi
 from inflight.triton.request import engine_request
-from inflight.triton.text import Detokenizer
 
 MAX_TOKENS = 32  # where the request does not say, as in TensorRT-LLM's SamplingParams
 STATS_CHECK_PERIOD_MS = 100

@@ -6,7 +6,7 @@ import triton_python_backend_utils as pb_utils
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.triton import engine_model, python_model
-from inflight.triton.text import Detokenizer
+from inflight.triton.detokenizer import Detokenizer
 
 
 class TritonPythonModel:
