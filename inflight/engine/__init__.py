@@ -1,9 +1,8 @@
 """The engine: built from a checkpoint; requests in, tokens out, and a line of statistics an iteration.
 
-Reading order: `config` (vocabulary), `scheduler` (who runs next), `kv_cache`, `sequences`, `executor` (the loop),
-`model` and `openvino/runner`, `sampling`, `drafts`, `grammar`. Built by `builder` and `openvino/` or `torch/`, after
-`sizing`, into a `folder`. Learners' own: `own_part`, `own_scheduler`, `plan_rules`. Without weights: `play`,
-`fake_model`.
+Reading order: `config` (types), `scheduler` (who runs next), `kv_cache`, `sequences`, `executor` (the loop),
+`model`, `openvino/runner`, `sampling`, `drafts`, `grammar`. Builds: `sizing`, `builder`, `folder`, `openvino`, `torch`.
+Learners' own parts: `own_part`, `own_scheduler`, `plan_rules`. Without weights: `play`, `fake_model`.
 """
 
 import lazy_loader
