@@ -1,4 +1,4 @@
-"""Shared by dashboards and editors: runs on one server, each compared with the one before; a field of a config."""
+"""Shared by dashboards and editors: runs on one server, each compared with the one before; an edit that is loaded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-import ipywidgets
 import pandas as pd
 
 from inflight.bench import trace_run
@@ -52,13 +51,3 @@ def edit_and_load(server: Server, model: str, **values) -> None:
     except CourseError:
         repository.write_config(before, path)
         raise
-
-
-def field(spec: repository.Parameter, **look) -> ipywidgets.ValueWidget:
-    """A list of the allowed values where there are few, a line of text otherwise; `look` goes to the widget."""
-    values = {"bool": ["false", "true"], "choice": list(spec.choices)}.get(spec.kind)
-    if values is None:
-        return ipywidgets.Text(**look)
-    if not spec.required:
-        values.append("")
-    return ipywidgets.Dropdown(options=[(value or "(blank)", value) for value in values], **look)

@@ -13,7 +13,7 @@ import pandas as pd
 
 from inflight.errors import CourseError
 from inflight.notebook import progress, session
-from inflight.notebook.boards import edit_and_load, field
+from inflight.notebook.boards import edit_and_load
 from inflight.notebook.dashboard import Dashboard
 from inflight.notebook.palette import DECODE
 from inflight.notebook.panel import Panel
@@ -217,3 +217,13 @@ def _row(name: str, spec: repository.Parameter, field: ipywidgets.ValueWidget) -
     label = ipywidgets.HTML(f'<div style="line-height: 1.4; overflow-wrap: break-word">{told}</div>')
     columns = {"display": "grid", "grid_template_columns": "minmax(0, 3fr) minmax(0, 2fr)", "grid_gap": "0 1em"}
     return ipywidgets.HBox([label, field], layout={**columns, "max_width": "60em", "align_items": "center"})
+
+
+def field(spec: repository.Parameter, **look) -> ipywidgets.ValueWidget:
+    """A list of the allowed values where there are few, a line of text otherwise; `look` goes to the widget."""
+    values = {"bool": ["false", "true"], "choice": list(spec.choices)}.get(spec.kind)
+    if values is None:
+        return ipywidgets.Text(**look)
+    if not spec.required:
+        values.append("")
+    return ipywidgets.Dropdown(options=[(value or "(blank)", value) for value in values], **look)
