@@ -57,7 +57,7 @@ async def _draw(bundles: Iterable[NotebookNode]) -> None:
 
 def _compact(svg: str) -> str:
     """The same picture in two thirds of the bytes: plotly.js's classes, its empty groups and its many decimals go."""
-    svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg)
+    svg = re.sub(r'="[^"]*"', lambda value: re.sub(r"(\d\.\d\d)\d+", r"\1", value[0]), svg)
     svg = re.sub(r' (?:class|data-[a-z-]+)="[^"]*"', "", svg)
     svg = re.sub(r"(?:vector-effect: none|pointer-events: \w+|cursor: [\w-]+|user-select: none); ?", "", svg)
     svg = re.sub(r"(?:font-(?:style|variant|weight)|line-height): normal; ?", "", svg).replace(' style=""', "")

@@ -254,9 +254,9 @@ print(f"Triton's own statistics count {counted} executions.")
 # %% [markdown]
 # The paper misses the beginning: the first call leaves with whoever is there, and the others join a later one. One
 # request after the other would take as many calls as there are words. A batch that is fixed when it leaves, as in
-# lesson 04, would here hold the first text alone for its 4 calls, then the other two for 6: 10 calls. What in-flight
-# batching saves on top is the difference to that. Three names do the work: `AGAIN` keeps the request, `states` keeps
-# what is known of it under its id, and `FINAL` ends the answer.
+# lesson 04, would need 10 calls here if it leaves with the first text alone: 4 for it, then 6 for the other two. What
+# in-flight batching saves on top is the difference to that. Three names do the work: `AGAIN` keeps the request,
+# `states` keeps what is known of it under its id, and `FINAL` ends the answer.
 #
 # How could this mislead? This is one run of three short texts, and a call takes 50 ms whoever is in it. With a real model a
 # call for three takes longer than a call for one: lesson 08 measures that.

@@ -626,7 +626,7 @@ who_pays("cached-gpt2")
 # %% [markdown]
 # The matrices take four tokens in one go. Attention goes from text to text, in every layer, and each text has its own way
 # through Triton's queue and its own response. An engine has one kernel over all texts, and its requests stay inside: there,
-# company of this size costs a decoding user much less. So do not carry the factor over.
+# company of this size usually costs a decoding user less. So do not carry the factor over.
 #
 # ## What breaks
 #

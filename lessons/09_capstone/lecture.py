@@ -354,8 +354,9 @@ bias = both["took"].sum() / both["priced"].sum()
 print(f"All {len(both)} iterations took {bias:.2f} times what the prices say.")
 
 # %% [markdown]
-# If the quarters differ, so may tomorrow; below 1 the machine was busier when you took its prices. A forecast is a rehearsal
-# with the bias in its prices. That it holds for deployments that were not measured is supposed.
+# If the quarters differ, so may tomorrow; below 1 the machine may have been busier when you took its prices, or the
+# straight line is too dear for that mix. A forecast is a rehearsal with the bias in its prices. That it holds for
+# deployments that were not measured is supposed.
 
 
 # %%
@@ -445,15 +446,20 @@ for name, column in short.items():
     top = max(gains.values())
     helps = " or ".join(limit for limit, gain in gains.items() if gain >= top - 2)
     told = f"{helps} helps most, by {top:.0f} points"
-    print(f"{name}: {told if top > 2 else 'nothing is told apart'}")
+    if top <= 2:
+        told = (
+            "nothing is short" if column["as it is"] > 98 else "nothing is told apart"
+        )
+    print(f"{name}: {told}")
 
 # %% [markdown]
 # What is within two points is not told apart: a rule of thumb for settings that had the same requests. Other requests
 # move all of them, and further: compare *reuse* here, as it is, with its share in the first rehearsal, which had other
-# seeds. Why are slots no help while the cache is small? A request is let in when blocks for its prompt and its longest
-# answer can be promised (lesson 05). The blocks of the system prompt are in that promise for each request anew,
-# although reuse keeps them only once; so reuse saves work here, and no promised memory. (vLLM counts shared blocks once
-# and promises no answer: for its users *reuse, pauses* is the nearer row.)
+# seeds, and prices without the bias. Where rows meet at 100 %, a higher load would rank them. Why are slots no help
+# while the cache is small? A request is let in when blocks for its prompt and its longest answer can be promised
+# (lesson 05). The blocks of the system prompt are in that promise for each request anew, although reuse keeps them only
+# once; so reuse saves work here, and no promised memory. (vLLM counts shared blocks once and promises no answer: for
+# its users *reuse, pauses* is the nearer row.)
 
 # %%
 for name, size in service.BYTES_PER_TOKEN.items():
@@ -701,10 +707,10 @@ print("memory: kept, the cache was made that size")
 # These verdicts are for the load that was chosen to sign, which may lie well above the contract's rate: there the
 # cheapest point is also the one with the least room. A clause that is left open takes more requests, or a lower load.
 # So the railway company's answer has two parts: whether one machine keeps the contract at its own rate (the left edge
-# of the shaded corner, and a hundred requests measured there), and how far the cost falls with the load, where you sign
-# what was measured and not the edge of a forecast. The windows have 128 tokens and prompts up to 512: what an 8-bit
-# cache loses over longer texts is not measured. Without the clause on quality, the cheapest deployment is always one
-# that says nothing useful.
+# of the shaded corner, for which a hundred requests have to be measured there, unless that was the load to sign), and
+# how far the cost falls with the load, where you sign what was measured and not the edge of a forecast. The windows
+# have 128 tokens and prompts up to 512: what an 8-bit cache loses over longer texts is not measured. Without the clause
+# on quality, the cheapest deployment is always one that says nothing useful.
 #
 # ## Twice the load
 #
@@ -745,7 +751,7 @@ for name, crowded in runs.items():
 pd.DataFrame(rows).T.rename_axis("of 500 requests").astype(int)
 
 # %% [markdown]
-# Each way breaks another figure. A queue without a limit breaks the TTFT: each that is let in late makes the next one
+# None of them keeps all. A queue without a limit breaks the TTFT: each that is let in late makes the next one
 # late, and the longer the load lasts, the further its row falls. Shedding leaves requests unanswered; the others wait
 # less, so more are in time. In bursts below the limit it does the same, which is all by which *yours* differs from the
 # best pair. A time-out throws away what was computed for those whom it ends, and this one ends some who would have been
@@ -777,8 +783,8 @@ for name, each in most.items():
 # %% [markdown]
 # The euros are for a million tokens in time while the peak lasts: where the mean is a third of the peak, they cost
 # three times that. The first figure has each machine at the very load where the forecast has just 95 %, and only the
-# spare one gives it room; the second is for machines that bear a tenth less. Where more than 95 % was left open above,
-# order by the second.
+# spare one gives it room; the second is for machines that bear a tenth less. Where *in time* was not kept above, order
+# by the second.
 #
 # ## Elsewhere
 #
@@ -834,7 +840,7 @@ for wrong in (
 # - A rehearsal is the engine's scheduler and cache with a clock of prices. Measure once beside it, and carry its bias.
 # - Find out what is short before you turn a knob: work, blocks or slots. When one is no longer short, another may be.
 # - Cost falls with load until requests are late. Compare deployments on the front of cost against the share in time.
-# - Above its limit a service queues, sheds or times out. Each breaks another figure, and only more machines break none.
+# - Above its limit a service queues, sheds or times out. None of them keeps all figures; more machines do.
 #
 # Three questions to answer without running anything:
 #

@@ -464,9 +464,9 @@ print(f"Loss: predicted {100 * predicted:.1f} %, measured {loss:.1f} %", end=" "
 print(f"({least:.1f} to {most:.1f} %); that is {us:.0f} µs a mask.")
 
 # %% [markdown]
-# The interval says how large the loss may be. The prediction's masks are those of the class that notes, and the
-# engine's own may take less. Where the interval holds zero, five rounds cannot see so small a loss, and the µs behind
-# it are noise: then the mask's own time is the better number.
+# The interval says how large the loss may be. The prediction counts the call of the class that notes; what else a
+# guided answer costs comes on top, and the engine's own mask may take less. Where the interval holds zero, five rounds
+# cannot see so small a loss, and the µs behind it are noise: then the mask's own time is the better number.
 #
 # How could this mislead? The times are those of one schema, on this machine. A guide that counts, such as the regular
 # expression `[a-z ]{400}`, may cost far more: an open endpoint limits guides (here in `inflight/engine/grammar.py`). On
@@ -653,8 +653,9 @@ print(f"Chance alone gives a difference like this with p = {min(1, 2 * chance):.
 
 # %% [markdown]
 # Both are valid, but the model has hardly ever seen a word without its space at such a place. Where p (a sign test) is
-# above 0.05, twenty messages do not tell; a paper with enough answers does: on four families of models they [improved by
-# 5 to 10 %](https://arxiv.org/abs/2502.14969) with the space.
+# above 0.05, twenty messages do not tell, and with fewer than six on which the two differ they cannot; a paper with
+# enough answers does: on four families of models they [improved by 5 to 10 %](https://arxiv.org/abs/2502.14969) with
+# the space.
 #
 # **One text, several ways in tokens.** `tree_of` knows one way to write each word, the tokenizer's. The same text can
 # come in other pieces, which a text-wise mask lets through:

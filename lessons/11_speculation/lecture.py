@@ -175,10 +175,11 @@ print(f"{summary}.")
 
 # %% [markdown]
 # Which of the last two columns is nearer to 1? Where it is *on top*, also for one user, multiplying hardly hides behind
-# reading, and each drafted token is paid nearly in full. For one user a short draft is still cheap: four tokens'
-# multiplications (the line above has the price of one) are little beside reading all weights. Eight users with four
-# drafts each pay for thirty-two, and read no more. Where a ratio lies above both bounds, something costs that the paper
-# leaves out, such as attention; `iteration_s(1, 5, past=0)` leaves out its part: try it.
+# reading, and each drafted token is paid about in full, or more. For one user a short draft is still cheap: four
+# tokens' multiplications (the line above has the price of one) are little beside reading all weights. Eight users with
+# four drafts each pay for thirty-two, and read no more. Where a ratio lies above both bounds, something costs that the
+# paper leaves out, such as attention, or other kernels for more rows; `iteration_s(1, 5, past=0)` leaves out its part:
+# try it.
 #
 # That drafts are dear for as few as eight users is this machine's doing: a CPU has little arithmetic beside its
 # bandwidth. On a GPU the ridge lies at hundreds of tokens, and vLLM calls drafts at one user [close to
@@ -582,17 +583,19 @@ for kind, users in [(kind, users) for kind in jobs for users in (1, 8)]:
 # it is loaded it measures prices as you did, and each iteration gets as many drafts as have lately brought the most
 # tokens a millisecond. It also compares guesses that it did not draft with what came, so it knows when to begin again.
 # For chat it may draft almost nothing, and *not told apart* then says only that this run shows no cost of choosing, not
-# that drafts do no harm: your loop had to pay for them. *Slower* is possible: trying, changing the number of drafts
-# (the line above the price table) and looking guesses up are paid on top. With eight users the slowest answer ends a
-# run; drafts shorten the others, and their places stay empty. That is why the picture's speed-up for eight is not
-# reached here. A server with a queue gives such a place to the next request: the picture is nearer to that case.
-# Prompts are on this clock, and pull every ratio towards 1. Where the prediction lies outside the interval, what it
-# leaves out counts: the change of length when a request comes or goes, and eight users of whom some have finished.
+# that drafts do no harm: your loop had to pay for them. *Slower* is possible: where your prices give less than 1, too,
+# the drafted iterations themselves did not pay; where the clock alone does, trying, changing the number of drafts (the
+# line above the price table) and looking guesses up may be why. With eight users the slowest answer ends a run; drafts
+# shorten the others, and their places stay empty. That is one reason if the picture's speed-up for eight is not reached
+# here; another is the share of guesses that were right, where it is below the table's. A server with a queue gives such
+# a place to the next request: the picture is nearer to that case. Prompts are on this clock, and pull every ratio
+# towards 1. Where the prediction lies outside the interval, what it leaves out counts: looking guesses up, the change
+# of length when a request comes or goes, and eight users of whom some have finished.
 #
 # ## Turn the knob
 #
 # From your prices and counts, for drafts of a fixed length: move the slider from one user to eight. At how many users
-# does each line fall below 1, and which length of draft is the last to pay? Nothing is run.
+# does each line fall below 1, if it does, and which length of draft is the last to pay? Nothing is run.
 
 # %% tags=["nbval-ignore-output"]
 lesson.turning_point(prices, brought)

@@ -399,11 +399,12 @@ assert not calm["error"].any()
 assert 0 < broken.sum() <= 8 and begun[broken].all()
 
 # %% [markdown]
-# A stream that breaks off is one that has begun. **Nothing that was only waiting is lost here** (with vLLM's server it
-# may be, see below): the router gets no answer to those requests, and sends them to the other server, since nobody has
-# seen a word. A stream with a first word may not be repeated: the router cannot take words back, and the next server
-# might choose others. So the client sees an error in the middle, and *the program* decides: ask again from the start,
-# or show the half and say so.
+# A stream that breaks off is one that has begun. **Nothing that is only waiting is lost here** (with vLLM's server it
+# may be, see below; where all that the dead server had were begun, this run shows it only for those that came after the
+# kill): the router gets no answer to those requests, and sends them to the other server, since nobody has seen a word.
+# A stream with a first word may not be repeated: the router cannot take words back, and the next server might choose
+# others. So the client sees an error in the middle, and *the program* decides: ask again from the start, or show the
+# half and say so.
 #
 # This server sends its status with the first word, so a waiting request has no first byte.
 # [vLLM's](https://github.com/vllm-project/vllm/blob/00cd8fcf67c8acf8e5cafb0a0cb09cd4699e5e54/vllm/entrypoints/openai/completion/api_router.py)
@@ -428,9 +429,10 @@ print(f"The router counted {failed:.0f} failed attempts at the dead server.")
 
 # %% [markdown]
 # Here the router looks each second and believes the second failure: `--health-check-interval-secs 1` and
-# `--health-failure-threshold 2`. By default it looks each minute and believes the third. What protects clients sooner is
-# the *circuit breaker*: after ten failed attempts in a row (`--cb-failure-threshold`) it sends nothing there for a while
-# (5 s here, a minute by default; a server that returns needs one good check here, two by default).
+# `--health-failure-threshold 2`. By default it looks each minute and believes the third. With much traffic, what
+# protects clients sooner is the *circuit breaker*: after ten failed attempts in a row (`--cb-failure-threshold`) it
+# sends nothing there for a while (5 s here, a minute by default; a server that returns needs one good check here, two
+# by default).
 #
 # ### It comes back
 
@@ -599,8 +601,9 @@ print(f"Router: {said:.0f} attempts succeeded, {failed:.0f} failed.")
 # `cache_aware` goes by load alone while one server is ahead of the other by more than `balance_abs_threshold` requests
 # (64 by default) and has more than `balance_rel_threshold` times as many. With four users nobody is ever 64 ahead. Set
 # the first to 0, 1 and 2. What does it cost, and what gets evener? The policy looks only at what is under way; with
-# four users, whoever has fewer requests under way soon gets the next one, so *share of the busier* follows *mean lead*.
-# Compare no TTFT here: the row for 64 is from the rounds further up, and these did not take turns with them.
+# four users, whoever has fewer requests under way soon gets the next one, so expect the share of the busier to fall
+# with the mean lead; few rounds may not show it. Compare no TTFT here: the row for 64 is from the rounds further up,
+# and these did not take turns with them.
 
 # %% tags=["nbval-ignore-output"]
 ahead = 0  # then try 1 and 2

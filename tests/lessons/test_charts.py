@@ -526,7 +526,7 @@ def test_cost_against_service():
     assert points(one(fig, "nobody beats these")) == [(0.3, 96)]
     assert points(one(fig, "default")) == [(0.6, 97), (0.9, 40)]
     words = capstone.front_in_words(MEASURED, CONTRACT)
-    assert words.startswith("1 of 3 points are on the front, ") and "tuned at 2.00 requests a second, €0.30" in words
+    assert words.startswith("1 of 3 points are on the front: ") and "tuned at 2.00 requests a second, €0.30" in words
 
 
 # Lesson 10 ------------------------------------------------------------------------------------------------------------

@@ -75,9 +75,9 @@ def front_in_words(points: pd.DataFrame, contract: Contract) -> str:
     """Describe `cost_against_service`: the points that no other beats, the cheapest first."""
     best = points[points["on_front"]].sort_values("cost")
     told = [
-        f"{row.setting} at {row.rate:.2f} requests a second, €{row.cost:.2f} and {row.share:.0%} in time"
+        f"{row.setting} at {row.rate:.2f} requests a second, €{row.cost:.2f} and {row.share:.1%} in time"
         for row in best.itertuples()
     ]
     kept = best[(best["cost"] <= contract.cost) & (best["share"] >= SHARE)]
-    inside = f"{len(kept)} of them in the contract's corner" if len(kept) else "none of them in the contract's corner"
-    return f"{len(best)} of {len(points)} points are on the front, {inside}: {'; '.join(told)}."
+    inside = f"Of these, {len(kept) or 'none'} lie in the contract's corner."
+    return f"{len(best)} of {len(points)} points are on the front: {'; '.join(told)}. {inside}"
