@@ -175,7 +175,7 @@ class Executor:
                 self._fail_all(self._what_happened(error))
 
     def step(self) -> None:
-        """Run one iteration."""
+        """One iteration."""
         started = time.time(), time.perf_counter()
         self._take_in()
         plan = self._plan()

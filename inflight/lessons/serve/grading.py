@@ -384,10 +384,10 @@ def _calls(answer: tuple[Callable, Server], choose: random.Random) -> dict[str, 
             client.stream("Explain how rain forms.", number, end_id=-1).read()
 
     def left() -> None:
-        """Come back before the last pieces have come; they are read when the calls are counted."""
+        """Come back after the first piece; the others are read when the calls are counted."""
         client = Client(server.grpc_url)
         pieces = iter(client.stream("Explain how rain forms.", many, end_id=-1))
-        deque(islice(pieces, many - 3), maxlen=0)
+        next(pieces)
         unread.append((client, pieces))
 
     unread: list[tuple[Client, Iterator[str]]] = []
