@@ -186,7 +186,7 @@ class Executor:
         num_finished = self._give_tokens(chunks, logits)
         if chunks:
             self._record(started, chunks, num_finished)
-        self._deliver()  # last: whoever has an answer finds its iterations in the log
+        self._deliver()  # last, so that who has an answer finds its iterations in the log
 
     def _take_in(self) -> None:
         """Let new requests wait, and end those whose clients asked for it or whose time is over."""
