@@ -162,16 +162,25 @@ def _copy(sources: dict[str, Path], folder: Path, fresh: str | None) -> Prepared
         notebook = _for_learner(nbformat.read(source, as_version=4))
         copy = folder / name
         if copy.exists():
-            learners = nbformat.read(copy, as_version=4)
-            is_new = _made_from(learners) != _made_from(notebook)
-            if not is_new and fresh not in ("all", source.name[:2]):
+            made_from, is_untouched = _state(copy)
+            if made_from == _made_from(notebook) and fresh not in ("all", source.name[:2]):
                 continue
-            if _has_run(learners) or _version(learners) != _made_from(learners):
+            if not is_untouched:
                 prepared.before.append(set_aside(copy))
         copy.parent.mkdir(exist_ok=True)
         replace_text(copy, nbformat.writes(notebook) + "\n")
         prepared.made.append(name)
     return prepared
+
+
+def _state(copy: Path) -> tuple[str, bool]:
+    """Return what a copy was made from, blank for a file that is no notebook, and whether it is as it was made."""
+    try:
+        learners = nbformat.read(copy, as_version=4)
+    except ValueError:  # such as one that a full disk cut short
+        return "", False
+    made_from = _made_from(learners)
+    return made_from, not _has_run(learners) and _version(learners) == made_from
 
 
 def _version(notebook: NotebookNode) -> str:

@@ -111,6 +111,15 @@ def test_a_lecture_that_was_run_is_kept_though_nothing_was_written_in_it(course,
     assert "notebooks/01_engine.ipynb" in again.made and second_cell(path) == "better"
 
 
+@pytest.mark.parametrize("text", ["", '{"cells": [', "\x00"])
+def test_a_copy_that_is_no_notebook_any_more_stands_beside_a_new_one(course, tmp_path, text):
+    folder = workspace.prepare(tmp_path / "work", course=course).folder
+    (folder / "labs" / "01_engine_lab.ipynb").write_text(text)
+    again = workspace.prepare(folder, course=course)
+    assert again.made == ["labs/01_engine_lab.ipynb"]
+    assert [path.read_text() for path in again.before] == [text]
+
+
 @pytest.mark.parametrize(
     "call, words",
     [

@@ -163,7 +163,7 @@ def _answers_apart(chunks: list[Chunk]) -> Iterable[Chunk]:
     of single tokens, which is computed in one call and recorded, as the answers' latest tokens are.
     """
     for chunk in chunks:
-        if chunk.is_context:
+        if chunk.is_context or len(chunk.token_ids) == 1:
             yield chunk
         else:
             for past, token in enumerate(chunk.token_ids, chunk.num_past):
