@@ -7,6 +7,7 @@ PYTHON := .venv/bin/python
 # where no signal reaches it ends its worker, after a traceback; a cell may take ten minutes by itself.
 PYTEST := $(PYTHON) -m pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder \
 	--max-worker-restart=0 --override-ini=faulthandler_timeout=900 --override-ini=faulthandler_exit_on_timeout=true
+SCRIPTS := inflight/lessons/*/lecture.py inflight/lessons/*/lab.py
 CHECKS := lint imports types workflows scripts sources advisories
 
 .DEFAULT_GOAL := help
@@ -23,6 +24,7 @@ check: setup ## all of the checks below, also after one that fails: a minute
 
 lint: setup ## ruff: format and rules
 	@$(PYTHON) -m ruff format --check --quiet . && $(PYTHON) -m ruff check --quiet .
+	@$(PYTHON) -m ruff format --check --quiet --line-length 88 $(SCRIPTS) && $(PYTHON) -m ruff check --quiet $(SCRIPTS)
 
 imports: setup ## which room may import which
 	@.venv/bin/lint-imports
@@ -36,7 +38,7 @@ workflows: setup ## zizmor; without --strict-collection it would only warn of wh
 scripts: setup ## shellcheck
 	@.venv/bin/shellcheck .ci/run postBuild $$(git ls-files 'assets/*.sh')
 
-sources: setup ## do notebooks, README.md and the instructor's pages agree with lessons/?
+sources: setup ## do notebooks, README.md, glossary and instructor's pages agree with the lessons?
 	@$(PYTHON) -m tools.lessons check
 
 advisories: setup ## what is known of the packages; skipped where the package index cannot be asked
@@ -58,17 +60,17 @@ test-all: setup ## every test, lecture and solution: an hour
 lab: setup ## copy the lessons to work/, which is yours, and open JupyterLab there, on this machine only
 	@.venv/bin/inflight lab
 
-notebooks: setup ## make notebooks/, labs/ and solutions/ again from lessons/
+notebooks: setup ## make notebooks/, labs/ and solutions/ again from inflight/lessons/
 	@$(PYTHON) -m tools.lessons build
 
 site: build/site-venv/stamp ## make the pages for the web in build/site from the stored notebooks; nothing is run
-	@build/site-venv/bin/sphinx-build --fail-on-warning --keep-going --quiet --jobs auto -c assets/site -d build/site-doctrees . build/site
+	@build/site-venv/bin/sphinx-build --fail-on-warning --keep-going --quiet --jobs auto -c site -d build/site-doctrees . build/site
 	@echo "Open build/site/index.html in a browser."
 
 # Sphinx is no part of a learner's set-up.
-build/site-venv/stamp: assets/site/requirements.txt | setup
+build/site-venv/stamp: site/requirements.txt | setup
 	@$(PYTHON) -m venv --clear build/site-venv
-	@build/site-venv/bin/pip install --quiet --require-hashes --only-binary=:all: --no-deps -r assets/site/requirements.txt
+	@build/site-venv/bin/pip install --quiet --require-hashes --only-binary=:all: --no-deps -r site/requirements.txt
 	@touch $@
 
 release: check ## make wheel and source distribution of the last commit in dist/, and print their SHA-256

@@ -10,7 +10,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 # The last two are for a set-up that holds every file against its hash: `python -m inflight.bootstrap --here`.
-CARRIED = ("assets", "labs", "lessons", "notebooks", "solutions", "requirements.txt", "pyproject.toml")
+CARRIED = ("assets", "labs", "notebooks", "solutions", "requirements.txt", "pyproject.toml")
 LITTER = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
 
 

@@ -25,33 +25,39 @@ include_patterns = [
     "notebooks/*.ipynb",
     "labs/*.ipynb",
     "solutions/*.ipynb",
-    "lessons/glossary.md",
-    "assets/engine/README.md",
+    "notebooks/glossary.md",
+    "inflight/lessons/*/instructor.md",
+    "inflight/lessons/engine/appendix.md",
     "assets/instructor/**.md",
     "assets/lab-gpu/README.md",
     "assets/results/README.md",
     "assets/going-live.md",
 ]
-exclude_patterns = [".*", "build", "dist", "inflight", "tests", "tools", "work"]
-CLONE = Path(__file__).resolve().parents[2]
-LESSONS = tomllib.loads((CLONE / "lessons" / "syllabus.toml").read_text(encoding="utf-8"))["lesson"]
-ELECTIVES = [f"notebooks/{lesson['name']}" for lesson in LESSONS if lesson["part"] == "Electives"]
+exclude_patterns = [".*", "build", "dist", "tests", "tools", "work"]
+CLONE = Path(__file__).resolve().parents[1]
+PARTS = tomllib.loads((CLONE / "inflight" / "lessons" / "order.toml").read_text(encoding="utf-8"))["part"]
+LESSONS = [(part["title"], topic) for part in PARTS for topic in part["lessons"]]
+LECTURES = [(part, f"notebooks/{number:02}_{topic}") for number, (part, topic) in enumerate(LESSONS)]
 # A heading, and the pages under it.
 CONTENTS = {
-    "Lectures": [f"notebooks/{lesson['name']}" for lesson in LESSONS if lesson["part"] != "Electives"],
-    "Electives": [page for page in ELECTIVES if (CLONE / f"{page}.ipynb").exists()],
+    "Lectures": [page for part, page in LECTURES if part != "Electives"],
+    "Electives": [page for part, page in LECTURES if part == "Electives"],
     "Labs": ["labs/*"],
     "Solutions": ["solutions/*"],
     "Look it up": [
-        "lessons/glossary",
+        "notebooks/glossary",
         "REFERENCE",
-        "assets/engine/README",
+        "inflight/lessons/engine/appendix",
         "assets/lab-gpu/README",
         "assets/results/README",
         "assets/going-live",
         "CHANGELOG",
     ],
-    "Teach it": ["assets/instructor/README", "assets/instructor/[0-9]*", "assets/instructor/hub/**"],
+    "Teach it": [
+        "assets/instructor/README",
+        *[f"inflight/lessons/{topic}/instructor" for _, topic in LESSONS],
+        "assets/instructor/hub/**",
+    ],
     "Work on it": ["CONTRIBUTING", "SECURITY"],
 }
 REPOSITORY = os.environ.get("GITHUB_REPOSITORY", "")  # "owner/name", where GitHub Actions makes the pages

@@ -12,7 +12,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
-GLOSSARY = "lessons/glossary"
+GLOSSARY = "notebooks/glossary"
 # Where a word is no prose, or leads somewhere already.
 NOT_WITHIN = (
     nodes.reference,

@@ -121,7 +121,7 @@ def test_a_word_of_the_glossary_leads_there_once_a_page(page):
     assert len(links) >= 8 and len(set(links)) == len(links)
     assert not page.locator("pre a.term, h1 a.term, h2 a.term, a a").count()
     anchors = {link.partition("#")[2] for link in links}
-    open_page(page, "lessons/glossary")
+    open_page(page, "notebooks/glossary")
     assert [anchor for anchor in anchors if not page.locator(f"[id='{anchor}']").count()] == []
 
 
@@ -129,4 +129,6 @@ def test_every_lecture_says_how_it_is_run_and_where_it_is_changed(page):
     open_page(page, "notebooks/04_batching")
     actions = page.locator(".page-actions")
     assert "inflight lab 04" in actions.inner_text()
-    assert "lessons/04_batching/lecture.py" in actions.inner_html()  # the link, or where it has no repository the words
+    assert (
+        "inflight/lessons/batching/lecture.py" in actions.inner_html()
+    )  # the link, or where it has no repository the words

@@ -47,8 +47,12 @@ app(["--help"], standalone_mode=False)
     "what adapters share": f"{IN_TRITON}import inflight.triton.python_model",
 }
 
-LESSONS = {f"{path.parent.name}/{path.stem}": path for path in sorted(COURSE.glob("lessons/*/l*.py"))}
-ADAPTERS = {path.parents[1].name: path for path in sorted(COURSE.glob("assets/repository/*/1/model.py"))}
+LESSONS = {
+    f"{path.parent.name}/{path.stem}": path
+    for name in ("lecture", "lab")
+    for path in sorted(PACKAGE.glob(f"lessons/*/{name}.py"))
+}
+ADAPTERS = {path.parents[1].name: path for path in sorted(PACKAGE.glob("triton/templates/*/1/model.py"))}
 # An adapter that is there to compute may bring what it computes with, and nothing else.
 EXEMPT = {
     "tensorrt_llm": {"openvino", "openvino_genai"},  # loads the engine

@@ -10,12 +10,12 @@ from types import ModuleType
 import pytest
 
 import inflight
-from inflight.paths import COURSE, PACKAGE
+from inflight.paths import PACKAGE
 from tests import backend_stand_ins
 
 ROOMS = ("checkpoint", "engine", "models", "triton", "bench", "notebook")
-LESSONS = sorted((COURSE / "lessons").glob("*/l*.py"))
-MODELS = sorted((COURSE / "assets" / "repository").glob("*/1/model.py"))
+LESSONS = sorted(path for name in ("lecture", "lab") for path in (PACKAGE / "lessons").glob(f"*/{name}.py"))
+MODELS = sorted((PACKAGE / "triton" / "templates").glob("*/1/model.py"))
 
 
 def tree(path):
@@ -52,12 +52,11 @@ def test_a_face_lists_in_order_what_it_has(room):
 def test_a_lesson_takes_from_faces_only(path):
     offered = {f"inflight.{room}": importlib.import_module(f"inflight.{room}").__all__ for room in ROOMS}
     offered["inflight"] = [*inflight.__all__, "machine", *ROOMS]
-    own = path.parent.name[3:]  # its folder in inflight/lessons
-    if (PACKAGE / "lessons" / own).is_dir():
-        offered |= {
-            "inflight.lessons": [own],
-            f"inflight.lessons.{own}": importlib.import_module(f"inflight.lessons.{own}").__all__,
-        }
+    own = path.parent.name
+    offered |= {
+        "inflight.lessons": [own],
+        f"inflight.lessons.{own}": importlib.import_module(f"inflight.lessons.{own}").__all__,
+    }
     taken = imports(path)
     assert taken and [(module, name) for module, name, _ in taken if name not in offered.get(module, ())] == []
 

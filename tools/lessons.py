@@ -1,10 +1,10 @@
-"""Makes the notebooks from `lessons/` and holds them to their source: the only way an .ipynb of the course changes.
+"""Makes the notebooks from the lessons and holds them to their source: the only way an .ipynb of the course changes.
 
     python -m tools.lessons build [NN …]              write notebooks/, labs/ and solutions/
     python -m tools.lessons build --sources [NN …]    the same, keeping the outputs that are stored: nothing is run
     python -m tools.lessons check                     compare what is committed with what the source gives
 
-`lessons/NN_topic/lecture.py` and `lab.py` are jupytext percent scripts. In a lab, the tag `solution` keeps a cell from
+A lesson's `lecture.py` and `lab.py` are jupytext percent scripts. In a lab, the tag `solution` keeps a cell from
 the learner; inside a cell, what stands between these two lines is replaced by its `# LAB:` lines, or by `...`:
 
     # BEGIN SOLUTION
@@ -13,9 +13,9 @@ the learner; inside a cell, what stands between these two lines is replaced by i
     # END SOLUTION
 
 What `%%writefile` writes may stand in the script as comments: a `config.pbtxt` is no Python. A lab's tag `part:FILE`
-says that what the solution writes there is also a part of the course's own stack, `assets/parts/FILE`.
+says that what the solution writes there is also a part of the course's own stack, `parts/FILE` in its folder.
 
-What a lesson is called, asks and takes is written in from `lessons/syllabus.toml`: `tools.titles`.
+What a lesson is called, asks and takes is written in from its `lesson.toml`: `tools.titles`.
 """
 
 import copy
@@ -31,8 +31,9 @@ import nbformat
 from nbformat import NotebookNode
 
 from inflight.errors import CourseError
-from inflight.notebook import blanks
+from inflight.notebook import blanks, syllabus
 from inflight.notebook.execution import WIDGET_MIME, execute, select
+from inflight.notebook.syllabus import Lesson
 from tools import homes, instructor, pictures, titles
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,7 +61,7 @@ def build(root: Path, lessons: list[str] | None = None, keep_outputs: bool = Fal
     Raises
     ------
     CourseError
-        No such lesson, a lesson that the syllabus does not name, a marker out of place, a cell that fails, with
+        No such lesson, a marker out of place, a cell that fails, with
         `keep_outputs` code cells that came or went, or no Chromium for the pictures: then everything else is done.
     """
     for path, text in _parts(root, lessons).items():
@@ -68,14 +69,14 @@ def build(root: Path, lessons: list[str] | None = None, keep_outputs: bool = Fal
         path.write_text(text, encoding="utf-8")
     written: dict[Path, NotebookNode] = {}
     try:
-        for folder, kind in _all(root, lessons):
-            notebook, path = source(folder, kind), root / kind / titles.file_name(kind, folder.name)
+        for lesson, kind in _all(root, lessons):
+            notebook, path = source(lesson, kind), root / kind / titles.file_name(kind, lesson.name)
             path.parent.mkdir(exist_ok=True)
             if keep_outputs and kind != "labs":
                 notebook = _cleaned(_with_stored_outputs(notebook, path))
             elif kind != "labs":
                 _write(notebook, path)  # a section that catches up looks its heading up there
-                notebook = _cleaned(execute(notebook, f"{kind}/{folder.name}", path.parent))
+                notebook = _cleaned(execute(notebook, f"{kind}/{lesson.name}", path.parent))
             _write(notebook, path)
             written[path] = notebook
     finally:  # the next build would not know that those before a cell that fails lack theirs
@@ -87,15 +88,16 @@ def build(root: Path, lessons: list[str] | None = None, keep_outputs: bool = Fal
     return list(written)
 
 
-def source(folder: Path, kind: str) -> NotebookNode:
-    """The notebook of `kind` ("notebooks", "labs", "solutions") that the lesson in `folder` gives, without outputs.
+def source(lesson: Lesson, kind: str) -> NotebookNode:
+    """The notebook of `kind` ("notebooks", "labs", "solutions") that a lesson gives, without outputs.
 
     Raises
     ------
     CourseError
-        A marker is out of place, or the syllabus does not name the lesson.
+        A marker is out of place.
     """
-    values, terms = titles.fields(folder, kind), titles.terms(folder.parent.parent)
+    folder = lesson.folder
+    values, terms = titles.fields(lesson, kind), titles.terms(folder.parent)
     notebook = nbformat.v4.new_notebook(metadata=nbformat.from_dict(METADATA), nbformat_minor=5)
     for index, cell in enumerate(cell for cell in _cells(folder, kind) if kind != "labs" or not _is_solution(cell)):
         if cell.cell_type == "code":
@@ -109,7 +111,7 @@ def source(folder: Path, kind: str) -> NotebookNode:
             )
         cell.metadata = _only_tags(cell)
         # The same place in the same lesson keeps its id, so that a rebuild changes only what changed.
-        cell.id = hashlib.sha256(f"{folder.name}/{kind}/{index}".encode()).hexdigest()[:8]
+        cell.id = hashlib.sha256(f"{lesson.name}/{kind}/{index}".encode()).hexdigest()[:8]
         notebook.cells.append(cell)
     return notebook
 
@@ -120,16 +122,15 @@ def check(root: Path) -> list[str]:
     Raises
     ------
     CourseError
-        There is no lesson, a marker is out of place, or the syllabus does not name a lesson.
+        A marker is out of place.
     """
     found = []
     for page, text in titles.pages(root).items():
-        if page.read_text(encoding="utf-8") != text:
-            name = page.relative_to(root)
-            found.append(f"{name}: its table of lessons differs from lessons/syllabus.toml; run `make notebooks`")
-    expected = {root / kind / titles.file_name(kind, folder.name): (folder, kind) for folder, kind in _all(root)}
-    for path, (folder, kind) in expected.items():
-        found += [f"{kind}/{path.name}: {problem}" for problem in _problems(path, folder, kind)]
+        if not page.exists() or page.read_text(encoding="utf-8") != text:
+            found.append(f"{page.relative_to(root)}: differs from what the lessons give; run `make notebooks`")
+    expected = {root / kind / titles.file_name(kind, lesson.name): (lesson, kind) for lesson, kind in _all(root)}
+    for path, (lesson, kind) in expected.items():
+        found += [f"{kind}/{path.name}: {problem}" for problem in _problems(path, lesson, kind)]
     for path, text in _parts(root).items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             found.append(f"{path.relative_to(root)}: differs from the solution that gives it; run `make notebooks`")
@@ -138,22 +139,20 @@ def check(root: Path) -> list[str]:
     return found
 
 
-def _all(root: Path, lessons: list[str] | None = None) -> list[tuple[Path, str]]:
-    """The folder of each lesson, with each kind of notebook that it gives."""
-    folders = sorted(path for path in (root / "lessons").glob("[0-9][0-9]_*") if path.is_dir())
-    if not folders:
-        raise CourseError(f"No lesson in {root / 'lessons'}; run this in a clone of the course.")
-    chosen = select(folders, lessons)
-    return [(folder, kind) for folder in chosen for kind, script in SCRIPTS.items() if (folder / script).exists()]
+def _all(root: Path, lessons: list[str] | None = None) -> list[tuple[Lesson, str]]:
+    """Each lesson, with each kind of notebook that it gives."""
+    known = {Path(lesson.name): lesson for lesson in syllabus.read(titles.folder(root))}
+    chosen = [known[name] for name in select([*known], lessons)]
+    return [(one, kind) for one in chosen for kind, script in SCRIPTS.items() if (one.folder / script).exists()]
 
 
 def _parts(root: Path, lessons: list[str] | None = None) -> dict[Path, str]:
-    """The files of `assets/parts` that the solutions of lessons give, with their text."""
+    """The files in the folders `parts` that the solutions of lessons give, with their text."""
     return {
-        root / "assets" / "parts" / tag.removeprefix(PART): cell.source.partition("\n")[2] + "\n"
-        for folder, kind in _all(root, lessons)
+        lesson.folder / "parts" / tag.removeprefix(PART): cell.source.partition("\n")[2] + "\n"
+        for lesson, kind in _all(root, lessons)
         if kind == "solutions"
-        for cell in source(folder, kind).cells
+        for cell in source(lesson, kind).cells
         for tag in cell.metadata.get("tags", [])
         if tag.startswith(PART)
     }
@@ -229,18 +228,18 @@ def _write(notebook: NotebookNode, path: Path) -> None:
 # What is wrong with a notebook ----------------------------------------------------------------------------------------
 
 
-def _problems(path: Path, folder: Path, kind: str) -> Iterator[str]:
+def _problems(path: Path, lesson: Lesson, kind: str) -> Iterator[str]:
     if not path.exists():
         yield "missing; run `make notebooks`"
         return
-    notebook, expected = nbformat.read(path, as_version=4), source(folder, kind)
+    notebook, expected = nbformat.read(path, as_version=4), source(lesson, kind)
     if _sources(notebook) != _sources(expected) or "widgets" in notebook.metadata:
-        yield f"differs from lessons/{folder.name}/{SCRIPTS[kind]}; run `make notebooks`"
+        yield f"differs from inflight/lessons/{lesson.topic}/{SCRIPTS[kind]}; run `make notebooks`"
     if notebook.metadata != METADATA or any(set(cell.metadata) - {"tags"} for cell in notebook.cells):
         yield "carries what an editor or a run left in its metadata; run `make notebooks`"
     if path.stat().st_size > MAX_BYTES:
         yield f"{path.stat().st_size} bytes, more than {MAX_BYTES}; show less"
-    yield from _lab_problems(notebook, folder) if kind == "labs" else _execution_problems(notebook)
+    yield from _lab_problems(notebook, lesson.folder) if kind == "labs" else _execution_problems(notebook)
     if kind == "notebooks":
         yield from _page_problems(notebook)
     prose = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")

@@ -1,4 +1,4 @@
-"""Puts what a lesson is called, asks and takes, from `lessons/syllabus.toml`, into the notebooks and into two pages.
+"""Puts what a lesson is called, asks and takes, from its `lesson.toml`, into the notebooks and into three pages.
 
 In a markdown cell of a lesson's script these stand for it:
 
@@ -12,7 +12,7 @@ In a markdown cell of a lesson's script these stand for it:
     {lab}           where a lecture's lab is
     {map}           a table of all lessons, in a lecture
     {counterpart}   a link from a lab to its solution, and from a solution to its lab
-    {glossary}      every term of lessons/glossary.md with its sentence, and a link back to where it comes up
+    {glossary}      every term of the glossary with its sentence, and a link back to where it comes up
 
 A link to a term, such as `[prefill](00_start_here.ipynb#Prefill)`, gets its sentence as title, which a page shows when
 the mouse is over it.
@@ -23,6 +23,7 @@ from pathlib import Path
 
 from inflight.errors import CourseError
 from inflight.notebook import syllabus
+from inflight.notebook.syllabus import Lesson
 
 FIELD = re.compile(r"\{(heading|minutes|core|question|navigation|next|lab|map|counterpart|glossary)\}")
 # A tab shows a notebook's name without its folder: lecture, lab and solution of a lesson are told apart by it.
@@ -30,6 +31,7 @@ SUFFIX = {"notebooks": "", "labs": "_lab", "solutions": "_solution"}
 # The line below the heading of an exercise.
 EXERCISE = re.compile(r"^# \*(Core · )?(?:Further · )?importance .* (\d+) minutes\b.*\*$", re.M)
 TERM = re.compile(r"\]\(((?:(?:\.\./notebooks/)?00_start_here\.ipynb)?#([\w`.-]+))\)")
+GLOSSARY = "# Glossary\n\nThe terms of the course, in the order in which they come up, with a sentence each."
 TABLE = re.compile(r"(<!-- written by `make notebooks`[^\n]*-->\n).*?(<!-- end of what is written -->)", re.S)
 
 
@@ -38,22 +40,16 @@ def file_name(kind: str, lesson: str) -> str:
     return f"{lesson}{SUFFIX[kind]}.ipynb"
 
 
-def fields(folder: Path, kind: str) -> dict[str, str]:
-    """What each field of the module's docstring stands for in the notebook of `kind` of the lesson in `folder`.
+def folder(root: Path) -> Path:
+    """Where the clone `root` has its lessons."""
+    return root / "inflight" / "lessons"
 
-    Raises
-    ------
-    CourseError
-        The syllabus does not name this lesson.
-    """
-    lessons = syllabus.read(folder.parent.parent)
-    names = [lesson.name for lesson in lessons]
-    if folder.name not in names:
-        raise CourseError(f"{folder} is not in lessons/syllabus.toml; add an entry there.")
-    place = names.index(folder.name)
-    lesson = lessons[place]
-    before, after = ([one for one in some if not one.planned] for some in (lessons[:place], lessons[place + 1 :]))
-    before, after = before[-1:], after[:1]
+
+def fields(lesson: Lesson, kind: str) -> dict[str, str]:
+    """What each field of the module's docstring stands for in the notebook of `kind` of a lesson."""
+    lessons = syllabus.read(lesson.folder.parent)
+    place = lessons.index(lesson)
+    before, after = lessons[:place][-1:], lessons[place + 1 :][:1]
     lab = f"../labs/{file_name('labs', lesson.name)}"
     lectures = "" if kind == "notebooks" else "../notebooks/"
     onward = [f"[{other.heading} →]({lectures}{other.name}.ipynb)" for other in after]
@@ -61,14 +57,14 @@ def fields(folder: Path, kind: str) -> dict[str, str]:
     if after:
         values["next"] = f"[{after[0].heading}]({lectures}{after[0].name}.ipynb)"
     if kind == "notebooks":
-        values["map"] = _table(folder.parent.parent, "", "../labs/")
-        values["glossary"] = _glossary(folder)
+        values["map"] = _table(lessons, "", "../labs/")
+        values["glossary"] = _glossary(lesson)
         back = [f"[← {other.heading}]({other.name}.ipynb)" for other in before]
-        back += [f"[Lab {lesson.number}]({lab})"] if (folder / "lab.py").exists() else []
+        back += [f"[Lab {lesson.number}]({lab})"] if (lesson.folder / "lab.py").exists() else []
     else:
         other, said = ("solutions", "its solution") if kind == "labs" else ("labs", "the lab")
         values["heading"] = f"Lab {lesson.heading}"
-        values["minutes"], values["core"] = map(str, lab_minutes(folder))
+        values["minutes"], values["core"] = map(str, lab_minutes(lesson.folder))
         values["counterpart"] = f"[{said}](../{other}/{file_name(other, lesson.name)})"
         back = [f"[← {lesson.heading}]({lectures}{lesson.name}.ipynb)", values["counterpart"]]
     return {**values, "navigation": " · ".join([*back, *onward])}
@@ -89,19 +85,18 @@ def filled(text: str, values: dict[str, str]) -> str:
         raise CourseError(f"{{{error.args[0]}}} stands for nothing in {values['heading']!r}; take it out.") from None
 
 
-def terms(root: Path) -> dict[str, tuple[str, str, str]]:
-    """The glossary of the clone `root`: anchor of each term -> the term, its sentence, the number of its lesson."""
-    path, found, number = root / "lessons" / "glossary.md", {}, ""
-    for part in re.split(r"^##", path.read_text(encoding="utf-8") if path.exists() else "", flags=re.M)[1:]:
-        head, _, body = part.partition("\n")
-        if head.startswith("#"):
-            found[head[2:].replace(" ", "-")] = (head[2:], " ".join(body.split()), number)
-        else:
-            number = head.strip()[:2]
+def terms(lessons: Path) -> dict[str, tuple[str, str, Lesson]]:
+    """The glossary of the folder of lessons: anchor of each term -> the term, its sentence, its lesson."""
+    found = {}
+    for lesson in syllabus.read(lessons):
+        path = lesson.folder / "glossary.md"
+        for entry in re.split(r"^### ", path.read_text(encoding="utf-8") if path.exists() else "", flags=re.M)[1:]:
+            term, _, sentence = entry.partition("\n")
+            found[term.replace(" ", "-")] = (term, " ".join(sentence.split()), lesson)
     return found
 
 
-def explained(text: str, known: dict[str, tuple[str, str, str]]) -> str:
+def explained(text: str, known: dict[str, tuple[str, str, Lesson]]) -> str:
     """`text` of a markdown cell in which each link to a term of the glossary has the term's sentence as title."""
 
     def link(found: re.Match) -> str:
@@ -113,41 +108,52 @@ def explained(text: str, known: dict[str, tuple[str, str, str]]) -> str:
     return TERM.sub(link, text)
 
 
-def _glossary(folder: Path) -> str:
+def _glossary(own: Lesson) -> str:
     """All terms, each with a link back: to the section of this lecture that links to it first, or to its lesson."""
-    lecture, entries = (folder / "lecture.py").read_text(encoding="utf-8"), []
-    names = {lesson.number: lesson.name for lesson in syllabus.read(folder.parent.parent)}
-    for anchor, (term, sentence, number) in terms(folder.parent.parent).items():
+    lecture, entries = (own.folder / "lecture.py").read_text(encoding="utf-8"), []
+    for anchor, (term, sentence, lesson) in terms(own.folder.parent).items():
         before, linked, _ = lecture.partition(f"](#{anchor})")
         if linked:
             section = re.findall(r"^# ## (.+)", before, re.M)[-1].strip()
             back = f"[↩ {section}](#{section.replace(' ', '-')})"
         else:
-            back = f"[lesson {number}]({names[number]}.ipynb)" if names[number] != folder.name else ""
+            back = f"[lesson {lesson.number}]({lesson.name}.ipynb)" if lesson != own else ""
         entries.append(f"### {term}\n{sentence} {back}".rstrip())
     return "\n\n".join(entries)
 
 
 def pages(root: Path) -> dict[Path, str]:
-    """README.md and the instructor's, where there is one: each with its table of the lessons written anew."""
-    guide = [f"| {one.number} | [{one.title}]({one.name}.md) |" for one in syllabus.read(root) if not one.planned]
+    """README.md and the instructor's, where there is one, with their tables of the lessons; and the glossary."""
+    lessons = syllabus.read(folder(root))
+    guide = [f"| {one.number} | [{one.title}](../../inflight/lessons/{one.topic}/instructor.md) |" for one in lessons]
     tables = {
-        root / "README.md": _table(root, "notebooks/", "labs/"),
+        root / "README.md": _table(lessons, "notebooks/", "labs/"),
         root / "assets" / "instructor" / "README.md": "\n".join(["| lesson | page |", "|---|---|", *guide]),
     }
-    return {path: _with_table(path, table) for path, table in tables.items() if path.exists()}
+    written = {path: _with_table(path, table) for path, table in tables.items() if path.exists()}
+    return {**written, root / "notebooks" / "glossary.md": _glossary_page(root)}
+
+
+def _glossary_page(root: Path) -> str:
+    """Every term with its sentence, lesson by lesson."""
+    text, of = [GLOSSARY], None
+    for term, sentence, lesson in terms(folder(root)).values():
+        if lesson != of:
+            of = lesson
+            text.append(f"## {lesson.heading}")
+        text.append(f"### {term}\n{sentence}")
+    return "\n\n".join(text) + "\n"
 
 
 def _with_table(path: Path, table: str) -> str:
     return TABLE.sub(lambda match: f"{match[1]}{table}\n\n{match[2]}", path.read_text(encoding="utf-8"))
 
 
-def _table(root: Path, lectures: str, labs: str) -> str:
-    """The lessons in the clone `root` as a table in Markdown, part by part, with links that begin as given.
+def _table(lessons: list[Lesson], lectures: str, labs: str) -> str:
+    """The lessons as a table in Markdown, part by part, with links that begin as given.
 
-    The sums of the core stand before the electives, and theirs after them. A planned lesson has no links.
+    The sums of the core stand before the electives, and theirs after them.
     """
-    lessons = syllabus.read(root)
     electives = [lesson for lesson in lessons if lesson.part == syllabus.ELECTIVES]
     core = [lesson for lesson in lessons if lesson not in electives]
     rows = ["| | lesson | question | minutes | lab |", "|---|---|---|---|---|"]
@@ -157,9 +163,9 @@ def _table(root: Path, lectures: str, labs: str) -> str:
             if lesson.part != part:
                 part = lesson.part
                 rows.append(f"| | **{part}** | | | |")
-            minutes, _ = lab_minutes(root / "lessons" / lesson.name)
+            minutes, _ = lab_minutes(lesson.folder)
             lab = f"[lab]({labs}{file_name('labs', lesson.name)}), {minutes}" if minutes else ""
-            title = lesson.title if lesson.planned else f"[{lesson.title}]({lectures}{lesson.name}.ipynb)"
+            title = f"[{lesson.title}]({lectures}{lesson.name}.ipynb)"
             rows.append(f"| {lesson.number} | {title} | {lesson.question} | {lesson.minutes} | {lab} |")
             sums = [sums[0] + lesson.minutes, sums[1] + minutes]
         if some:

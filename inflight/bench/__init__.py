@@ -17,7 +17,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "compare",
         "sweep",
         "quality",
-        "gpt2_client",
         "trace_run",
     ],
 )

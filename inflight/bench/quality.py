@@ -15,6 +15,7 @@ One model is loaded at a time, to save memory: the checkpoint first, then engine
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import count, pairwise
@@ -32,8 +33,9 @@ from inflight.engine.config import BuildConfig, Chunk
 from inflight.engine.model import load
 from inflight.engine.sampling import log_probability
 from inflight.errors import CourseError
-from inflight.paths import COURSE
+from inflight.paths import PACKAGE
 
+LESSONS = PACKAGE / "lessons"
 WINDOW = 256  # tokens; the first has nothing before it and is not judged
 TOKENS = 20 * WINDOW
 GROUP = 8  # windows that an engine reads side by side
@@ -89,8 +91,9 @@ def prose() -> str:
     import jupytext
 
     paragraphs = []
-    for path in sorted((COURSE / "lessons").glob("*/lecture.py")):
-        for cell in jupytext.read(path, fmt="py:percent").cells:
+    parts = tomllib.loads((LESSONS / "order.toml").read_text(encoding="utf-8"))["part"]
+    for topic in (topic for part in parts for topic in part["lessons"]):
+        for cell in jupytext.read(LESSONS / topic / "lecture.py", fmt="py:percent").cells:
             if cell.cell_type == "markdown":
                 lines = [line for line in cell.source.splitlines() if "{" not in line]
                 paragraphs.append("\n".join(lines).strip())

@@ -20,7 +20,7 @@ from rich.tree import Tree
 from inflight import checkpoint as checkpoints
 from inflight import engine, models, triton
 from inflight.checkpoint.sources import DEFAULT
-from inflight.cli import bench, gpt2, progress, terminal
+from inflight.cli import bench, progress, terminal
 from inflight.cli.terminal import ENGINE_DIR, SET, console
 from inflight.engine.config import BuildConfig
 from inflight.errors import CourseError
@@ -330,7 +330,6 @@ def lab(
 
 app.command()(progress.progress)
 app.add_typer(bench.app, name="bench")
-app.add_typer(gpt2.app, name="gpt2")
 app.add_typer(bench.dataset_app, name="dataset")
 
 

@@ -18,7 +18,7 @@ It gets the answer as `answers.plain` gives it and, where it has hidden cases, a
 part may be a function, so that what goes wrong in one does not hide what is right in another. What it, or the learner's
 code, raises is the finding; NotImplementedError says that the learner has not begun.
 
-Its tests are rows of a table, `tests/lessons/lab_NN.py`; `tests/lessons/answers.py` says how they are written.
+Its tests are rows of a table, `tests/lessons/<topic>/lab.py`; `tests/lessons/answers.py` says how they are written.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _result(exercise: str, answer: object) -> Result:
 
 def _lessons() -> dict[str, str]:
     """Return the folder in `inflight/lessons` of each lesson, by the number before the dot of its exercises."""
-    return {str(int(lesson.number)): lesson.name[3:] for lesson in syllabus.read() if not lesson.planned}
+    return {str(int(lesson.number)): lesson.topic for lesson in syllabus.read()}
 
 
 def _import_graders(lesson: str) -> None:

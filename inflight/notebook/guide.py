@@ -1,4 +1,4 @@
-"""Reads the instructor's page of a lesson, `assets/instructor/NN_topic.md`, for slides and checks.
+"""Reads the instructor's page of a lesson, `instructor.md` in its folder, for slides and checks.
 
 A talking point begins with the heading of the lesson that it belongs to, and so does a row of what is to be expected:
 
@@ -7,10 +7,8 @@ A talking point begins with the heading of the lesson that it belongs to, and so
 """
 
 import re
+from pathlib import Path
 
-from inflight.paths import ASSETS
-
-PAGES = ASSETS / "instructor"
 LEAVES, KNOW, POINTS, EXPECTED, QUESTIONS, WRONG, ROOM, CUTS = PARTS = (
     "What it must leave behind",
     "What you need to know yourself",
@@ -24,9 +22,9 @@ LEAVES, KNOW, POINTS, EXPECTED, QUESTIONS, WRONG, ROOM, CUTS = PARTS = (
 _POINT = re.compile(r"^- \*\*(.+?)\*\*: *(.+(?:\n(?!- |\n).+)*)", re.M)
 
 
-def parts(lesson: str) -> dict[str, str]:
-    """Return the parts (`## …`) of a lesson's page, such as "04_batching", by heading; none where it has no page."""
-    path = PAGES / f"{lesson}.md"
+def parts(folder: Path) -> dict[str, str]:
+    """Return the parts (`## …`) of the page of the lesson in `folder`, by heading; none where it has no page."""
+    path = folder / "instructor.md"
     found = re.split(r"^## (.+)\n", path.read_text(encoding="utf-8") if path.exists() else "", flags=re.M)
     return {heading: body.strip() for heading, body in zip(found[1::2], found[2::2])}
 

@@ -20,11 +20,12 @@ import pandas as pd
 from inflight.errors import CourseError
 from inflight.files import replace_text
 from inflight.notebook import answers, syllabus, workspace
-from inflight.paths import COURSE
 
-# Every part: the name of its file or folder.
+# Every part: the name of its file or folder; and the course's own, made of its lab's solution.
 PARTS = {name: file for lesson in syllabus.read() for name, file in lesson.parts.items()}
-COURSES_OWN = COURSE / "assets" / "parts"
+COURSES_OWN = {
+    name: lesson.folder / "parts" / file for lesson in syllabus.read() for name, file in lesson.parts.items()
+}
 PASSED = "parts.json"  # in work/mine: which exercise each part has passed
 LITTER = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
 
@@ -81,7 +82,7 @@ def part(name: str) -> Part:
     if folder is not None and (folder / PARTS[name]).exists() and (exercise := _passed(folder).get(name)):
         return Part(name, folder / PARTS[name], exercise)
     why = "this is no workspace of a learner" if folder is None else "yours has not passed its check yet"
-    courses = COURSES_OWN / PARTS[name]
+    courses = COURSES_OWN[name]
     if not courses.exists():
         raise CourseError(f"There is no {name} to use: {why}, and the course has none of its own. Do its lab first.")
     return Part(name, courses, why=why)

@@ -19,7 +19,7 @@ from nbformat.v4 import new_markdown_cell
 from traitlets.config import Config
 
 from inflight.errors import CourseError
-from inflight.notebook import blanks, execution, guide
+from inflight.notebook import blanks, execution, guide, syllabus
 
 PICTURE = "image/svg+xml"
 SHOWN = [PICTURE, "text/html", "text/markdown", "text/plain"]  # forms of an output, the first that it has is shown
@@ -81,7 +81,9 @@ def deck(lecture: NotebookNode, name: str) -> str:
     [package] = find_spec("pyreveal").submodule_search_locations
     files = {"reveal_css": "reveal.css", "reveal_js": "reveal.js", "notes_js": "plugin/notes.js"}
     resources = {key: (Path(package) / "revealjs" / "dist" / file).read_text("utf-8") for key, file in files.items()}
-    slides = nbformat.v4.new_notebook(cells=list(_cells(lecture, guide.parts(name))), metadata=lecture.metadata)
+    slides = nbformat.v4.new_notebook(
+        cells=list(_cells(lecture, guide.parts(syllabus.LESSONS / name[3:]))), metadata=lecture.metadata
+    )
     exporter = SlidesExporter(raw_template=PAGE, config=Config(NbConvertBase={"display_data_priority": SHOWN}))
     made, _ = exporter.from_notebook_node(slides, resources={**resources, "metadata": {"name": name}})
     return made

@@ -1,4 +1,4 @@
-"""Reads the lessons of the course, built and planned, in reading order: `lessons/syllabus.toml`."""
+"""Reads the lessons of the course in reading order: `lessons/order.toml`, and each lesson's `lesson.toml`."""
 
 from __future__ import annotations
 
@@ -6,29 +6,35 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inflight.paths import COURSE
+from inflight.paths import PACKAGE
 
+LESSONS = PACKAGE / "lessons"
 ELECTIVES = "Electives"  # the part of lessons that no other needs
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """One lesson: the name of its folder and notebooks, and the part of the course it belongs to.
+    """One lesson: its folder, its place in the course, and the part of the course it belongs to.
 
     `parts` are the parts of the learner's own stack that its lab has them write: name -> file or folder.
     """
 
-    name: str
+    folder: Path
+    number: str
     part: str
     title: str
     question: str
     minutes: int
-    planned: bool
     parts: dict[str, str] = field(default_factory=dict)
 
     @property
-    def number(self) -> str:
-        return self.name[:2]
+    def topic(self) -> str:
+        return self.folder.name
+
+    @property
+    def name(self) -> str:
+        """The name of its notebooks, such as "04_batching"."""
+        return f"{self.number}_{self.topic}"
 
     @property
     def heading(self) -> str:
@@ -36,8 +42,12 @@ class Lesson:
         return f"{self.number} · {self.title}"
 
 
-def read(course: Path = COURSE) -> list[Lesson]:
-    """Read every lesson that the syllabus of the clone in `course` names."""
-    path = course / "lessons" / "syllabus.toml"
-    entries = tomllib.loads(path.read_text(encoding="utf-8"))["lesson"]
-    return [Lesson(**entry, planned=not (path.parent / entry["name"]).is_dir()) for entry in entries]
+def read(lessons: Path = LESSONS) -> list[Lesson]:
+    """Read every lesson of the folder `lessons`, in its order."""
+    parts = tomllib.loads((lessons / "order.toml").read_text(encoding="utf-8"))["part"]
+    places = [(part["title"], topic) for part in parts for topic in part["lessons"]]
+    return [
+        Lesson(folder, f"{number:02}", part, **tomllib.loads((folder / "lesson.toml").read_text(encoding="utf-8")))
+        for number, (part, topic) in enumerate(places)
+        for folder in [lessons / topic]
+    ]

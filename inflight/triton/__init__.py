@@ -4,10 +4,9 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules=["address", "custom_batching", "repository", "telemetry"],
+    submodules=["address", "repository", "telemetry"],
     submod_attrs={
         "server": ["Server"],
-        "by_hand": ["tritonserver"],
         "client": ["Client"],
         "openai_server": ["OpenAIServer"],
         "repository": ["GPT2", "batchers"],

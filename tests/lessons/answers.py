@@ -1,9 +1,9 @@
 """How a lab's table of answers is written: what a learner hands in, the verdict, and the words that they get.
 
-A table is `tests/lessons/lab_NN.py`; `test_answers.py` finds it and checks every row on the hidden cases of one seed:
+A table is `tests/lessons/<topic>/lab.py`; `test_answers.py` checks every row of it on the hidden cases of one seed:
 
     ANSWERS = [
-        *of_the_lab("05_kv_cache", {"5.1": "unused", "5.2": "no_evict.py"}),   # the solution: done; the blank: not yet
+        *of_the_lab("kv_cache", {"5.1": "unused", "5.2": "no_evict.py"}),   # the solution: done; the blank: not yet
         Answer("5.1", "in NumPy", in_numpy),                                   # another right way: done
         Answer("5.1", "of tokens", of_tokens, "wrong", "both were used"),      # a wrong idea, and what it is told
         Answer("5.2", "one iteration more", File(late(5)), "wrong", "iterations: "),
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from inflight.paths import COURSE
+from inflight.notebook import syllabus
 from tools import lessons
 
 SERVER, SLOW = pytest.mark.server, pytest.mark.slow
@@ -66,37 +66,37 @@ class Answer:
     marks: list = field(default_factory=list)
 
 
-def of_the_lab(folder: str, answers: dict[str, str]) -> Iterator[Answer]:
+def of_the_lab(topic: str, answers: dict[str, str]) -> Iterator[Answer]:
     """For each exercise the solution, which is done, and what the lab hands out, which is not done yet.
 
     Parameters
     ----------
-    folder : str
-        In `lessons/`.
+    topic : str
+        The lesson's folder.
     answers : dict of str to str
         By exercise, the name of a file that a cell writes, or an expression over what the cells define.
     """
     for exercise, what in answers.items():
         for kind, name, status in (("solutions", "the solution", "done"), ("labs", "as handed out", "not done yet")):
             is_file = what.endswith((".py", ".c"))
-            answer = File(written(folder, kind, what), what) if is_file else defined(folder, kind, what)
+            answer = File(written(topic, kind, what), what) if is_file else defined(topic, kind, what)
             yield Answer(exercise, name, answer, status)
 
 
-def written(folder: str, kind: str, name: str) -> str:
+def written(topic: str, kind: str, name: str) -> str:
     """What a cell of the lab ("labs") or its solution ("solutions") writes into the file `name`."""
-    [text] = [source for first, source in map(_split, _cells(folder, kind)) if first.endswith(f"/{name}")]
+    [text] = [source for first, source in map(_split, _cells(topic, kind)) if first.endswith(f"/{name}")]
     return text
 
 
-def defined(folder: str, kind: str, expression: str) -> object:
+def defined(topic: str, kind: str, expression: str) -> object:
     """The value of an expression over functions and variables that cells define."""
     wanted = {node.id for node in ast.walk(ast.parse(expression)) if isinstance(node, ast.Name)}
     space: dict[str, object] = {}
-    for source in _cells(folder, kind):
+    for source in _cells(topic, kind):
         if not source.startswith("%"):
             nodes = [node for node in ast.parse(source).body if _defines(node, wanted)]
-            exec(compile(ast.Module(nodes, []), f"<{folder}>", "exec"), space)
+            exec(compile(ast.Module(nodes, []), f"<{topic}>", "exec"), space)
     return eval(expression, space)
 
 
@@ -108,8 +108,9 @@ def _defines(node: ast.stmt, wanted: set[str]) -> bool:
     return isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef)
 
 
-def _cells(folder: str, kind: str) -> list[str]:
-    return [cell.source for cell in lessons.source(COURSE / "lessons" / folder, kind).cells if cell.cell_type == "code"]
+def _cells(topic: str, kind: str) -> list[str]:
+    [lesson] = [lesson for lesson in syllabus.read() if lesson.topic == topic]
+    return [cell.source for cell in lessons.source(lesson, kind).cells if cell.cell_type == "code"]
 
 
 def _split(source: str) -> tuple[str, str]:

@@ -9,12 +9,13 @@ import pytest
 
 from inflight.notebook import checks
 from inflight.notebook.checks import check
-from inflight.paths import COURSE
+from inflight.paths import PACKAGE
 from tests.lessons.answers import Answer, handed_in
 
 SEED = os.environ.get("INFLIGHT_SEED", "48151")
 LABS = {
-    path.stem: importlib.import_module(f"tests.lessons.{path.stem}") for path in Path(__file__).parent.glob("lab_*.py")
+    path.parent.name: importlib.import_module(f"tests.lessons.{path.parent.name}.lab")
+    for path in sorted(Path(__file__).parent.glob("*/lab.py"))
 }
 ROWS = [row for lab in LABS.values() for row in lab.ANSWERS]
 FAR = {exercise: why for lab in LABS.values() for exercise, why in getattr(lab, "FAR_FROM_BUDGET", {}).items()}
@@ -45,7 +46,7 @@ EXERCISES = sorted({row.exercise for row in ROWS})
 
 
 def test_every_exercise_of_the_labs_is_in_a_table():
-    labs = "".join(lab.read_text(encoding="utf-8") for lab in (COURSE / "lessons").glob("*/lab.py"))
+    labs = "".join(lab.read_text(encoding="utf-8") for lab in (PACKAGE / "lessons").glob("*/lab.py"))
     assert sorted(set(re.findall(r'check\("(\d+\.\d+)"', labs))) == EXERCISES
 
 

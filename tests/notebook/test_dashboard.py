@@ -11,11 +11,12 @@ import plotly.graph_objects as go
 import pytest
 from plotly.offline import get_plotlyjs
 
-from inflight.bench import gpt2_client, trace_run
-from inflight.bench.gpt2_client import Token
+from inflight.bench import trace_run
 from inflight.bench.workload import TimedRequest
 from inflight.errors import CourseError
 from inflight.lessons import iterative_gpt2, kv_cache
+from inflight.lessons.iterative_gpt2 import gpt2_client
+from inflight.lessons.iterative_gpt2.gpt2_client import Token
 from inflight.notebook import dashboard
 from inflight.notebook.charts.display import PLOTLY_MIME
 from inflight.notebook.dashboard import DRAW_EVERY_S, Dashboard, Frame

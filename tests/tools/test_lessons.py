@@ -8,19 +8,21 @@ import nbformat
 import pytest
 
 from inflight.errors import CourseError
-from inflight.notebook import guide
+from inflight.notebook import guide, syllabus
 from tools import instructor, lessons, titles
 
-SYLLABUS = """[[lesson]]
-name = "01_slots"
-part = "Eat"
-title = "Slots"
+ORDER = """[[part]]
+title = "Eat"
+lessons = ["slots"]
+"""
+LESSON = """title = "Slots"
 question = "How many guests can sit?"
 minutes = 5
 """
+FOLDER, NAME = "inflight/lessons/slots", "00_slots"
 README = """# A meal
 
-<!-- written by `make notebooks` from lessons/syllabus.toml -->
+<!-- written by `make notebooks` from the lessons -->
 <!-- end of what is written -->
 
 ## Guests
@@ -71,9 +73,11 @@ print("the tagged cell is hidden")
 @pytest.fixture
 def root(tmp_path):
     """A course of one lesson."""
-    folder = tmp_path / "lessons" / "01_slots"
+    folder = tmp_path / FOLDER
     folder.mkdir(parents=True)
-    (folder.parent / "syllabus.toml").write_text(SYLLABUS)
+    (tmp_path / "notebooks").mkdir()
+    (folder.parent / "order.toml").write_text(ORDER)
+    (folder / "lesson.toml").write_text(LESSON)
     (folder / "lecture.py").write_text(LECTURE)
     (folder / "lab.py").write_text(LAB)
     (tmp_path / "README.md").write_text(README)
@@ -89,12 +93,12 @@ def built(root):
 
 
 def read(root, kind):
-    return nbformat.read(root / kind / titles.file_name(kind, "01_slots"), as_version=4)
+    return nbformat.read(root / kind / titles.file_name(kind, NAME), as_version=4)
 
 
 def change(root, kind, edit):
     """Let `edit` alter a notebook's JSON."""
-    path = root / kind / titles.file_name(kind, "01_slots")
+    path = root / kind / titles.file_name(kind, NAME)
     notebook = json.loads(path.read_text())
     edit(notebook)
     path.write_text(json.dumps(notebook))
@@ -111,24 +115,24 @@ def test_the_courses_own_notebooks_are_what_their_source_gives():
 
 def test_the_instructors_pages_name_the_headings_of_their_lessons(monkeypatch, tmp_path):
     assert list(instructor.problems()) == []
-    pages = shutil.copytree(guide.PAGES, tmp_path / "pages")
-    monkeypatch.setattr(guide, "PAGES", pages)
-    page = pages / "04_batching.md"
+    copy = shutil.copytree(syllabus.LESSONS, tmp_path / "lessons")
+    monkeypatch.setattr(instructor.syllabus, "read", lambda read=syllabus.read: read(copy))
+    page = copy / "batching" / "instructor.md"
     text = page.read_text().replace("**On paper**", "**On papers**")
     page.write_text(text.replace("### Exercise 4.2", "### Exercise"))
-    (pages / "07_sequences.md").unlink()
+    (copy / "sequences" / "instructor.md").unlink()
     found = "\n".join(instructor.problems())
-    assert "04_batching.md: the lecture has no section 'On papers'" in found
-    assert "04_batching.md: 'Exercise 4.2: static batching' is in the page or in the lab, not in both" in found
-    assert found.count("07_sequences.md: says nothing under") == len(guide.PARTS)
+    assert "batching/instructor.md: the lecture has no section 'On papers'" in found
+    assert "batching/instructor.md: 'Exercise 4.2: static batching' is in the page or in the lab, not in both" in found
+    assert found.count("sequences/instructor.md: says nothing under") == len(guide.PARTS)
 
 
 def test_executing_keeps_outputs_and_nothing_that_differs_from_run_to_run(root):
     paths = lessons.build(root)
     assert [str(path.relative_to(root)) for path in paths] == [
-        "notebooks/01_slots.ipynb",
-        "labs/01_slots_lab.ipynb",
-        "solutions/01_slots_solution.ipynb",
+        "notebooks/00_slots.ipynb",
+        "labs/00_slots_lab.ipynb",
+        "solutions/00_slots_solution.ipynb",
     ]
     lecture, solution = read(root, "notebooks"), read(root, "solutions")
     assert lecture.cells[2].outputs[0].text == "8\n"
@@ -136,9 +140,9 @@ def test_executing_keeps_outputs_and_nothing_that_differs_from_run_to_run(root):
     assert set(lecture.metadata) == {"kernelspec", "language_info"}
     assert [dict(cell.metadata) for cell in lecture.cells] == [{}, {"tags": ["nbval-ignore-output"]}, {}]
     assert lessons.check(root) == []
-    first = (root / "solutions/01_slots_solution.ipynb").read_bytes()
+    first = (root / "solutions/00_slots_solution.ipynb").read_bytes()
     lessons.build(root)
-    assert (root / "solutions/01_slots_solution.ipynb").read_bytes() == first
+    assert (root / "solutions/00_slots_solution.ipynb").read_bytes() == first
 
 
 def test_the_lab_has_what_the_learner_gets_and_the_solution_has_the_answers(built):
@@ -152,8 +156,8 @@ def test_the_lab_has_what_the_learner_gets_and_the_solution_has_the_answers(buil
 
 def test_a_labs_minutes_are_the_sum_of_its_exercises(built, root):
     assert "15 minutes, 10 of them Core." in read(built, "labs").cells[0].source
-    assert "| 5 | [lab](labs/01_slots_lab.ipynb), 15 |" in (built / "README.md").read_text()
-    script = root / "lessons" / "01_slots" / "lab.py"
+    assert "| 5 | [lab](labs/00_slots_lab.ipynb), 15 |" in (built / "README.md").read_text()
+    script = root / FOLDER / "lab.py"
     script.write_text(script.read_text().replace("{minutes} minutes", "20 minutes"))
     lessons.build(root, keep_outputs=True)
     assert any("does not say {minutes} and {core}" in problem for problem in lessons.check(root))
@@ -171,7 +175,7 @@ def test_a_labs_minutes_are_the_sum_of_its_exercises(built, root):
     ],
 )
 def test_what_is_there_for_a_test_stands_on_no_page_and_each_blank_can_be_opened(root, cell, says):
-    script = root / "lessons" / "01_slots" / "lecture.py"
+    script = root / FOLDER / "lecture.py"
     script.write_text(f"{LECTURE}\n{cell}\n")
     lessons.build(root, keep_outputs=True)
     change(root, "notebooks", executed)
@@ -190,7 +194,7 @@ def test_what_is_there_for_a_test_stands_on_no_page_and_each_blank_can_be_opened
     ],
 )
 def test_a_marker_out_of_place_is_named_with_its_script(root, lab, marker):
-    (root / "lessons/01_slots/lab.py").write_text(lab)
+    (root / FOLDER / "lab.py").write_text(lab)
     with pytest.raises(CourseError, match=rf"lab.py: `{marker}` is out of place"):
         lessons.build(root, keep_outputs=True)
 
@@ -208,7 +212,11 @@ def shows(text):
 @pytest.mark.parametrize(
     ("kind", "edit", "says"),
     [
-        ("notebooks", lambda nb: nb["cells"][2].update(source="slots = 9"), "differs from lessons/01_slots/lecture.py"),
+        (
+            "notebooks",
+            lambda nb: nb["cells"][2].update(source="slots = 9"),
+            "differs from inflight/lessons/slots/lecture.py",
+        ),
         ("notebooks", lambda nb: nb["metadata"].update(widgets={}), "differs from"),
         ("solutions", lambda nb: nb["metadata"]["kernelspec"].update(name="mine"), "carries what an editor"),
         ("labs", lambda nb: nb["cells"][1]["metadata"].update(collapsed=True), "carries what an editor"),
@@ -229,7 +237,7 @@ def test_the_gate_names_what_is_wrong(built, kind, edit, says):
         change(built, folder, executed)
     assert lessons.check(built) == []
     change(built, kind, edit)
-    start = f"{kind}/{titles.file_name(kind, '01_slots')}: "
+    start = f"{kind}/{titles.file_name(kind, NAME)}: "
     assert any(problem.startswith(start) and says in problem for problem in lessons.check(built))
 
 
@@ -260,7 +268,7 @@ PART = '# %% tags=["part:slots.py"]\n# %%writefile {folder}/slots.py'
 
 
 def test_what_is_written_to_a_file_stands_in_the_script_as_comments(root):
-    script = root / "lessons" / "01_slots" / "lab.py"
+    script = root / FOLDER / "lab.py"
     script.write_text(LAB + "\n" + WRITTEN_FILES)
     lessons.build(root, keep_outputs=True)
     lab, solution = (
@@ -275,19 +283,15 @@ def test_what_is_written_to_a_file_stands_in_the_script_as_comments(root):
 
 
 def test_a_part_of_the_courses_stack_is_what_its_solution_writes(root):
-    script, part = root / "lessons" / "01_slots" / "lab.py", root / "assets" / "parts" / "slots.py"
+    script, part = root / FOLDER / "lab.py", root / FOLDER / "parts" / "slots.py"
     script.write_text(LAB + "\n" + WRITTEN_FILES.replace("# %%\n# %%writefile {folder}/slots.py", PART))
     lessons.build(root, keep_outputs=True)
     assert part.read_text() == "class Slots:\n    guests = 48\n"
     part.write_text("class Slots:\n    guests = 47\n")
-    assert any(one.startswith("assets/parts/slots.py: differs from the solution") for one in lessons.check(root))
+    assert any(one.startswith(f"{FOLDER}/parts/slots.py: differs from the solution") for one in lessons.check(root))
 
 
-GLOSSARY = """# Glossary
-
-## 01 · Slots
-
-### Slot
+GLOSSARY = """### Slot
 A place in the "batch". Also: seat.
 
 ### Guest
@@ -296,9 +300,9 @@ Who sits there.
 
 
 def test_a_link_to_a_term_has_its_sentence_and_the_glossary_leads_back(root):
-    (root / "lessons" / "glossary.md").write_text(GLOSSARY)
+    (root / FOLDER / "glossary.md").write_text(GLOSSARY)
     said = "# %% [markdown]\n# ## Count\n# A [slot](#Slot).\n\n# %% [markdown]\n# {glossary}\n"
-    (root / "lessons" / "01_slots" / "lecture.py").write_text(f"{LECTURE}\n{said}")
+    (root / FOLDER / "lecture.py").write_text(f"{LECTURE}\n{said}")
     lessons.build(root, keep_outputs=True)
     prose = [cell.source for cell in read(root, "notebooks").cells if cell.cell_type == "markdown"]
     assert """A [slot](#Slot "A place in the 'batch'.").""" in prose[1]

@@ -1,4 +1,4 @@
-"""A lesson is added by its own folders, an entry in the syllabus, an instructor's page and its tests: nothing else."""
+"""A lesson is added by its own folder, its place in the order, and its tests: nothing else."""
 
 import os
 import shutil
@@ -12,14 +12,10 @@ from inflight.notebook import guide, syllabus
 from inflight.paths import COURSE
 from tests.browser import needs_chromium
 
-TREE = ("assets", "inflight", "labs", "lessons", "notebooks", "solutions", "tests", "tools")
+TREE = ("assets", "inflight", "labs", "notebooks", "solutions", "tests", "tools")
 NUMBER, NAME = "13", "13_counting"
-BEFORE = [lesson.name for lesson in syllabus.read() if not lesson.planned][-1]
-ENTRY = """
-[[lesson]]
-name = "13_counting"
-part = "Electives"
-title = "Counting"
+BEFORE = syllabus.read()[-1].name
+LESSON = """title = "Counting"
 question = "How many slots stay empty?"
 minutes = 5
 parts = { counter = "counter.py" }
@@ -112,7 +108,7 @@ from tests.lessons.answers import Answer, File, of_the_lab
 COUNT = "def count(slots, guests):\\n    return "
 
 ANSWERS = [
-    *of_the_lab("13_counting", {"13.1": "counter.py"}),
+    *of_the_lab("counting", {"13.1": "counter.py"}),
     Answer("13.1", "another way", File(COUNT + "(slots - guests) * (slots > guests)")),
     Answer("13.1", "below zero", File(COUNT + "slots - guests"), "wrong", "No slot is empty."),
     Answer("13.1", "the guests", File(COUNT + "guests"), "wrong", "Guests take a slot each."),
@@ -144,20 +140,21 @@ def course(tmp_path_factory):
     page = "".join(f"## {part}\n\nWords.\n\n" for part in guide.PARTS)
     wrong = "### Exercise 13.1: a counter of your own\n\nWords.\n"
     files = {
-        f"lessons/{NAME}/lecture.py": LECTURE,
-        f"lessons/{NAME}/lab.py": LAB,
+        "inflight/lessons/counting/lesson.toml": LESSON,
+        "inflight/lessons/counting/lecture.py": LECTURE,
+        "inflight/lessons/counting/lab.py": LAB,
         "inflight/lessons/counting/__init__.py": FACE,
         "inflight/lessons/counting/charts.py": CHARTS,
         "inflight/lessons/counting/grading.py": GRADING,
-        f"assets/instructor/{NAME}.md": page.replace(f"{guide.WRONG}\n\n", f"{guide.WRONG}\n\n{wrong}"),
-        "tests/lessons/lab_13.py": ANSWERS,
-        "tests/lessons/test_counting.py": CHART_TEST,
+        "inflight/lessons/counting/instructor.md": page.replace(f"{guide.WRONG}\n\n", f"{guide.WRONG}\n\n{wrong}"),
+        "tests/lessons/counting/lab.py": ANSWERS,
+        "tests/lessons/counting/test_charts.py": CHART_TEST,
     }
     for name, text in files.items():
         (course / name).parent.mkdir(exist_ok=True)
         (course / name).write_text(text, encoding="utf-8")
-    with open(course / "lessons/syllabus.toml", "a", encoding="utf-8") as entries:
-        entries.write(ENTRY)
+    order = course / "inflight/lessons/order.toml"
+    order.write_text(order.read_text("utf-8").replace('"replicas"]', '"replicas", "counting"]'), "utf-8")
     call(course, "-m", "tools.lessons", "build", "--sources")
     return course
 
@@ -175,12 +172,18 @@ def test_the_lesson_before_and_both_tables_name_it(course):
     before, after = ((root / "README.md").read_text(encoding="utf-8").splitlines() for root in (COURSE, course))
     [row] = [line for line in after if line not in before and line.startswith(f"| {NUMBER} |")]
     assert row.endswith(f"| How many slots stay empty? | 5 | [lab](labs/{NAME}_lab.ipynb), 10 |")
-    assert f"| {NUMBER} | [Counting]({NAME}.md) |" in (course / "assets/instructor/README.md").read_text("utf-8")
-    assert len(syllabus.read(course)) == len(syllabus.read()) + 1
+    assert f"| {NUMBER} | [Counting](../../inflight/lessons/counting/instructor.md) |" in (
+        course / "assets/instructor/README.md"
+    ).read_text("utf-8")
+    assert len(syllabus.read(course / "inflight/lessons")) == len(syllabus.read()) + 1
 
 
 def test_its_part_is_one_of_the_learners_stack(course):
-    script = "from inflight.notebook import parts; print(parts.load('counter').count(8, 3), parts.table(parts.COURSE))"
+    script = """
+from pathlib import Path
+from inflight.notebook import parts
+print(parts.load("counter").count(8, 3), parts.table(Path()))
+"""
     told = call(course, "-c", script)
     assert told.startswith("5 ") and "counter  the course's" in told
 
@@ -188,7 +191,7 @@ def test_its_part_is_one_of_the_learners_stack(course):
 def test_the_tests_find_its_modules_graders_and_answers(course):
     chosen = ["-k", "counting or 13.1 or heavy or first_cells or a_face or in_a_table or has_its_test or test_parts"]
     files = ["tests/test_imports.py", "tests/test_rooms.py", "tests/notebook/test_parts.py"]
-    files += [f"tests/lessons/test_{name}.py" for name in ("answers", "charts", "counting")]
+    files += [f"tests/lessons/{name}.py" for name in ("test_answers", "test_charts", "counting/test_charts")]
     told = call(course, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *chosen, *files)
     assert int(told.split(" passed")[0].split()[-1]) > 20
 

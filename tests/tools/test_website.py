@@ -9,7 +9,7 @@ PROJECT = tomllib.loads((COURSE / "pyproject.toml").read_text())
 
 
 def test_what_makes_the_site_is_pinned_with_hashes_and_is_no_part_of_a_learner_s_set_up():
-    lines = (COURSE / "assets/site/requirements.txt").read_text().replace("\\\n", "").splitlines()
+    lines = (COURSE / "site/requirements.txt").read_text().replace("\\\n", "").splitlines()
     pins = {line.split()[0]: re.findall(r"--hash=sha256:[0-9a-f]{64}", line) for line in lines if "==" in line[:60]}
     assert [pin for pin, hashes in pins.items() if not hashes] == []
     wanted = PROJECT["dependency-groups"]["site"]
@@ -19,7 +19,14 @@ def test_what_makes_the_site_is_pinned_with_hashes_and_is_no_part_of_a_learner_s
 
 
 def test_every_link_of_the_readme_and_its_neighbours_leads_somewhere():
-    for name in ("README.md", "REFERENCE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "lessons/glossary.md"):
+    for name in (
+        "README.md",
+        "REFERENCE.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "notebooks/glossary.md",
+    ):
         text = (COURSE / name).read_text(encoding="utf-8")
         for target in re.findall(r"\]\(([^)#\s]+)", text):
             if not target.startswith(("https:", "../../")):

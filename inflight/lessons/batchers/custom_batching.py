@@ -1,6 +1,6 @@
 """A batching strategy of one's own: from C source to a library that Triton loads.
 
-    library = build("assets/batching/volume.c", "batchstrategy.so")
+    library = build(SOURCES / "volume.c", "batchstrategy.so")
     repository.edit(repo, "batch-cost", TRITON_BATCH_STRATEGY_PATH=library)
     server.load("batch-cost")                               # from now on it decides who joins a batch
 
@@ -19,9 +19,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from inflight.errors import CourseError
-from inflight.paths import ASSETS
 
-SOURCES = ASSETS / "batching"
+SOURCES = Path(__file__).parent
 COMPILERS = ("cc", "gcc", "clang")
 FUNCTIONS = (
     "TRITONBACKEND_ModelBatcherInitialize",

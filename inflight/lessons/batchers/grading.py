@@ -11,13 +11,13 @@ import pandas as pd
 
 from inflight.bench import workload
 from inflight.errors import CourseError
-from inflight.lessons.batchers import batch_run
+from inflight.lessons.batchers import batch_run, custom_batching
 from inflight.lessons.batchers.batch_run import Arrival
 from inflight.lessons.batchers.batches_on_paper import OnPaper, on_paper
 from inflight.notebook import progress
 from inflight.notebook.checks import grades
 from inflight.notebook.findings import NOT_YET, Case, Compared, Finding, Measured, asked
-from inflight.triton import custom_batching, repository
+from inflight.triton import repository
 from inflight.triton.server import Server
 
 # Exercise 6.1: a rule, arrivals (ms), delay (ms) and most in a batch that need it, and what to say to who lacks it.

@@ -29,7 +29,8 @@ from inflight.lessons import batchers as lesson
 from inflight.lessons.batchers import batch_run
 from inflight.models import huggingface
 from inflight.notebook import charts, check, parts, progress
-from inflight.triton import Server, custom_batching, repository
+from inflight.lessons.batchers import custom_batching
+from inflight.triton import Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 folder, log_path = Path(workdir.name), Path(workdir.name) / "executions.jsonl"
@@ -338,8 +339,8 @@ charts.show(lesson.batches(run), lesson.batches_summary(run))
 check("6.3", folder / "batching.c")
 
 # %% [markdown]
-# <details><summary>Where to look</summary><code>assets/batching/volume.c</code> has the same five functions and another
-# rule, the sum of the lengths; <code>assets/batching/triton.h</code> says when each is called.</details>
+# <details><summary>Where to look</summary><code>inflight/lessons/batchers/volume.c</code> has the same five functions and another
+# rule, the sum of the lengths; <code>triton.h</code> beside it says when each is called.</details>
 #
 # <details><summary>How to begin</summary>Two numbers describe a batch: how many requests it has, and its longest. Make a
 # <code>Batch</code> with <code>calloc</code> when it is begun, free it in <code>ModelBatchFinalize</code>. In the deciding

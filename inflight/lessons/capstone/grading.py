@@ -289,7 +289,7 @@ def _scheduler(answer: tuple, choose: random.Random) -> Finding:
 
     built_in = max(met({"batch_scheduler_policy": policy}) for policy in POLICIES)
     mine = met({"scheduler_path": path})
-    if mine == met({"scheduler_path": COURSES_OWN / "scheduler.py"}):  # in the order of arrival, as it is handed out
+    if mine == met({"scheduler_path": COURSES_OWN["scheduler"]}):  # in the order of arrival, as it is handed out
         return NOT_YET
     return [
         Measured(

@@ -187,7 +187,7 @@ ENCODE = "Lay 15 steps from the smallest weight to the largest, and give each we
 @grades("1.4", "The steps of a block are as wide as its range asks: one weight far out costs all 32 of them precision.",
         keeps="quantizer", within_s=CHECK_S)  # fmt: skip
 def _encoded(path: str, choose: random.Random) -> dict[str, Callable[[], Finding]]:
-    quantize, courses = (load(file, "quantize").quantize for file in (path, parts.COURSES_OWN / "quantizer.py"))
+    quantize, courses = (load(file, "quantize").quantize for file in (path, parts.COURSES_OWN["quantizer"]))
     return {kind: partial(_loss, kind, blocks, quantize, courses(blocks)) for kind, blocks in _weights(choose).items()}
 
 

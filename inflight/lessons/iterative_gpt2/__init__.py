@@ -4,6 +4,7 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
+    submodules=["gpt2_client"],
     submod_attrs={
         "dashboard": ["board"],
         "log": ["executions", "passes"],

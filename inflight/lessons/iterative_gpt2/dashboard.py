@@ -11,8 +11,7 @@ import ipywidgets
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.bench import gpt2_client
-from inflight.lessons.iterative_gpt2 import charts
+from inflight.lessons.iterative_gpt2 import charts, gpt2_client
 from inflight.notebook.dashboard import Dashboard
 from inflight.triton import repository
 from inflight.triton.server import Server

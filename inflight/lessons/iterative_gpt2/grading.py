@@ -12,14 +12,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from inflight.bench import gpt2_client
 from inflight.errors import CourseError
-from inflight.lessons.iterative_gpt2 import gpt2_trial
+from inflight.lessons.iterative_gpt2 import gpt2_client, gpt2_trial
 from inflight.lessons.iterative_gpt2.log import executions, passes
 from inflight.notebook.checks import grades
 from inflight.notebook.findings import NOT_YET, Case, Compared, Finding, Measured, asked
 from inflight.notebook.iterative_trial import PlayedStream
-from inflight.notebook.parts import COURSES_OWN, PARTS
+from inflight.notebook.parts import COURSES_OWN
 from inflight.triton import repository
 from inflight.triton.server import Server
 
@@ -168,9 +167,7 @@ FEW_ROWS = {
 def _few_rows_many_readers(path: str, choose: random.Random) -> list[Measured]:
     streams = _streams(choose)
     plain = gpt2_trial.without_a_cache(streams)
-    own, course = (
-        gpt2_trial.with_model(each, streams, PLACES) for each in (path, COURSES_OWN / PARTS["iterative_gpt2"])
-    )
+    own, course = (gpt2_trial.with_model(each, streams, PLACES) for each in (path, COURSES_OWN["iterative_gpt2"]))
     beside = Compared(own, course, plain, FEW_ROWS)
     differ = sum(got[: len(right)] != right for got, right in zip(own.texts, plain.texts, strict=True))
     return [

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inflight.bench import gpt2_client
+from inflight.lessons.iterative_gpt2 import gpt2_client
 from inflight.lessons import iterative_gpt2 as lesson
 from inflight.models import gpt2_checkpoint
 from inflight.notebook import check, parts

@@ -97,7 +97,7 @@ def _admission(path: str, choose: random.Random) -> list[Measured]:
 )
 def _eviction(path: str, choose: random.Random) -> list[Measured]:
     trials = _trials(choose, LIMITS)
-    courses = load(COURSES_OWN / "scheduler.py").Scheduler()
+    courses = load(COURSES_OWN["scheduler"]).Scheduler()
     mine, best, promises, tight = (
         counted(each, trials) for each in (OwnScheduler(path), courses, GuaranteedNoEvict(), MaxUtilization())
     )

@@ -307,7 +307,7 @@ check("12.4", home)
 # If you are early: no check, but something to see.
 #
 # 1. Let your policy forget: caches are finite, and a home that has not been asked for an hour has lost the desk.
-# 2. `promtool check rules` and `promtool test rules` (Debian's package `prometheus`) read `assets/replicas/rules.yml`. Write a
+# 2. `promtool check rules` and `promtool test rules` (Debian's package `prometheus`) read `inflight/lessons/replicas/rules.yml`. Write a
 #    test in which the alert fires.
 
 # %% [markdown]

@@ -580,7 +580,7 @@ charts.show(lesson.watched(lines, marks, limit), summary)
 print(summary)
 
 # %% [markdown]
-# `assets/replicas/dashboard.json`, for Grafana, asks for the same with windows of five minutes, and for the merged P95.
+# `inflight/lessons/replicas/dashboard.json`, for Grafana, asks for the same with windows of five minutes, and for the merged P95.
 #
 # How could these figures mislead? The router counts *attempts*, and calls one a success when an answer begins. So what it
 # counted is not what clients saw:

@@ -10,17 +10,17 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pandas as pd
 from prometheus_client.parser import text_string_to_metric_families
 
 from inflight.errors import CourseError
 from inflight.lessons.replicas.service import Replicas
-from inflight.paths import ASSETS
 from inflight.triton import telemetry
 
 EVERY_S = 0.25  # Prometheus reads every 15 s or so; a lesson has no time for that
-RULES = ASSETS / "replicas" / "rules.yml"
+RULES = Path(__file__).with_name("rules.yml")
 LABELS = ("le", "worker", "outcome")
 TTFT = "vllm:time_to_first_token_seconds_bucket"
 ATTEMPTS = "vllm_router_cb_outcomes_total"

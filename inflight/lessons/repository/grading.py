@@ -70,7 +70,7 @@ def _with_a_model_of_ones_own(repo: Path, choose: random.Random) -> dict[str, Fi
 
 def _lost(config: ModelConfig) -> Finding:
     """Say what an ensemble lacks that the course's own, with `mask`, has for its clients and for its models."""
-    courses = repository.read_config(COURSES_OWN / "repository" / "ensemble" / repository.CONFIG)
+    courses = repository.read_config(COURSES_OWN["repository"] / "ensemble" / repository.CONFIG)
     for kind in ("input", "output"):
         for one in getattr(courses, kind):
             if one not in getattr(config, kind):

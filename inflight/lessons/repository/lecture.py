@@ -39,7 +39,7 @@ from inflight import CourseError, engine
 from inflight.checkpoint import fetch
 from inflight.lessons import repository as lesson
 from inflight.notebook import charts, session, widgets
-from inflight.triton import Client, Server, repository, tritonserver
+from inflight.triton import Client, Server, repository
 
 folder = tempfile.TemporaryDirectory()  # it goes when the notebook's kernel ends
 session.others()
@@ -116,7 +116,7 @@ for model in ("to_ids", "to_text", "round_trip"):
 # Triton's documentation advises against `poll` in production: it may read a file that is half copied.
 
 # %% tags=["nbval-ignore-output"]
-hand_made = tritonserver(
+hand_made = lesson.tritonserver(
     [
         f"--model-repository={repo}",
         "--model-control-mode=explicit",

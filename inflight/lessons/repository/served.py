@@ -22,21 +22,20 @@ from types import SimpleNamespace
 
 from inflight.errors import CourseError
 from inflight.notebook import progress
-from inflight.paths import ASSETS
 from inflight.triton import repository
 from inflight.triton.connection import Connection
 from inflight.triton.server import Server
 
 ENGINE = "tensorrt_llm"
 PIPELINE = ("preprocessing", ENGINE, "postprocessing")
-STAND_INS = ASSETS / "stand-ins"
+STAND_INS = Path(__file__).parent / "stand_ins"
 LOAD_S = 60  # for what takes a second or two, unless a loop does not end
 ANSWER_S = 20
 
 
 @contextlib.contextmanager
 def served(repo: Path, replaced: Collection[str] = PIPELINE) -> Iterator[Connection]:
-    """Serve a copy of a repository as long as the block lasts, some of its models replaced by `assets/stand-ins`.
+    """Serve a copy of a repository as long as the block lasts, some of its models replaced by those in `stand_ins/`.
 
     The ensemble answers with one response, also where the repository's own would stream.
 

@@ -32,7 +32,7 @@ PATIENCE_S = 30  # how long a part of a client may take: hundreds of tokens, on 
 TOGETHER = 128  # tokens of the answer of each reader: on a busy machine the last begins a while after the first
 ASKED = 120  # tokens of an answer that is to end early
 MANY_MORE = 40  # tokens computed after a word, for a request that was ended: an order of magnitude more than it takes
-COURSES = parts.COURSES_OWN / parts.PARTS["client"]
+COURSES = parts.COURSES_OWN["client"]
 SUBJECTS = ("river", "lighthouse", "garden", "mountain", "library", "railway", "village", "ship", "forest", "desert")
 
 

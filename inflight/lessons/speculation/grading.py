@@ -183,7 +183,7 @@ def _drafter(path: str, choose: random.Random) -> list[Measured]:
         raise NotImplementedError
     plain = sum(map(len, letters))
     advice = "The letters share sentences, not the prompts: remember what earlier requests said."
-    course = _iterations(COURSES_OWN / "drafter.py", letters)[0]
+    course = _iterations(COURSES_OWN["drafter"], letters)[0]
     return [
         Measured("iterations", iterations, at_most=plain * 7 // 10, course=course, nothing=plain, advice=advice),
         Measured("tokens proposed", proposed),

@@ -5,7 +5,7 @@
         print(problem)
 
 A model repository is a folder with one folder a model: `config.pbtxt` says what flows in and out and how the model is
-run, `1/model.py` is the model's version 1. The templates in `assets/repository/` keep the `${name}` variables of
+run, `1/model.py` is the model's version 1. The templates in `triton/templates/` keep the `${name}` variables of
 TensorRT-LLM.
 
 Reading order: `layout` (names), `parameters` (the table of the models' settings), `pbtxt` (the file), `batchers`

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from inflight.paths import ASSETS
+from inflight.paths import PACKAGE
 
-TEMPLATES = ASSETS / "repository"
+TEMPLATES = PACKAGE / "triton" / "templates"
 CONFIG = "config.pbtxt"
 PIPELINE = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble")
 # In TensorRT-LLM's repository, this model does in Python what the ensemble does; here it is the ensemble's second name,

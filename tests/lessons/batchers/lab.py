@@ -93,7 +93,7 @@ def winner_of_two(rounds, budget_ms):
 # Exercise 6.3: the library --------------------------------------------------------------------------------------------
 
 FAR_FROM_BUDGET = {"6.3": {"requests sent away": "a Triton a row: only the coarse faults are there"}}
-COURSES = (COURSES_OWN / "batching.c").read_text(encoding="utf-8")
+COURSES = COURSES_OWN["batching"].read_text(encoding="utf-8")
 RULE = re.search(r"\*should_include = batch->num_requests == 0.*?;", COURSES, re.S)[0]
 
 
@@ -106,7 +106,7 @@ def with_rule(rule):
 
 
 ANSWERS = [
-    *of_the_lab("06_batchers", {"6.1": "batch_sizes", "6.2": "settings", "6.4": "left_out", "6.5": "winner"}),
+    *of_the_lab("batchers", {"6.1": "batch_sizes", "6.2": "settings", "6.4": "left_out", "6.5": "winner"}),
     Answer("6.1", "batch by batch", batches),
     Answer("6.1", "an array of floats", lambda *case: np.array(batches(*case), float)),
     Answer("6.1", "misses a tie", partial(batches, is_in=operator.lt)),
@@ -133,8 +133,8 @@ ANSWERS = [
     Answer("6.2", "a word", {DELAY: "long"}, "wrong", "each is a whole number"),
     Answer("6.2", "no batch", {MOST: 0}, "wrong", "at least 1"),
 
-    Answer("6.3", "the solution", File(written("06_batchers", "solutions", "batching.c"), "batching.c"), marks=[SERVER]),
-    Answer("6.3", "as handed out", File(written("06_batchers", "labs", "batching.c"), "batching.c"), "not done yet"),
+    Answer("6.3", "the solution", File(written("batchers", "solutions", "batching.c"), "batching.c"), marks=[SERVER]),
+    Answer("6.3", "as handed out", File(written("batchers", "labs", "batching.c"), "batching.c"), "not done yet"),
     Answer("6.3", "a comment of the lab is left", library(("free(userp);", "free(userp);  /* your code */")),
            marks=[SERVER]),
     Answer("6.3", "no file", "nothing.c", "not done yet"),

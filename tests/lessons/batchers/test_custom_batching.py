@@ -9,8 +9,8 @@ import pytest
 from inflight.errors import CourseError
 from inflight.lessons.batchers import batch_run
 from inflight.lessons.batchers.batch_run import Arrival
+from inflight.lessons.batchers.custom_batching import FUNCTIONS, SOURCES, build
 from inflight.triton import repository
-from inflight.triton.custom_batching import FUNCTIONS, SOURCES, build
 from inflight.triton.server import Server
 
 pytestmark = pytest.mark.server

@@ -90,7 +90,7 @@ def one_long_one(length):
 
 ANSWERS = [
     *of_the_lab(
-        "04_batching",
+        "batching",
         {"4.1": "wasted", "4.2": "static.py", "4.3": "scheduler.py", "4.4": "(wins, draws)", "4.5": "in_flight_mean"},
     ),
     Answer("4.1", "of the empty seats", lambda log, slots: log["empty_seats"].sum() / (slots * len(log))),
@@ -116,7 +116,7 @@ ANSWERS = [
 
     Answer("4.3", "a loop that pops", scheduler(IN_FLIGHT)),
     Answer("4.3", "with arrays", File("import numpy as np\n" + scheduler(IN_NUMPY).text)),
-    Answer("4.3", "lab 05's", File((COURSES_OWN / "scheduler.py").read_text())),
+    Answer("4.3", "lab 05's", File(COURSES_OWN["scheduler"].read_text())),
     Answer("4.3", "the built-in one", File(TAKEN)),
     Answer("4.3", "a slot less, within the slack", slot_less(72)),
     Answer("4.3", "a slot less, over it", slot_less(21), "wrong", "waited, long prompts: yours 49; wanted at most 48"),

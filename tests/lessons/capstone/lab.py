@@ -16,8 +16,8 @@ REUSE, INT8, PAUSES = (
 QUEUE = {"max_queue_size": 6}
 NOTICES, STORIES, REPORTS = "Ada", "Bo", "Cy"  # names, by what is drawn for them
 
-GOOD, COST, MACHINES, BIAS = defined("09_capstone", "solutions", "(goodput, cost, machines, bias)")
-REPORT = defined("09_capstone", "solutions", "report")
+GOOD, COST, MACHINES, BIAS = defined("capstone", "solutions", "(goodput, cost, machines, bias)")
+REPORT = defined("capstone", "solutions", "report")
 
 
 def kept(run, ttft, tpot):
@@ -63,7 +63,7 @@ def for_contract(kind="solutions", order=None, name=NOTICES):
     """The file of 9.4 with a name; another order of those who wait in place of the solution's."""
 
     def make(request, folder):
-        text = written("09_capstone", kind, "for_contract.py")
+        text = written("capstone", kind, "for_contract.py")
         path = folder / "for_contract.py"
         path.write_text(text if order is None else replaced(text, (SHORTEST, order)))
         return path, name
@@ -82,7 +82,7 @@ SHORTEST = "sorted(waiting, key=lambda one: one.pending_tokens + one.max_answer_
 
 ANSWERS = [
     *of_the_lab(
-        "09_capstone",
+        "capstone",
         {
             "9.1": "(goodput, cost, machines, bias)",
             "9.2": "(scheduler, name, settings)[1:]",
@@ -125,7 +125,7 @@ ANSWERS = [
     Answer("9.2", "the course's, notices", (NOTICES, COURSES["notices"])),
     Answer("9.2", "the course's, stories", (STORIES, COURSES["stories"])),
     Answer("9.2", "the course's, reports", (REPORTS, COURSES["reports"])),
-    Answer("9.2", "a scheduler of one's own", (STORIES, COURSES["stories"] | {"scheduler_path": COURSES_OWN / "scheduler.py"})),
+    Answer("9.2", "a scheduler of one's own", (STORIES, COURSES["stories"] | {"scheduler_path": COURSES_OWN["scheduler"]})),
     *(Answer("9.2", f"of the lecture, {name} {number}", (name, one), "wrong", "at least 1,900")
       for name in (NOTICES, STORIES, REPORTS)
       for number, one in enumerate([INT8, REUSE, REUSE | INT8, REUSE | PAUSES, REUSE | INT8 | QUEUE])),

@@ -107,7 +107,7 @@ def without_m(block):
 
 # 1.4: blocks are written ----------------------------------------------------------------------------------------------
 
-COURSES = (COURSES_OWN / "quantizer.py").read_text()
+COURSES = COURSES_OWN["quantizer"].read_text()
 WITH_LOOPS = """
 import struct
 
@@ -200,7 +200,7 @@ def of_the_course(quant_algo):
 
 SWAYED = [SLOW, pytest.mark.skipif(os.cpu_count() == 1, reason="on a single core company sways no engine")]
 ANSWERS = [
-    *of_the_lab("01_engine", {"1.3": "decode", "1.4": "quantizer.py", "1.1": "(kv_bytes, users_that_fit)"}),
+    *of_the_lab("engine", {"1.3": "decode", "1.4": "quantizer.py", "1.1": "(kv_bytes, users_that_fit)"}),
     Answer("1.3", "bit by bit", decode),
     Answer("1.3", "the library's", lambda block: q4_1.dequantize(np.frombuffer(block, np.uint8)[None])[0]),
     Answer("1.3", "zeros", lambda block: [0.0] * 32, "wrong", "0, where exactly 24"),

@@ -119,7 +119,7 @@ def measured(settings):
 
 # 8.4: models ----------------------------------------------------------------------------------------------------------
 
-COURSES = (COURSES_OWN / "gpt2_model.py").read_text()
+COURSES = COURSES_OWN["iterative_gpt2"].read_text()
 STEP = """        attend = partial(self.attend, texts)
         tokens = self.network.next_tokens(ids, positions, last, attend)
 """
@@ -168,7 +168,7 @@ NOBODYS = """        if not hasattr(self, "is_first"):
 """
 ANSWERS = [
     *of_the_lab(
-        "08_iterative_gpt2",
+        "iterative_gpt2",
         {"8.1": "(padded, without_cache, with_cache)", "8.2": "next_part", "8.4": "model.py"},
     ),
     Answer("8.1", "without loops", (padded, without, with_cache)),

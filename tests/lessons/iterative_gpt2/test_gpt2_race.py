@@ -1,17 +1,12 @@
-"""Streams that race for one GPT-2 model: client, command and widget, against a real server of a tiny model."""
+"""Streams that race for one GPT-2 model: client and widget, against a real server of a tiny model."""
 
-import signal
-import subprocess
-import sys
 import threading
 
 import pytest
-from typer.testing import CliRunner
 
-from inflight.bench.gpt2_client import race, standings, table
-from inflight.cli.commands import app
 from inflight.errors import CourseError
 from inflight.lessons import iterative_gpt2
+from inflight.lessons.iterative_gpt2.gpt2_client import race, standings, table
 from inflight.models import gpt2
 from inflight.triton import repository
 from inflight.triton.repository import GPT2
@@ -78,17 +73,6 @@ def test_what_is_refused_is_one_sentence(server, prompts, options, message):
     wait_until(lambda: is_idle(server), "the other streams have ended")
 
 
-# The command ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_command_starts_a_server_for_the_occasion(folder):
-    result = CliRunner().invoke(
-        app,
-        ["gpt2", "race", ITERATIVE, "--checkpoint", str(folder), "--streams", "3", "--tokens", "4", "--offset-s", "0"],
-    )
-    assert result.exit_code == 0 and "stream 3: 4 tokens" in result.stdout
-
-
 # The widget -----------------------------------------------------------------------------------------------------------
 
 
@@ -113,20 +97,6 @@ def test_its_controls_reach_the_race(server):
 
 
 # Ended early ----------------------------------------------------------------------------------------------------------
-
-
-def test_ctrl_c_ends_the_race_and_frees_what_it_held(server):
-    command = [sys.executable, "-m", "inflight", "gpt2", "race", ITERATIVE, "--url", server.grpc_url]
-    what = ["--streams", "8", "--tokens", str(LONG), "--offset-s", "3"]  # it would take over 20 s
-    process = subprocess.Popen([*command, *what], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: not is_idle(server), "the race has begun")
-    process.send_signal(signal.SIGINT)
-    shown, errors = process.communicate(timeout=300)
-    assert process.returncode == 128 + signal.SIGINT and "Traceback" not in errors
-    assert ITERATIVE in shown
-    assert "The race was interrupted after " in errors and f" of {8 * LONG} tokens.\n" in errors
-    wait_until(lambda: is_idle(server), "every sequence has ended")
-    assert len(run(server, ITERATIVE, max_tokens=4)) == 8
 
 
 def test_stop_ends_the_race_and_keeps_its_tokens(server):

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from inflight.bench import gpt2_client
+from inflight.lessons.iterative_gpt2 import gpt2_client
 from inflight.models import gpt2_checkpoint
 from inflight.notebook import parts
 from inflight.triton import repository
@@ -41,7 +41,7 @@ def server(tmp_path_factory):
     models = ("iterative-gpt2",)
     repository.assemble(repo, models=models, gpt2_checkpoint_dir=folder, gpt2_dtype="float32")
     (repo / MODEL / "1").mkdir(parents=True)
-    shutil.copy(parts.COURSES_OWN / parts.PARTS["iterative_gpt2"], repo / MODEL / "1" / "model.py")
+    shutil.copy(parts.COURSES_OWN["iterative_gpt2"], repo / MODEL / "1" / "model.py")
     (repo / MODEL / "config.pbtxt").write_text(CONFIG.format(name=MODEL, folder=folder))
     with Server(repo) as server:
         yield server

@@ -103,7 +103,7 @@ SECOND = "sorted(running, key=lambda one: one.known_tokens)[:2][-1]"
 IDLE_AT_FIRST = "self.at += not now.running\nif now.running or self.at % 2 == 0:\n" + textwrap.indent(PROMISES, "    ")
 ANSWERS = [
     *of_the_lab(
-        "05_kv_cache", {"5.1": "unused", "5.2": "no_evict.py", "5.3": "scheduler.py"}
+        "kv_cache", {"5.1": "unused", "5.2": "no_evict.py", "5.3": "scheduler.py"}
     ),
     Answer("5.1", "in NumPy", in_numpy),
     Answer("5.1", "rounded", lambda *day: round(right_share(*day), 2)),

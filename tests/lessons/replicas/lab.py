@@ -126,7 +126,7 @@ def third_takes(weight):
 
 ANSWERS = [
     *of_the_lab(
-        "12_replicas",
+        "replicas",
         {"12.1": "policy.py", "12.2": "one_p95", "12.3": "threshold", "12.4": "home"},
     ),
     Answer("12.1", "six ahead", within(6)),

@@ -8,8 +8,8 @@ from inflight.notebook.parts import COURSES_OWN
 from inflight.triton import repository
 from tests.lessons.answers import SERVER, SLOW, Answer, Made, of_the_lab, replaced
 
-CODE = (COURSES_OWN / "repository" / "mask" / "1" / "model.py").read_text(encoding="utf-8")
-CONFIG = (COURSES_OWN / "repository" / "mask" / "config.pbtxt").read_text(encoding="utf-8")
+CODE = (COURSES_OWN["repository"] / "mask" / "1" / "model.py").read_text(encoding="utf-8")
+CONFIG = (COURSES_OWN["repository"] / "mask" / "config.pbtxt").read_text(encoding="utf-8")
 
 
 # 2.1: a model in the ensemble -----------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def misfits(repo, in_order=True, types=True):
 
 
 ANSWERS = [
-    *of_the_lab("02_repository", {"2.3": "fill_for", "2.4": "misfits"}),
+    *of_the_lab("repository", {"2.3": "fill_for", "2.4": "misfits"}),
     Answer("2.1", "as handed out", None, "not done yet"),
     Answer("2.1", "the solution", extended(), marks=[SERVER]),
     Answer("2.1", "word by word, under a comment", extended(code=WORD_BY_WORD, config="# privacy\n" + CONFIG), marks=[SERVER]),

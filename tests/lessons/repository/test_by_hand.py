@@ -6,7 +6,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from inflight.errors import CourseError
-from inflight.triton import tritonserver
+from inflight.lessons.repository import tritonserver
 from inflight.triton.server import running
 
 pytestmark = pytest.mark.server

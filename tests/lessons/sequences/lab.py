@@ -59,7 +59,7 @@ def right_fates(requests, places, forgets_ends=False, lets_in=False):
 
 # Exercises 7.3 and 7.4: the model -------------------------------------------------------------------------------------
 
-COURSES = (COURSES_OWN / "model.py").read_text(encoding="utf-8")
+COURSES = COURSES_OWN["iterative_model"].read_text(encoding="utf-8")
 
 
 def model(*changes):
@@ -128,7 +128,7 @@ NOT_IN_THE_CALL = model(
     ),
 )
 ANSWERS = [
-    *of_the_lab("07_sequences", {"7.1": "marks", "7.2": "fates", "7.3": "words.py", "7.4": "words.py"}),
+    *of_the_lab("sequences", {"7.1": "marks", "7.2": "fates", "7.3": "words.py", "7.4": "words.py"}),
     Answer("7.1", "a table", right_marks),
     Answer("7.1", "never ends", never_ends, "wrong", "where [1, 2, 1, 1, 2] is wanted"),
     Answer("7.1", "a user who comes back", seen_for_ever, "wrong", "ends by closing the page"),

@@ -27,7 +27,7 @@ sequence_batching {
 }
 """
 # The part of lab 07, which notes after each call how many states it keeps.
-WORDS = (COURSES_OWN / "model.py").read_text(encoding="utf-8").replace("class TritonPythonModel:", "class Words:")
+WORDS = COURSES_OWN["iterative_model"].read_text(encoding="utf-8").replace("class TritonPythonModel:", "class Words:")
 WORDS += """
 
 class TritonPythonModel(Words):

@@ -58,7 +58,7 @@ def no_gap_is_0(answers, percent):
 
 # 3.2: a client --------------------------------------------------------------------------------------------------------
 
-COURSES = (COURSES_OWN / "client.py").read_text(encoding="utf-8")
+COURSES = COURSES_OWN["client"].read_text(encoding="utf-8")
 CALLBACK = "lambda result, error: self._arrived.put((self._now_s(), result, error))"
 CANCEL = "        self._connection.stop_stream(cancel_requests=True)\n"
 READS = """            if word in stream.answer.text:
@@ -134,7 +134,7 @@ def any_that_holds(table, max_ttft_ms, max_itl_ms):
 
 
 def with_the_courses_client(server, number, tokens):
-    own = load(COURSES_OWN / "client.py")
+    own = load(COURSES_OWN["client"])
     with ThreadPoolExecutor(number) as readers:
         return list(readers.map(lambda n: own.ask(server.grpc_url, f"Say {n}.", tokens, end_id=-1), range(number)))
 
@@ -193,7 +193,7 @@ def calls(function):
 
 S, SS = [SERVER], [SERVER, SLOW]
 ANSWERS = [
-    *of_the_lab("03_serve", {"3.1": "felt"}),
+    *of_the_lab("serve", {"3.1": "felt"}),
     Answer("3.1", "a Series", lambda answers, percent: pd.Series(right_felt(answers, percent))),
     Answer("3.1", "rounded", lambda answers, percent: pd.Series(right_felt(answers, percent)).round(2)),
     Answer("3.1", "an empty dict", lambda answers, percent: {}, "not done yet"),
@@ -218,8 +218,8 @@ ANSWERS = [
                                                           if name in ("ttft_ms", "e2e_ms")},
            "partly", "ttft_ms ✓, tpot_ms still open, itl_ms still open, e2e_ms ✓"),
 
-    Answer("3.2", "the solution", client(text=written("03_serve", "solutions", "client.py")), marks=S),
-    Answer("3.2", "as handed out", client(text=written("03_serve", "labs", "client.py")), "not done yet", marks=S),
+    Answer("3.2", "the solution", client(text=written("serve", "solutions", "client.py")), marks=S),
+    Answer("3.2", "as handed out", client(text=written("serve", "labs", "client.py")), "not done yet", marks=S),
     Answer("3.2", "stops by id", client(text=BY_ID), marks=S),
     Answer("3.2", "a callback with other names", client((CALLBACK, CALLBACK.replace("result", "answer"))), "wrong",
            "unexpected keyword argument 'result'", S),

@@ -109,7 +109,7 @@ def best(right, price_ms, lengths=None, brought=lambda right, n: sum(right**plac
     return max(lengths or range(len(price_ms)), key=lambda n: brought(right, n) / price_ms[n])
 
 
-COURSES = (COURSES_OWN / "drafter.py").read_text()
+COURSES = COURSES_OWN["drafter"].read_text()
 FORGETS = replaced(COURSES, ("    known = 3\n", "    known = 3\n\n    def __init__(self):\n        followed.clear()\n"))
 
 
@@ -127,7 +127,7 @@ def only_the_first(number):
 
 ANSWERS = [
     *of_the_lab(
-        "11_speculation",
+        "speculation",
         {"11.1": "propose", "11.2": "accept", "11.3": "speed_up", "11.4": "best_length", "11.5": "drafter.py"},
     ),
     Answer("11.1", "with strings, in NumPy", by_text),

@@ -5,9 +5,9 @@ import json
 
 from tests.lessons.answers import Answer, File, defined, of_the_lab, replaced, written
 
-MASK = written("10_structured_output", "solutions", "logits_processor.py")
-ORDER, PRICE, PRICES = defined("10_structured_output", "solutions", "(order, price, PRICES)")
-ONE_WAY = written("10_structured_output", "notebooks", "choice.py")
+MASK = written("structured_output", "solutions", "logits_processor.py")
+ORDER, PRICE, PRICES = defined("structured_output", "solutions", "(order, price, PRICES)")
+ONE_WAY = written("structured_output", "notebooks", "choice.py")
 BEGIN, END = MASK.index("        for choice"), MASK.index("        masked =")
 BY_ALL_TEXTS = f"""{MASK[:BEGIN]}
         def may_come(text):
@@ -59,7 +59,7 @@ def tool(arguments=json.loads, content=json.dumps):
 
 
 ANSWERS = [
-    *of_the_lab("10_structured_output", {"10.1": "logits_processor.py", "10.2": "(order, price, PRICES)[:2]", "10.3": "decide",
+    *of_the_lab("structured_output", {"10.1": "logits_processor.py", "10.2": "(order, price, PRICES)[:2]", "10.3": "decide",
                                          "10.4": "with_masks", "10.5": "told"}),
     Answer("10.1", "text by text", File(BY_ALL_TEXTS)),
     Answer("10.1", "lets everything pass", mask(("return masked", "return logits")), "wrong", "lets 49,152 tokens through"),
