@@ -1,7 +1,7 @@
 """What each picture says: its figure is read back, and compared with the table that it was made from.
 
 Whose is which colour, what stands on which axis and in which unit, what is drawn where. A test of a chart has its
-name, here or in another file of this folder; the charts are those of `inflight/lessons/*/charts.py`. How a picture
+name, here or in its lesson's folder; the charts are those of `inflight/lessons/*/charts.py`. How a picture
 looks is for somebody to look at.
 """
 
@@ -51,7 +51,7 @@ def test_every_chart_of_a_lesson_has_its_test():
             if function.__module__ == module.__name__ and not name.startswith("_")
             if inspect.get_annotations(function).get("return") in (go.Figure, "go.Figure")
         ]
-    tests = "".join(file.read_text(encoding="utf-8") for file in Path(__file__).parent.glob("test_*.py"))
+    tests = "".join(file.read_text(encoding="utf-8") for file in Path(__file__).parent.rglob("test_*.py"))
     assert charts and [name for name in charts if f"def test_{name}(" not in tests] == []
 
 

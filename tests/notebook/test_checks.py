@@ -12,7 +12,7 @@ from inflight.notebook import checks, record, workspace
 from inflight.notebook.answers import load, plain
 from inflight.notebook.checks import check, grades
 from inflight.notebook.findings import NOT_YET, Case, Measured, asked, is_same, told
-from inflight.paths import COURSE
+from inflight.paths import PACKAGE
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +127,7 @@ for exercise, grader in checks.graders.items():
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     insights = dict(line.split(" ", 1) for line in ran.stdout.splitlines())
-    labs = "".join(path.read_text(encoding="utf-8") for path in (COURSE / "lessons").glob("*/lab.py"))
+    labs = "".join(path.read_text(encoding="utf-8") for path in (PACKAGE / "lessons").glob("*/lab.py"))
     assert sorted(insights) == sorted(record.CHECKED.findall(labs))
     for exercise, insight in insights.items():
         assert insight.endswith(".") and insight.count(". ") < 2 and len(insight.split()) > 6, exercise

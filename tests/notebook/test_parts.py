@@ -17,7 +17,7 @@ def work(tmp_path, monkeypatch):
     courses = tmp_path / "parts"
     courses.mkdir()
     (courses / "scheduler.py").write_text("WHO = 'the course'\n")
-    monkeypatch.setattr(parts, "COURSES_OWN", courses)
+    monkeypatch.setattr(parts, "COURSES_OWN", {name: courses / file for name, file in parts.PARTS.items()})
     folder = workspace.prepare(tmp_path / "work").folder
     monkeypatch.chdir(folder / "labs")
     return folder

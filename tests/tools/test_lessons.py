@@ -81,7 +81,8 @@ def root(tmp_path):
     (folder / "lecture.py").write_text(LECTURE)
     (folder / "lab.py").write_text(LAB)
     (tmp_path / "README.md").write_text(README)
-    (tmp_path / "README.md").write_text(titles.pages(tmp_path)[tmp_path / "README.md"])
+    for page, text in titles.pages(tmp_path).items():
+        page.write_text(text)
     return tmp_path
 
 
