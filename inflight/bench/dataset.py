@@ -12,8 +12,6 @@ import json
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-import pandas as pd
-
 from inflight import files
 from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.errors import CourseError
@@ -80,18 +78,3 @@ def _problem(thing: object) -> str | None:
 def input_len(text: str, tokenizer: ChatTokenizer) -> int:
     """Count the tokens of a prompt as the engine gets it, chat template included."""
     return len(tokenizer.encode_chat(text))
-
-
-def length_table(records: list[Record], tokenizer: ChatTokenizer) -> pd.DataFrame:
-    """Measure the lengths of the texts: a row a measure, with its mean and the percentiles P10, P50 and P90."""
-    measures = {
-        "article, words": [len(record.input.split()) for record in records],
-        "article, tokens": [len(tokenizer.encode(record.input)) for record in records],
-        "prompt, tokens": [input_len(record.prompt, tokenizer) for record in records],
-        "summary, words": [len(record.output.split()) for record in records],
-        "summary, tokens": [len(tokenizer.encode(record.output)) for record in records],
-        "answer asked for, tokens": [record.output_len for record in records],
-    }
-    table = pd.DataFrame(measures).T
-    percentiles = table.quantile([0.1, 0.5, 0.9], axis=1).T.set_axis(["P10", "P50", "P90"], axis=1)
-    return pd.concat([table.mean(axis=1).rename("mean"), percentiles], axis=1).round().astype(int)

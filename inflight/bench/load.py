@@ -37,7 +37,7 @@ COLUMNS = [
     "output_len",
     "max_tokens",
     "ttft_ms",
-    "itl_ms",
+    "tpot_ms",
     "latency_ms",
     "error",
 ]
@@ -65,7 +65,7 @@ class Run:
     requests : DataFrame
         One row a request, in the order of the list that was sent: `request` (its number in that list, from 0);
         `due_s`, `sent_s`, `first_s`, `last_s` (seconds since the run's start: when it was to be sent, and when it was);
-        `input_len`, `output_len`, `max_tokens` (tokens); `ttft_ms`, `itl_ms`, `latency_ms` (milliseconds, TTFT and
+        `input_len`, `output_len`, `max_tokens` (tokens); `ttft_ms`, `tpot_ms`, `latency_ms` (milliseconds, TTFT and
         latency since it was due); `error` (why there is no answer; blank if there is one). What is not known is NaN:
         TTFT and ITL of a whole answer, ITL of a single token, times of a request that was not sent.
     started_at : float
@@ -387,7 +387,7 @@ class _Load:
         if timing.first_ns is not None:
             row |= {"first_s": self._seconds(timing.first_ns), "ttft_ms": (timing.first_ns - due_ns) / 1e6}
             if timing.output_len > 1:
-                row["itl_ms"] = (timing.last_ns - timing.first_ns) / 1e6 / (timing.output_len - 1)
+                row["tpot_ms"] = (timing.last_ns - timing.first_ns) / 1e6 / (timing.output_len - 1)
         return row
 
     def _facts(self, index: int) -> dict:

@@ -15,7 +15,7 @@ import pandas as pd
 from inflight.bench.load import Run
 from inflight.errors import CourseError
 
-TIMES = ("ttft_ms", "itl_ms", "latency_ms")
+TIMES = ("ttft_ms", "tpot_ms", "latency_ms")
 # A client keeps up if nearly all requests go out within this time after they were due, or within this share of what an
 # answer takes: less is lost in the noise of any machine.
 LATE_MS, LATE_SHARE = 10.0, 0.05
@@ -35,7 +35,7 @@ def summary(run: Run) -> dict[str, float | None]:
     -------
     dict
         `requests` (answered), `errors`; `total_latency_ms` (first request sent to last answer), `requests_per_s`,
-        `tokens_per_s` (output), `in_flight_mean`; `input_len_mean`, `output_len_mean` (tokens); of `ttft_ms`, `itl_ms`
+        `tokens_per_s` (output), `in_flight_mean`; `input_len_mean`, `output_len_mean` (tokens); of `ttft_ms`, `tpot_ms`
         and `latency_ms` each `_mean`, `_p50`, `_p90`, `_p99`; `late_ms_p99`, `late_ms_max`, how much later than due a
         request was sent, of all that were. None where there is nothing to count.
     """
@@ -107,13 +107,8 @@ def check_writable(path: Path | None) -> None:
             raise CourseError(f"{path} cannot be written: name a file in a folder that exists and is yours to write.")
 
 
-def write(path: Path, requests: pd.DataFrame, more: bool = False) -> None:
+def write(path: Path, requests: pd.DataFrame) -> None:
     """Write `Run.requests` as CSV, one line a request, its times rounded to the microsecond.
-
-    Parameters
-    ----------
-    more : bool
-        Add them to what is in the file.
 
     Raises
     ------
@@ -125,7 +120,7 @@ def write(path: Path, requests: pd.DataFrame, more: bool = False) -> None:
         if column.endswith(("_s", "_ms")):
             table[column] = table[column].astype(float).round(6 if column.endswith("_s") else 3)
     try:
-        table.to_csv(path, mode="a" if more else "w", header=not more, index=False, lineterminator="\n")
+        table.to_csv(path, index=False, lineterminator="\n")
     except OSError as error:
         raise CourseError(
             f"{path} cannot be written ({error.strerror}). Name a file in a folder that exists and has room."

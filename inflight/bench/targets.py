@@ -49,7 +49,7 @@ def target(url: str | None, engine_dir: str | Path, stream: bool = False, model:
         host:port or http://host:port of a Triton, which is asked over gRPC; openai:http://host:port of any server with
         OpenAI's endpoints, which serves the model of `engine_dir`.
     stream : bool
-        Ask for answers in pieces, which gives TTFT and ITL.
+        Ask for answers in pieces, which gives TTFT and TPOT.
 
     Raises
     ------

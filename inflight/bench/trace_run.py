@@ -49,7 +49,7 @@ class TraceRun:
         return report.summary(self.run)["tokens_per_s"]
 
     @property
-    def itl_ms(self) -> pd.Series:
+    def tpot_ms(self) -> pd.Series:
         """Mean milliseconds from one token of an answer to the next in the engine, a row for each of `requests`.
 
         From the iteration log: of a static batch no client sees a token before the last. NaN for a single token.

@@ -4,13 +4,11 @@
     requests = from_dataset(read_dataset(), tokenizer)                          # articles to be summarized
     requests = with_times(requests, poisson(len(requests), rate=4.0, seed=0))
 
-`Traffic` is the same as the options of `inflight bench load` and `inflight bench sweep` name it.
+`Traffic` is the same as the options of `inflight bench load` and `inflight bench compare` name it.
 """
 
 from __future__ import annotations
 
-import io
-import itertools
 import math
 import random
 from bisect import bisect_right
@@ -19,13 +17,10 @@ from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
-import pandas as pd
-
-from inflight import files
 from inflight.bench.dataset import MINI_CNN_EVAL, Record, input_len, read_dataset
 from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.engine.config import BuildConfig
-from inflight.errors import CourseError, reason
+from inflight.errors import CourseError
 from inflight.paths import ASSETS
 
 # Name of a trace: how many requests it has, and what the length of each answer is drawn from, in tokens.
@@ -35,19 +30,15 @@ TRACES = {
 }
 TOPICS = ("rivers", "bridges", "clouds", "chess", "bread", "maps", "bees", "trains")
 TRACE_GAP_S = 0.005  # threads that all send at the same moment overtake each other
-NUMBERS = itertools.count(1)  # that prompts begin with: none comes twice in a process, so that no prompt does
-OPENING_WORDS = 5  # have at least as many tokens as a number of four digits with its colon
 PASSAGE = (
     "The old train leaves the small station at seven in the morning and follows the river to the sea. On the way it "
     "stops at a market where people sell bread, apples and flowers. Children look out of the window and count the "
     "bridges, while their parents read a book or talk about the weather."
 )
 
-AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")  # columns of the public Azure LLM inference traces
 # Name of a dataset -> its file: the course's, then four whose answers repeat ever less of their prompts.
 COPYING = ("rewrite", "edit", "summary", "chat")
 DATASETS = {"dataset": MINI_CNN_EVAL} | {name: ASSETS / "datasets" / f"{name}.json" for name in COPYING}
-SMALL_TRACE = ASSETS / "datasets" / "llm_trace_small.csv"
 
 
 @dataclass(frozen=True)
@@ -154,21 +145,6 @@ def _prompt_of(length: int, opening: str, tokenizer: ChatTokenizer) -> str:
     return " ".join(words)
 
 
-def numbered(requests: Sequence[TimedRequest], number: int, tokenizer: ChatTokenizer) -> list[TimedRequest]:
-    """`number` requests: the given ones again and again, each with a number in place of its first words.
-
-    So no prompt begins like another, in this list or in another, and an engine that keeps what it computed of prompts
-    finds none again. A prompt has no more tokens than before, unless it has hardly any words.
-    """
-    found = []
-    for request in itertools.islice(itertools.cycle(requests), number):
-        words = request.text.split(maxsplit=OPENING_WORDS)
-        rest = words[-1] if len(words) > OPENING_WORDS else request.text
-        text = f"{next(NUMBERS)}: {rest}"
-        found.append(replace(request, text=text, input_len=input_len(text, tokenizer)))
-    return found
-
-
 # Arrivals: seconds after the start of the run, the first at 0 ---------------------------------------------------------
 
 
@@ -209,88 +185,24 @@ def _check(number: int, rate: float) -> None:
         raise CourseError(f"The rate is {rate} requests per second; it must be above 0.")
 
 
-# Trace files ----------------------------------------------------------------------------------------------------------
-
-
-def read_trace(path: str | Path) -> pd.DataFrame:
-    """Read arrivals and lengths: `at_s` (seconds after the first), `input_len`, `output_len`, in order of arrival.
-
-    The file's columns are those of the public Azure LLM inference traces: TIMESTAMP, a date with its time;
-    ContextTokens; GeneratedTokens. Requests without an answer are left out.
-
-    Raises
-    ------
-    CourseError
-        It cannot be read, is no such file, or has no request with an answer.
-    """
-    fix = f"Give a CSV file with the columns {', '.join(AZURE)}: a date with its time, and two whole numbers of tokens."
-    content = files.read_bytes(path, "trace", fix)
-    try:
-        table = pd.read_csv(io.BytesIO(content), usecols=AZURE, dtype=dict(zip(AZURE, (str, int, int))))
-        moments = pd.to_datetime(table["TIMESTAMP"], format="ISO8601", utc=True)
-    except ValueError as error:  # the parser's own and the decoder's are ValueErrors
-        raise CourseError(f"The trace {path} cannot be used ({reason(error, first=True)}). {fix}") from error
-    rows = table[list(AZURE)].set_axis(["at_s", "input_len", "output_len"], axis=1)
-    rows["at_s"] = (moments - moments.min()).dt.total_seconds()
-    rows = rows[rows["output_len"] != 0].sort_values("at_s", kind="stable", ignore_index=True)
-    if rows.empty or (rows[["input_len", "output_len"]] < 1).any(axis=None):
-        raise CourseError(f"The trace {path} has no request with an answer, or a length below 0. {fix}")
-    return rows.assign(at_s=rows["at_s"] - rows["at_s"].iloc[0])
-
-
-def from_trace(
-    path: str | Path, tokenizer: ChatTokenizer, build: BuildConfig, tell: Callable[[str], None] = lambda sentence: None
-) -> list[TimedRequest]:
-    """Make requests with the times and lengths of a trace file; their prompts are plain words.
-
-    Those that are longer than the engine takes are left out, and `tell` is called with a sentence; those shorter than
-    the chat template with a word are lengthened to it.
-
-    Raises
-    ------
-    CourseError
-        As `read_trace`; or no request fits into the engine.
-    """
-    rows = read_trace(path)
-    rows["input_len"] = rows["input_len"].clip(lower=input_len("a b", tokenizer))
-    fits = (rows["input_len"] <= build.max_input_len) & (rows["input_len"] + rows["output_len"] <= build.max_seq_len)
-    limits = f"max_input_len ({build.max_input_len}) or max_seq_len ({build.max_seq_len})"
-    if not fits.any():
-        raise CourseError(
-            f"Every request of the trace {path} is longer than the engine's {limits}: build a larger one."
-        )
-    if long := int((~fits).sum()):
-        tell(f"{long} of {len(rows)} requests of {path} are longer than the engine's {limits} and are left out.")
-    rows = rows[fits]
-    prompts = prompts_of(rows["input_len"].tolist(), tokenizer)
-    start = rows["at_s"].iloc[0]
-    return [
-        TimedRequest(text, int(row.output_len), float(row.at_s - start), int(row.input_len))
-        for text, row in zip(prompts, rows.itertuples())
-    ]
-
-
 # Traffic --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """The requests that `inflight bench load` and `sweep` send, and their times.
+    """The requests that `inflight bench load` and `compare` send, and their times.
 
     Attributes
     ----------
     dataset : str
         A name of `TRACES` or `DATASETS`, or the path of a file in MLPerf's layout.
-    trace : str or None
-        In place of it the path of a file of arrivals with lengths, or "small" for the course's own.
     rate : float or None
-        Requests a second on average; a trace file's times are stretched to it. None: all at once, or as the file says.
+        Requests a second on average. None: all at once.
     seed : int
         Of all that is drawn.
     """
 
     dataset: str = "dataset"
-    trace: str | None = None
     rate: float | None = None
     seed: int = 0
 
@@ -313,30 +225,9 @@ class Traffic:
             raise CourseError(f"There are {len(found)} requests: ask for 1 to {len(found)} with --requests.")
         return self._timed(self._fitting(found[:number], build))
 
-    def endless(
-        self, tokenizer: ChatTokenizer, build: BuildConfig, tell: Callable[[str], None] = lambda sentence: None
-    ) -> Callable[[float, int, int], list[TimedRequest]]:
-        """Return a function that makes requests from a rate, a number and a seed: no prompt comes twice.
-
-        Raises
-        ------
-        CourseError
-            As `requests`.
-        """
-        found = self._found(tokenizer, build, None, tell)
-        self._fitting(found, build)
-
-        def make(rate: float, number: int, seed: int) -> list[TimedRequest]:
-            shaped = self._fitting(numbered(found, number, tokenizer), build)
-            return replace(self, rate=rate, seed=seed)._timed(shaped)
-
-        return make
-
     def _found(
         self, tokenizer: ChatTokenizer, build: BuildConfig, number: int | None, tell: Callable[[str], None]
     ) -> list[TimedRequest]:
-        if self.trace is not None:
-            return from_trace(SMALL_TRACE if self.trace == "small" else self.trace, tokenizer, build, tell)
         if self.dataset in TRACES:
             return trace(self.dataset, tokenizer, self.seed, number)
         path = DATASETS.get(self.dataset) or Path(self.dataset)
@@ -362,13 +253,7 @@ class Traffic:
         if self.rate is None:
             return requests
         _check(len(requests), self.rate)
-        if self.trace is None:
-            return with_times(requests, poisson(len(requests), self.rate, self.seed))
-        lasts_s = requests[-1].at_s
-        if not lasts_s:
-            raise CourseError("All requests of the trace come at the same moment, so it has no rate to change.")
-        factor = (len(requests) - 1) / self.rate / lasts_s
-        return with_times(requests, [request.at_s * factor for request in requests])
+        return with_times(requests, poisson(len(requests), self.rate, self.seed))
 
     def settings(self) -> dict:
         """Return what a result states about it."""

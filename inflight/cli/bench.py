@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -18,13 +18,9 @@ from inflight.engine.config import BuildConfig
 from inflight.errors import CourseError
 from inflight.triton.repository.layout import BASELINE
 
-if TYPE_CHECKING:
-    from inflight.bench.load import Run
-
 URL = typer.Option(help="A Triton's host:port or http://host:port; or openai:URL. By default one is started.")
 MODEL = typer.Option(help="The text model to ask.")
 DATASET = typer.Option(help="mild, skewed, rewrite, edit, summary, chat, dataset (the course's), or MLPerf's layout.")
-OBJECTIVE = typer.Option(help="Limits in ms: ttft=500,itl=40,latency=3000.")
 CSV = typer.Option(help="Write a line per request to this file.")
 CHECKPOINT = typer.Option(help="Name, Hugging Face id, GGUF file or folder.")
 ROUNDS = typer.Option(help="Rounds to measure.")
@@ -37,7 +33,6 @@ app = typer.Typer(
     help="Benchmarks: load, latencies, and ratios measured in one run. What dynamic batching and a KV cache gain, "
     "lectures 06 and 08 measure: [bold]inflight run 06 08[/].",
 )
-dataset_app = typer.Typer(no_args_is_help=True, help="Prompts and answer lengths for benchmarks.")
 
 
 @app.command("load")
@@ -45,28 +40,23 @@ def load_command(
     url: Annotated[str | None, URL] = None,
     model: Annotated[str, MODEL] = "ensemble",
     dataset: Annotated[str, DATASET] = "dataset",
-    trace: Annotated[str | None, typer.Option(help="CSV of arrival times and lengths, or small.")] = None,
     requests: Annotated[int | None, typer.Option(help="How many of the requests to send; by default all.")] = None,
     rate: Annotated[float | None, typer.Option(help="Requests per second; by default all at once.")] = None,
     concurrency: Annotated[int | None, typer.Option(help="Not a rate, but users who each wait for an answer.")] = None,
-    objective: Annotated[str | None, OBJECTIVE] = None,
-    stream: Annotated[bool, typer.Option("--stream", help="Stream the answers, which gives TTFT and ITL.")] = False,
+    stream: Annotated[bool, typer.Option("--stream", help="Stream the answers, which gives TTFT and TPOT.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     engine_dir: Annotated[Path | None, ENGINE_DIR] = None,
     csv: Annotated[Path | None, CSV] = None,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
-    """Send many requests: throughput, TTFT, ITL and latency, counted from when each request was due.
+    """Send many requests: throughput, TTFT, TPOT and latency, counted from when each request was due.
 
     Example: [bold]inflight bench load --rate 4 --stream --csv run.csv[/]
     """
     bench.report.check_writable(csv)
-    wanted = None if objective is None else bench.objective.parse(objective)
-    if wanted is not None:
-        wanted.check_streaming(stream)
-    if concurrency is not None and (rate is not None or trace is not None):
-        raise CourseError("With --concurrency each user sends a request after an answer: leave out --rate and --trace.")
-    traffic = bench.workload.Traffic(dataset, trace, rate, seed)
+    if concurrency is not None and rate is not None:
+        raise CourseError("With --concurrency each user sends a request after an answer: leave out --rate.")
+    traffic = bench.workload.Traffic(dataset, rate, seed)
     engine_dir = engine_dir or terminal.cached_engine()
     build = engine.read(engine_dir).build_config
     asked = traffic.requests(checkpoints.load_tokenizer(engine_dir), build, requests, terminal.tell)
@@ -84,83 +74,12 @@ def load_command(
         "requests": len(asked),
         "concurrency": concurrency,
         "loop": "open" if concurrency is None else "closed",
-        "objective": objective,
         "stream": stream,
     }
     row = bench.report.summary(run)
-    if wanted is not None:
-        row |= {
-            "goodput_per_s": bench.objective.goodput(run, wanted),
-            "met_share": float(wanted.met(run.requests).mean()),
-        }
     row |= {"late": bench.report.lateness(run), "stopped": run.stopped}
     print_benchmark(bench.turns.result(settings, [row], {}), as_json, upright=True)
     terminal.finish(run.trouble)
-
-
-@app.command("sweep")
-def sweep_command(
-    url: Annotated[str | None, URL] = None,
-    model: Annotated[str, MODEL] = "ensemble",
-    dataset: Annotated[str, DATASET] = "mild",
-    objective: Annotated[str | None, OBJECTIVE] = None,
-    rates: Annotated[str | None, typer.Option(help="Requests per second, as 1,2,4; by default found.")] = None,
-    requests: Annotated[int, typer.Option(help="Requests per round.")] = 32,
-    rounds: Annotated[int, ROUNDS] = 2,
-    stream: Annotated[bool, typer.Option("--stream/--whole", help="Stream the answers, or ask for whole ones.")] = True,
-    engine_dir: Annotated[Path | None, ENGINE_DIR] = None,
-    csv: Annotated[Path | None, CSV] = None,
-    as_json: Annotated[bool, AS_JSON] = False,
-) -> None:
-    """Raise the rate of arrivals until the server is over its limit: latency, goodput, the knee, the capacity.
-
-    Example: [bold]inflight bench sweep --objective ttft=500,itl=40 --csv sweep.csv[/]
-    """
-    bench.report.check_writable(csv)
-    wanted = bench.objective.parse(objective or ("ttft=1000" if stream else "latency=10000"))
-    wanted.check_streaming(stream)
-    rising = _rates(rates)
-    bench.sweep.validate(rising, requests, rounds)
-    traffic = bench.workload.Traffic(dataset)
-    engine_dir = engine_dir or terminal.cached_engine()
-    build = engine.read(engine_dir).build_config
-    make = traffic.endless(checkpoints.load_tokenizer(engine_dir), build, terminal.tell)
-    kept = 0
-
-    def keep(run: Run, rate: float, turn: int) -> None:
-        nonlocal kept
-        if csv is not None:
-            bench.report.write(csv, run.requests.assign(rate=rate, round=turn), more=kept > 0)
-            kept += 1
-
-    with terminal.progress("starting") as show, bench.targets.target(url, engine_dir, stream, model) as send:
-        result = bench.sweep.sweep(send, make, wanted, build.max_batch_size, rising, requests, rounds, show, keep)
-    settings = {"url": url, "model": model, "device": bench.targets.device(url, engine_dir), **traffic.settings()}
-    result["settings"] = {**settings, **result["settings"], "stream": stream}
-    shown = {
-        "rate": "come /s",
-        "served_per_s_median": "answered /s",
-        "goodput_per_s_median": "goodput /s",
-        "met_share_median": "meet it",
-        "ttft_ms_p99_median": "TTFT P99 ms",
-        "itl_ms_p99_median": "ITL P99 ms",
-        "latency_ms_p99_median": "end P99 ms",
-    }
-    if as_json:
-        print_benchmark(result, as_json)
-    else:
-        rows = [{title: row[name] for name, title in shown.items()} for row in result["rows"]]
-        print_benchmark({**result, "rows": rows}, as_json)
-        terminal.console.print(escape(bench.sweep.in_words(result)), highlight=False, soft_wrap=True)
-    terminal.finish(result["stopped"])
-
-
-def _rates(text: str | None) -> tuple[float, ...] | None:
-    """Read rates as the command line has them, "1,2,4"; None stays None."""
-    try:
-        return None if text is None else tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise CourseError(f"--rates {text}: write requests per second with commas between, such as 1,2,4.") from None
 
 
 @app.command("compare")
@@ -225,23 +144,6 @@ def quality_command(
     terminal.finish()
 
 
-# Datasets -------------------------------------------------------------------------------------------------------------
-
-
-@dataset_app.command("show")
-def dataset_show(
-    path: Annotated[Path | None, typer.Argument(help="By default the dataset that ships with the course.")] = None,
-) -> None:
-    """Show how long the prompts and answers of a dataset are.
-
-    Example: [bold]inflight dataset show[/]
-    """
-    path = path or bench.dataset.MINI_CNN_EVAL
-    records = bench.dataset.read_dataset(path)
-    lengths = bench.dataset.length_table(records, checkpoints.load_tokenizer(terminal.cached_engine()))
-    terminal.show(lengths.rename_axis("length").reset_index().to_dict("records"), f"{path}: {len(records)} records")
-
-
 # Printing -------------------------------------------------------------------------------------------------------------
 
 
@@ -277,6 +179,6 @@ def print_benchmark(result: dict, as_json: bool, upright: bool = False) -> None:
 def _cell(name: str, value: object) -> str:
     """Print a figure with one decimal, a large one with none: seven columns fit a narrow terminal. A ratio has two."""
     if isinstance(value, float):
-        decimals = 2 if {"over", "share", "meet", "rate", "/s"} & set(name.replace("_", " ").split()) else 1
+        decimals = 2 if {"over", "share", "rate", "/s"} & set(name.replace("_", " ").split()) else 1
         return f"{value:.{decimals if abs(value) < 1000 else 0}f}"
     return "-" if value is None else str(value)

@@ -330,7 +330,6 @@ def lab(
 
 app.command()(progress.progress)
 app.add_typer(bench.app, name="bench")
-app.add_typer(bench.dataset_app, name="dataset")
 
 
 # Shared ---------------------------------------------------------------------------------------------------------------

@@ -4,14 +4,13 @@ import json
 import re
 import statistics
 
+import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from inflight.bench import dataset
 from inflight.bench.dataset import Record
 from inflight.bench.workload import from_dataset
 from inflight.checkpoint.tokenizer import load_tokenizer
-from inflight.cli import commands
 from inflight.errors import CourseError
 
 README = dataset.MINI_CNN_EVAL.with_name("README.md")
@@ -101,15 +100,14 @@ def test_the_readme_states_the_lengths_of_the_shipped_dataset(text):
     readme = README.read_text(encoding="utf-8")
     rows = re.findall(r"^\| (.+?) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|", readme, re.MULTILINE)
     stated = {measure: [int(number) for number in numbers] for measure, *numbers in rows}
-    table = dataset.length_table(dataset.read_dataset(), text)
-    assert stated == {measure: row.tolist() for measure, row in table.iterrows()}
-
-
-# Commands -------------------------------------------------------------------------------------------------------------
-
-
-def test_show_prints_the_shipped_dataset(text):
-    result = CliRunner().invoke(commands.app, ["dataset", "show"], catch_exceptions=False)
-    assert "100 records" in result.output
-    for number in dataset.length_table(dataset.read_dataset(), text).loc["prompt, tokens"]:
-        assert str(number) in result.output
+    records = dataset.read_dataset()
+    measured = {
+        "article, words": [len(record.input.split()) for record in records],
+        "article, tokens": [len(text.encode(record.input)) for record in records],
+        "prompt, tokens": [dataset.input_len(record.prompt, text) for record in records],
+        "summary, words": [len(record.output.split()) for record in records],
+        "summary, tokens": [len(text.encode(record.output)) for record in records],
+        "answer asked for, tokens": [record.output_len for record in records],
+    }
+    shares = {name: [np.mean(row), *np.quantile(row, [0.1, 0.5, 0.9])] for name, row in measured.items()}
+    assert stated == {name: [round(figure) for figure in row] for name, row in shares.items()}

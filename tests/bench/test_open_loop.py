@@ -34,7 +34,7 @@ def test_the_generators_figures_are_those_of_lindleys_recursion(share):
     expected = [1000 * (wait + service_s) for wait in waits_s(times, service_s)]
     assert table["latency_ms"].tolist() == pytest.approx(expected, abs=1e-3)
     assert table["ttft_ms"].tolist() == pytest.approx([ms - 30 for ms in expected], abs=1e-3)
-    assert table["itl_ms"].tolist() == pytest.approx([30 / 4] * 300, abs=1e-3)
+    assert table["tpot_ms"].tolist() == pytest.approx([30 / 4] * 300, abs=1e-3)
     assert table["due_s"].tolist() == pytest.approx(times, abs=1e-8)
 
 

@@ -23,7 +23,7 @@ def log_of(*iterations):
 
 
 @pytest.mark.parametrize(
-    ("lengths", "iterations", "itl_ms"),
+    ("lengths", "iterations", "tpot_ms"),
     [
         # 501 has two tokens and 502 three; the client sent the longer one first.
         ([3, 2], [(10, [501]), (30, [501, 502]), (60, [502]), (100, [502])], [(100 - 30) / 2, 30 - 10]),
@@ -33,6 +33,6 @@ def log_of(*iterations):
         ([1, 2], [(10, [1, 2]), (30, [2])], [float("nan"), 20]),
     ],
 )
-def test_the_time_between_tokens_is_the_engines_and_finds_its_request(lengths, iterations, itl_ms):
+def test_the_time_between_tokens_is_the_engines_and_finds_its_request(lengths, iterations, tpot_ms):
     run = Run(pd.DataFrame({"output_len": lengths}), 0.0)
-    assert TraceRun(run, log_of(*iterations)).itl_ms.tolist() == pytest.approx(itl_ms, nan_ok=True)
+    assert TraceRun(run, log_of(*iterations)).tpot_ms.tolist() == pytest.approx(tpot_ms, nan_ok=True)

@@ -358,8 +358,8 @@ def test_slots_on_paper():
 
 def test_who_pays():
     runs = {
-        "static": pd.DataFrame({"output_len": [8, 64], "latency_ms": [4000.0, 5000.0], "itl_ms": [10.0, 8.0]}),
-        "in flight": pd.DataFrame({"output_len": [8, 64], "latency_ms": [500.0, 6000.0], "itl_ms": [14.0, 13.0]}),
+        "static": pd.DataFrame({"output_len": [8, 64], "latency_ms": [4000.0, 5000.0], "tpot_ms": [10.0, 8.0]}),
+        "in flight": pd.DataFrame({"output_len": [8, 64], "latency_ms": [500.0, 6000.0], "tpot_ms": [14.0, 13.0]}),
     }
     fig = batching.who_pays(runs)
     for axis, short, long in (("y", (4, 0.5), (5, 6)), ("y2", (10, 14), (8, 13))):

@@ -97,23 +97,23 @@ def slot_map_summary(runs: dict[str, pd.DataFrame], slots: int) -> str:
 
 
 def who_pays(runs: dict[str, pd.DataFrame]) -> go.Figure:
-    """Every request twice: its latency, and the time from one of its tokens to the next, in one run against the other.
+    """Every request twice: its latency and its TPOT, in one run against the other.
 
     On the line nothing changes; above it the second run is the slower one.
 
     Parameters
     ----------
     runs : dict of str to DataFrame
-        Two runs of the same requests. One row a request: `output_len` (tokens), `latency_ms`, `itl_ms`.
+        Two runs of the same requests. One row a request: `output_len` (tokens), `latency_ms`, `tpot_ms`.
     """
     (before, first), (after, second) = runs.items()
     kinds = length_class(first["output_len"])
-    titles, notes = ["end-to-end latency", "time from one token to the next (ITL)"], []
-    for column in ("latency_ms", "itl_ms"):
+    titles, notes = ["end-to-end latency", "mean time from one token to the next (TPOT)"], []
+    for column in ("latency_ms", "tpot_ms"):
         slower = int((second[column] > first[column]).sum())
         notes.append(f"{slower} of {counted(len(first), 'request')} slower {after}")
     fig = panels(titles, 270, notes, shared=False)
-    for number, (column, scale, unit) in enumerate((("latency_ms", 1000, "s"), ("itl_ms", 1, "ms")), 1):
+    for number, (column, scale, unit) in enumerate((("latency_ms", 1000, "s"), ("tpot_ms", 1, "ms")), 1):
         names = f"{before} ({unit})", f"{after} ({unit})"
         pairs = pd.DataFrame(
             {"what": kinds + " answer", names[0]: first[column] / scale, names[1]: second[column] / scale}
@@ -137,7 +137,7 @@ def who_pays_summary(runs: dict[str, pd.DataFrame]) -> str:
     """The picture of `who_pays` in a paragraph."""
     (before, first), (after, second) = runs.items()
     parts = []
-    for column, name, scale, unit in (("latency_ms", "latency", 1000, "s"), ("itl_ms", "ITL", 1, "ms")):
+    for column, name, scale, unit in (("latency_ms", "latency", 1000, "s"), ("tpot_ms", "TPOT", 1, "ms")):
         was, becomes = first[column].mean() / scale, second[column].mean() / scale
         slower = int((second[column] > first[column]).sum())
         parts.append(

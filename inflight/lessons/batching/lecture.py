@@ -11,7 +11,7 @@
 # **What you will use elsewhere:** vLLM, SGLang and TensorRT-LLM all batch in flight. That a gain depends on the lengths,
 # and how to work it out from lengths and prices, is the same for each of them.
 #
-# You need lessons 00 and 03: what an iteration, a prompt's prefill and ITL are.
+# You need lessons 00 and 03: what an iteration, a prompt's prefill and TPOT are.
 #
 # {navigation}
 
@@ -364,17 +364,17 @@ print(f"which is {100 * (faster / expected - 1):+.0f} %.")
 # ## Who pays?
 #
 # Tokens a second are the operator's figure. A user feels three others: when the first token comes, when the answer is
-# complete, and the time from one of its tokens to the next, the ITL. The first is not drawn. With static batching it
+# complete, and the mean time from one of its tokens to the next, TPOT. The first is not drawn. With static batching it
 # equals the latency, because a batch hands its answers over when the last has finished; in flight it is the wait for a
-# slot and one prefill. `itl_ms` is from the log: the time from the end of an answer's first iteration to the end of its
-# last, divided by its tokens but the first. It is the mean ITL of an answer, lesson 03's TPOT: with static batching it
+# slot and one prefill. `tpot_ms` is from the log: the time from the end of an answer's first iteration to the end of its
+# last, divided by its tokens but the first. It is lesson 03's TPOT as the engine has it: with static batching it
 # is the engine's pace, which no user sees.
 
 # %% tags=["nbval-ignore-output"]
-paid = {name: run.requests.assign(itl_ms=run.itl_ms) for name, run in runs.items()}
+paid = {name: run.requests.assign(tpot_ms=run.tpot_ms) for name, run in runs.items()}
 charts.show(lesson.who_pays(paid), lesson.who_pays_summary(paid))
 both = pd.concat(paid, names=["rule"]).reset_index("rule")
-both.groupby(["max_tokens", "rule"])[["latency_ms", "itl_ms"]].quantile(
+both.groupby(["max_tokens", "rule"])[["latency_ms", "tpot_ms"]].quantile(
     [0.5, 0.99]
 ).unstack().round(0)
 

@@ -325,7 +325,7 @@ for name, one in deployments.items():
         service.bring_in(server, one, contract)
         run = trace_run.run(client, fifty, log_path, stream=True)
     logs[name] = run.log
-    measured[name] = run.requests.rename(columns={"itl_ms": "tpot_ms"})  # of an answer
+    measured[name] = run.requests
 
 # %% [markdown]
 # The iteration logs say where a difference comes from. What these iterations took, over what the prices make of them,
@@ -799,7 +799,7 @@ for name, each in most.items():
 # | Prompt in parts | <code>enable_<wbr>chunked_<wbr>context</code> | <code>enable_<wbr>chunked_<wbr>prefill</code> | on by default |
 # | Shed | `max_queue_size` | in the gateway before it | <code>--max-num-<wbr>queued-reqs</code>, of waiting and running together |
 # | Time out | `allotted_time_ms` | the client disconnects | the client disconnects |
-# | Goodput | <code>inflight bench sweep <wbr>--objective</code> | <code>aiperf profile <wbr>--goodput</code> | <code>vllm bench serve <wbr>--goodput</code> |
+# | Goodput | `shares` of this page | <code>aiperf profile <wbr>--goodput</code> | <code>vllm bench serve <wbr>--goodput</code> |
 #
 # Sources: vLLM's [engine](https://docs.vllm.ai/en/latest/configuration/engine_args/) and
 # [benchmark](https://docs.vllm.ai/en/latest/cli/bench/serve/) arguments, [its limit of the

@@ -167,4 +167,4 @@ def measure(server: Server, requests: list[TimedRequest], send: loads.Sends | No
         run = loads.send_all(send or courses, requests)
     if run.stopped:
         raise CourseError(f"{run.stopped} Start the server again, and repeat the run.")
-    return run.requests.rename(columns={"itl_ms": "tpot_ms"})
+    return run.requests
