@@ -15,5 +15,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         ],
         "explorables": ["slots_on_paper"],
         "full_queue": ["run_from_full_queue"],
+        "schedule_on_paper": ["waits"],
     },
 )

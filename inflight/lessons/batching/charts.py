@@ -97,51 +97,44 @@ def slot_map_summary(runs: dict[str, pd.DataFrame], slots: int) -> str:
 
 
 def who_pays(runs: dict[str, pd.DataFrame]) -> go.Figure:
-    """Every request twice: its latency and its TPOT, in one run against the other.
+    """Every request as a mark: when its answer was complete in one run against the other.
 
     On the line nothing changes; above it the second run is the slower one.
 
     Parameters
     ----------
     runs : dict of str to DataFrame
-        Two runs of the same requests. One row a request: `output_len` (tokens), `latency_ms`, `tpot_ms`.
+        Two runs of the same requests. One row a request: `output_len` (tokens), `latency_ms`.
     """
     (before, first), (after, second) = runs.items()
-    kinds = length_class(first["output_len"])
-    titles, notes = ["end-to-end latency", "mean time from one token to the next (TPOT)"], []
-    for column in ("latency_ms", "tpot_ms"):
-        slower = int((second[column] > first[column]).sum())
-        notes.append(f"{slower} of {counted(len(first), 'request')} slower {after}")
-    fig = panels(titles, 270, notes, shared=False)
-    for number, (column, scale, unit) in enumerate((("latency_ms", 1000, "s"), ("tpot_ms", 1, "ms")), 1):
-        names = f"{before} ({unit})", f"{after} ({unit})"
-        pairs = pd.DataFrame(
-            {"what": kinds + " answer", names[0]: first[column] / scale, names[1]: second[column] / scale}
-        )
-        drawn = px.scatter(
-            pairs, *names, color="what", color_discrete_map=COLOURS, symbol="what", symbol_map=SYMBOL_OF,
-            category_orders={"what": list(COLOURS)}, hover_data=dict.fromkeys(names, ":.2f"), labels={"what": "class"},
-        )  # fmt: skip
-        place, most = {"row": number, "col": 1}, 1.08 * pairs[[*names]].max(axis=None)
-        fig.add_traces(drawn.update_traces(marker_size=9).data, rows=number, cols=1)
-        fig.add_shape(EQUAL, x0=0, y0=0, x1=most, y1=most, showlegend=number == 1, **place)
-        for text, x, y in (("pays", 0.07, 0.94), ("gains", 0.93, 0.06)):
-            fig.add_annotation(x=x * most, y=y * most, text=text, font_color=WASTE_TEXT, showarrow=False, **place)
-        fig.update_xaxes(range=[0, most], title=names[0], **place)
-        fig.update_yaxes(range=[0, most], title=names[1], **place)
-    once_in_legend(fig)
+    names = f"complete after, {before} (s)", f"complete after, {after} (s)"
+    pairs = pd.DataFrame(
+        {
+            "what": length_class(first["output_len"]) + " answer",
+            names[0]: first["latency_ms"] / 1000,
+            names[1]: second["latency_ms"] / 1000,
+        }
+    )
+    fig = px.scatter(
+        pairs, *names, color="what", color_discrete_map=COLOURS, symbol="what", symbol_map=SYMBOL_OF,
+        category_orders={"what": list(COLOURS)}, hover_data=dict.fromkeys(names, ":.2f"), labels={"what": ""},
+    )  # fmt: skip
+    most = 1.08 * pairs[[*names]].max(axis=None)
+    fig.update_traces(marker_size=9)
+    fig.add_shape(EQUAL, x0=0, y0=0, x1=most, y1=most, showlegend=True)
+    for text, x, y in ((f"later {after}", 0.12, 0.94), (f"earlier {after}", 0.88, 0.06)):
+        fig.add_annotation(x=x * most, y=y * most, text=text, font_color=WASTE_TEXT, showarrow=False)
+    fig.update_xaxes(range=[0, most])
+    fig.update_yaxes(range=[0, most], scaleanchor="x")
     return fig
 
 
 def who_pays_summary(runs: dict[str, pd.DataFrame]) -> str:
-    """The picture of `who_pays` in a paragraph."""
-    (before, first), (after, second) = runs.items()
-    parts = []
-    for column, name, scale, unit in (("latency_ms", "latency", 1000, "s"), ("tpot_ms", "TPOT", 1, "ms")):
-        was, becomes = first[column].mean() / scale, second[column].mean() / scale
-        slower = int((second[column] > first[column]).sum())
-        parts.append(
-            f"the mean {name} goes from {was:.1f} {unit} to {becomes:.1f} {unit}, and it is longer for {slower} of "
-            f"{counted(len(first), 'request')}"
-        )
-    return f"Each request {before} against {after}: {'; '.join(parts)}."
+    """The picture of `who_pays` in a sentence."""
+    (_, first), (after, second) = runs.items()
+    was, becomes = (run["latency_ms"].mean() / 1000 for run in (first, second))
+    later = int((second["latency_ms"] > first["latency_ms"]).sum())
+    return (
+        f"An answer is complete after {becomes:.1f} s on average in place of {was:.1f} s; "
+        f"{later} of {counted(len(first), 'request')} are complete later {after}."
+    )

@@ -11,6 +11,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from inflight.engine.config import BuildConfig, ExecutorConfig
+from inflight.engine.play import Trial, TrialRequest
+from inflight.engine.scheduler import built_in
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -64,3 +68,18 @@ def schedule(lengths: list[int], slots: int, gpt_model_type: str) -> Schedule:
     at = number.to_numpy()[:, None]
     counted = {"answers": ((first < at) & (at <= last)).sum(axis=1), "prompts": (first == at).sum(axis=1)}
     return Schedule(pd.DataFrame(counted, index=number), table)
+
+
+def waits(lengths: list[int], slots: int, gpt_model_type: str, every: int) -> list[int]:
+    """Return how many iterations each request waits for a slot, where one comes every `every` iterations.
+
+    The engine's own scheduler decides, and the cache has room for all.
+    """
+    requests = [TrialRequest(1, tokens, tokens, arrives=number * every) for number, tokens in enumerate(lengths)]
+    limits = BuildConfig(max_batch_size=slots)
+    trial = Trial(requests, num_blocks=slots * (1 + max(lengths) // limits.tokens_per_block), limits=limits)
+    waited = [0] * len(lengths)
+    for iteration in trial.play(built_in(ExecutorConfig(gpt_model_type=gpt_model_type))):
+        for admitted in iteration.plan.admit:
+            waited[admitted - 1] = iteration.number - 1 - requests[admitted - 1].arrives
+    return waited

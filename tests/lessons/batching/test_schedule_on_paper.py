@@ -7,7 +7,7 @@ import pytest
 from inflight.engine.config import BuildConfig, ExecutorConfig
 from inflight.engine.play import Trial, TrialRequest
 from inflight.engine.scheduler import built_in
-from inflight.lessons.batching.schedule_on_paper import schedule
+from inflight.lessons.batching.schedule_on_paper import schedule, waits
 
 
 def test_static_takes_the_longest_of_each_batch():
@@ -48,3 +48,10 @@ def test_paper_and_engine_agree_and_no_slot_is_taken_twice(gpt_model_type):
     assert plan.iterations.sum(axis=1).tolist() == [iteration.num_tokens for iteration in played]
     for _, rows in plan.stays.sort_values("first").groupby("slot"):
         assert (rows["first"].iloc[1:].to_numpy() > rows["last"].iloc[:-1].to_numpy()).all()
+
+
+def test_requests_that_come_at_a_rate_wait_for_a_batch_or_for_nobody():
+    lengths = [4, 2, 3, 1]
+    assert waits(lengths, 2, "V1", every=1) == [0, 3, 2, 4]
+    assert waits(lengths, 2, "inflight_fused_batching", every=1) == [0, 0, 1, 1]
+    assert waits(lengths, 4, "inflight_fused_batching", every=0) == [0] * 4

@@ -16,7 +16,7 @@ import yaml
 
 from inflight.errors import CourseError
 from inflight.lessons.replicas import Replicas, watching
-from inflight.paths import ASSETS
+from inflight.lessons.replicas.watching import RULES
 from tests.engines import build_small, start_python, wait_until
 
 pytestmark = pytest.mark.server
@@ -113,8 +113,8 @@ def test_what_the_rules_and_the_dashboard_ask_is_on_the_pages_or_recorded(replic
     client.completions.create(**ASK, max_tokens=3)
     with watching.Watch(replicas) as watch:
         pass  # one look
-    panels = json.loads((ASSETS / "replicas" / "dashboard.json").read_text())["panels"]
-    [group] = yaml.safe_load((ASSETS / "replicas" / "rules.yml").read_text())["groups"]
+    panels = json.loads(RULES.with_name("dashboard.json").read_text())["panels"]
+    [group] = yaml.safe_load(RULES.read_text())["groups"]
     known = {*watch.samples["name"], *(rule.get("record") for rule in group["rules"])}
     asked = [rule["expr"] for rule in group["rules"]] + [panel["targets"][0]["expr"] for panel in panels]
     names = {name for query in asked for name in re.findall(r"\b(?:vllm|router|service)[\w:]+", query)}
@@ -141,7 +141,7 @@ tests:
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="no promtool here")
 def test_prometheus_takes_the_rules_and_the_alert_fires_in_a_kill_and_not_before(tmp_path):
-    (tmp_path / "test.yml").write_text(PROMTOOL_TEST.format(rules=ASSETS / "replicas" / "rules.yml"))
+    (tmp_path / "test.yml").write_text(PROMTOOL_TEST.format(rules=RULES))
     ran = subprocess.run(["promtool", "test", "rules", tmp_path / "test.yml"], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
