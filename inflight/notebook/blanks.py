@@ -8,12 +8,14 @@ In a lecture's source the course's lines stand under a comment:
 
 They end at an empty line, at a line that is indented less, or with the cell. A learner's copy has `...` in their place,
 and below it a folded cell. That cell uses the course's line where the learner's is blank, and says so; otherwise it
-compares the results of both. In a file that `%%writefile` writes, only blank lines are filled in.
+compares the results of both: of a value at once, of a function on the examples in its docstring (`>>> gap_ms([0, 1])`)
+and at each call. In a file that `%%writefile` writes, only blank lines are filled in.
 """
 
 from __future__ import annotations
 
 import ast
+import doctest
 import functools
 import inspect
 import re
@@ -36,6 +38,7 @@ LEFT = re.compile(r"\s*(?:[\w, ]+ = |# )?\.\.\.\s*")  # lines as a copy has them
 WRITES = re.compile(r"%%writefile(?: -a)? (\S+)\n")
 FOLDED = {"jupyter": {"source_hidden": True}}
 FORM = "A cell with a blank ends with it: with a function that has it, or with names that get a value at top level."
+LONGEST_SHOWN = 6  # values
 ABOUT = "# The course's line: click here to see it."
 
 
@@ -144,7 +147,7 @@ def settle(name: str, yours: Any, courses: Any) -> Any:
     elif _same(yours, courses):
         print(f"{name}: your line and the course's give the same.")
     else:
-        print(f"{name}: your line gives {_shown(yours)}. The course's gives {_shown(courses)}, which is used below.")
+        print(f"{name}: {_difference(yours, courses)}")
     return courses
 
 
@@ -153,23 +156,29 @@ def _both(name: str, yours: Callable, courses: Callable) -> Callable:
         print(f"{name}: your line is blank, and the course's is used.")
         courses.yours = yours  # type: ignore[attr-defined]  # for the cell when it is run again
         return courses
-    print(f"{name}: what yours returns is compared with what the course's does.")
-    differs: list[Any] = []
+    told: list[bool] = []  # whether the results were the same, once that has been said
 
     @functools.wraps(courses)
     def compared(*args: Any, **kwargs: Any) -> Any:
         right = courses(*args, **kwargs)
-        if not differs:
-            try:
-                got = yours(*args, **kwargs)
-            except Exception as error:  # whatever a learner's line raises is what there is to say of it
-                got = error
-            if not _same(got, right):
-                differs.append(got)
-                print(f"{name}: yours gives {_shown(got)}. The course's gives {_shown(right)}, which is used below.")
+        if False in told:
+            return right
+        try:
+            got = yours(*args, **kwargs)
+        except Exception as error:  # a learner's line may raise anything
+            got = error
+        is_same = _same(got, right)
+        if is_same and not told:
+            print(f"{name}: yes, your line gives what the course's gives.")
+        elif not is_same:
+            given = ", ".join([*map(_shown, args), *(f"{key}={_shown(value)}" for key, value in kwargs.items())])
+            print(f"{name}({given}): {_difference(got, right)}")
+        told.append(is_same)
         return right
 
     compared.yours = yours  # type: ignore[attr-defined]
+    for example in doctest.DocTestParser().get_examples(courses.__doc__ or ""):
+        eval(example.source, courses.__globals__ | {name: compared})
     return compared
 
 
@@ -209,6 +218,18 @@ def _same(got: Any, right: Any) -> bool:
         return np.shape(got) == np.shape(right) and bool(np.all(np.isclose(got, right, rtol=1e-6, equal_nan=True)))
     except (TypeError, ValueError):  # no numbers
         return type(got) is type(right) and bool(np.all(got == right))
+
+
+def _difference(got: Any, right: Any) -> str:
+    """Say what yours gives and what the course's does; of two that are long, where they first differ."""
+    if all(isinstance(each, list | tuple | np.ndarray) and np.ndim(each) for each in (got, right)):
+        same = next((n for n, pair in enumerate(zip(got, right)) if not _same(*pair)), min(len(got), len(right)))
+        if max(len(got), len(right)) > LONGEST_SHOWN:
+            counts = f"yours gives {len(got):,} values, the course's {len(right):,}"
+            if same == min(len(got), len(right)):
+                return f"{counts}; the first {same:,} are the same. The course's are used."
+            return f"{counts}; [{same}] differs, {_shown(got[same])} and {_shown(right[same])}. The course's are used."
+    return f"yours gives {_shown(got)}, the course's {_shown(right)}, which is used."
 
 
 def _shown(value: Any) -> str:

@@ -4,7 +4,7 @@
     guess = predict("How many times as fast?", {"as fast": 1, "twice": 2, "eight times": 8})
     print(guess.score(measured, "the median of 5 rounds"))          # in the cell that measures
 
-No option is preselected; `score` closes the question.
+No option is preselected; `score` closes the question. In a workspace a prediction outlives the kernel.
 """
 
 from __future__ import annotations
@@ -39,11 +39,15 @@ class Prediction(Panel):
     def __init__(self, question: str, options: Sequence[str] | Mapping[str, float] | None = None):
         self.question, self._options = question, options
         if options is None:
-            self.field = ipywidgets.Text(placeholder="a number", tooltip=question, layout={"width": "12em"})
+            self.field = ipywidgets.Text(
+                placeholder="a number", tooltip=question, layout={"width": "12em"}, continuous_update=False
+            )
         else:
             self.field = ipywidgets.RadioButtons(options=list(options), value=None, layout={"width": "auto"})
         self.told = ipywidgets.HTML()
         super().__init__([ipywidgets.HTML(f"<b>{html.escape(question)}</b>"), self.field, self.told], label=question)
+        if (said := record.last_guess(question)) is not None and (options is None or said in options):
+            self.field.value = said
         self.field.observe(self._changed, "value")
 
     @property
@@ -68,7 +72,7 @@ class Prediction(Panel):
         Returns
         -------
         str
-            A sentence or two: what was predicted, what was measured; that nothing was predicted.
+            A sentence or two: what was predicted, if anything was; what was measured.
 
         Raises
         ------
@@ -78,7 +82,7 @@ class Prediction(Panel):
         said, right = self.value, self._right_one(measured)
         self.field.disabled = True
         if said is None:
-            text = f"You made no prediction. It is {_shown(right)}."
+            text = f"The answer: {_shown(right)}."
         elif said == right:
             text = f"Your prediction, {_shown(said)}, is right."
         else:
@@ -106,6 +110,8 @@ class Prediction(Panel):
     def _changed(self, _change) -> None:
         is_no_number = self._options is None and self.field.value.strip() and self.value is None
         self.told.value = "<span role='alert'>That is not a number.</span>" if is_no_number else ""
+        if self.value is not None:
+            record.note("guess", question=self.question, said=self.field.value)
 
 
 predict = Prediction

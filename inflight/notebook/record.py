@@ -107,6 +107,12 @@ def predictions(entries: list[dict]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).drop_duplicates("question", ignore_index=True)
 
 
+def last_guess(question: str) -> str | None:
+    """Return what was last chosen or written as the prediction of `question`; None outside of a workspace."""
+    entries = [entry for entry in _of_workspace(None) if entry["kind"] == "guess" and entry.get("question") == question]
+    return entries[-1]["said"] if entries and isinstance(entries[-1].get("said"), str) else None
+
+
 def tries(exercise: str, folder: Path | None = None) -> pd.DataFrame:
     """Return every checked answer to `exercise` in the workspace: `at`, `status`, `seed`, and a column a figure."""
     rows = [

@@ -11,6 +11,13 @@ VALUE = "per_layer = 2 * 3\n# your line: the numbers of 30 layers\ntotal = 30 * 
 FUNCTION = """def gaps_ms(times_s):
     # your line: from each token to the next, in milliseconds
     return 1000 * np.diff(times_s)"""
+REPEATED = '''def repeated(number):
+    """Eight times.
+
+    >>> repeated(3)
+    """
+    # your line: all of them
+    return [number] * 8'''
 MODEL = """%%writefile {folder}/model.py
 class Model:
     def double(self, number):
@@ -64,9 +71,9 @@ def test_the_folded_cell_is_folded():
         ("...", "total: your line is blank, and the course's is used."),
         ("30 * per_layer", "total: your line and the course's give the same."),
         ("180.0000000001", "give the same"),
-        ("3 * per_layer", "total: your line gives 18. The course's gives 180, which is used below."),
-        ("[180, 180]", "your line gives [180, 180]. The course's gives 180"),
-        ("'many'", "your line gives 'many'. The course's gives 180"),
+        ("3 * per_layer", "total: yours gives 18, the course's 180, which is used."),
+        ("[180, 180]", "yours gives [180, 180], the course's 180"),
+        ("'many'", "yours gives 'many', the course's 180"),
     ],
 )
 def test_a_value_is_compared_and_the_course_goes_on_with_its_own(kernel, capsys, written, says):
@@ -82,14 +89,14 @@ def test_a_value_is_compared_and_the_course_goes_on_with_its_own(kernel, capsys,
     ("written", "says", "times"),
     [
         ("...", "gaps_ms: your line is blank, and the course's is used.", 1),
-        ("return 1000 * (times_s[1:] - times_s[:-1])", "gaps_ms: yours gives", 0),
+        ("return 1000 * (times_s[1:] - times_s[:-1])", "gaps_ms: yes, your line gives what the course's gives.", 1),
         (
             "return 1000 * times_s[1:]",
-            "gaps_ms: yours gives array([10., 30.]). The course's gives array([10., 20.])",
+            "gaps_ms(array([0.  , 0.01, 0.03])): yours gives array([10., 30.]), the course's array([10., 20.])",
             1,
         ),
-        ("return nothing", "gaps_ms: yours gives NameError (name 'nothing' is not defined).", 1),
-        ("pass", "gaps_ms: yours gives None.", 1),
+        ("return nothing", ": yours gives NameError (name 'nothing' is not defined), the course's", 1),
+        ("pass", ": yours gives None, the course's", 1),
     ],
 )
 def test_a_function_is_compared_at_each_call_and_told_once(kernel, capsys, written, says, times):
@@ -102,11 +109,28 @@ def test_a_function_is_compared_at_each_call_and_told_once(kernel, capsys, writt
     assert capsys.readouterr().out.count(says) == (2 if written == "..." else times)
 
 
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        ("return [number] * 8", "repeated: yes, your line gives"),
+        ("return [number] * 7 + [0]", "repeated(3): yours gives 8 values, the course's 8; [7] differs, 0 and 3."),
+        ("return [number] * 9", "yours gives 9 values, the course's 8; the first 8 are the same."),
+        ("return nothing", "yours gives NameError"),
+    ],
+)
+def test_the_examples_of_a_functions_docstring_answer_at_once(kernel, capsys, written, says):
+    blank, answer = opened(REPEATED)
+    kernel(blank.replace("...", written))
+    kernel(answer)
+    assert says in capsys.readouterr().out
+
+
 def test_a_line_that_left_the_dots_standing_above_it_is_no_blank(kernel, capsys):
     blank, answer = opened(FUNCTION)
     kernel(blank.replace("...", "...\n    return 0"))
     kernel(answer)
-    assert "what yours returns is compared" in capsys.readouterr().out
+    kernel("gaps_ms(np.array([0, 0.01]))")
+    assert "yours gives 0, the course's" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("source", "line"), [(MODEL, "twice = number + number"), (CONFIG, "input []")])

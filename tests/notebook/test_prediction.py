@@ -3,6 +3,7 @@
 import pytest
 
 from inflight.errors import CourseError
+from inflight.notebook import workspace
 from inflight.notebook.widgets import predict
 
 OPTIONS = ("tensorrt_llm: the prompt", "preprocessing: text to tokens")
@@ -13,7 +14,7 @@ SPEEDS = {"as fast": 1, "twice": 2, "eight times": 8}
 def test_nothing_is_chosen_beforehand(options):
     guess = predict("How many?", options)
     assert guess.value is None and "none was made" in repr(guess)
-    assert guess.score(OPTIONS[0] if options is OPTIONS else 7).startswith("You made no prediction. It is ")
+    assert guess.score(OPTIONS[0] if options is OPTIONS else 7).startswith("The answer: ")
     assert guess.value is None and guess.field.disabled, "the measurement closes the question"
 
 
@@ -54,3 +55,13 @@ def test_an_option_is_scored_by_its_beginning_or_its_number():
     assert speed.score(4.1) == "Your prediction: twice. It is eight times. Measured: 4.1."
     with pytest.raises(CourseError, match="2 options of 'Which.' begin with ''"):
         guess.score("")
+
+
+@pytest.mark.parametrize(("options", "said"), [(None, "7"), (OPTIONS, OPTIONS[1])])
+def test_in_a_workspace_a_prediction_outlives_the_kernel(options, said, tmp_path, monkeypatch):
+    (tmp_path / workspace.MARK).touch()
+    monkeypatch.chdir(tmp_path)
+    predict("How many?", options).field.value = said
+    assert predict("How many?", options).field.value == said
+    assert not predict("How many others?", options).value
+    assert predict("How many?", ("other", "options")).value is None

@@ -86,7 +86,7 @@ def test_figures_of_numpy_are_kept_as_numbers(work, monkeypatch):
         guess = predict("How many?")
         guess.field.value = "8"
         guess.score(measured)
-    kept, right, wrong = record.read(work / record.FILE)
+    kept, _, right, wrong = record.read(work / record.FILE)
     assert kept["figures"] == [{"what": "iterations", "value": 3, "course": 2.5, "nothing": None}]
     assert (right["measured"], right["right"], wrong["measured"], wrong["right"]) == (8.0, True, 9, False)
 

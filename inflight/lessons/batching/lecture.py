@@ -65,7 +65,11 @@ print(len(lengths), "requests,", sum(lengths), "tokens:", lengths[:8], "…")
 
 # %%
 def simulate(lengths, slots, rule):
-    """How many requests are computed in each iteration."""
+    """How many requests are computed in each iteration.
+
+    >>> simulate([3, 1, 1], slots=2, rule="static")
+    [2, 1, 1, 1]
+    """
     waiting, running, computed = list(lengths), [], []
     while waiting or running:
         # your line: may requests start now?
