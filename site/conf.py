@@ -32,6 +32,7 @@ include_patterns = [
     "assets/lab-gpu/README.md",
     "assets/results/README.md",
     "assets/going-live.md",
+    "assets/help.md",
 ]
 exclude_patterns = [".*", "build", "dist", "tests", "tools", "work"]
 CLONE = Path(__file__).resolve().parents[1]
@@ -45,6 +46,7 @@ CONTENTS = {
     "Labs": ["labs/*"],
     "Solutions": ["solutions/*"],
     "Look it up": [
+        "assets/help",
         "notebooks/glossary",
         "REFERENCE",
         "inflight/lessons/engine/appendix",

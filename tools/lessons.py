@@ -125,7 +125,7 @@ def check(root: Path) -> list[str]:
         A marker is out of place.
     """
     found = []
-    for page, text in titles.pages(root).items():
+    for page, text in {**titles.pages(root), **instructor.pages(root)}.items():
         if not page.exists() or page.read_text(encoding="utf-8") != text:
             found.append(f"{page.relative_to(root)}: differs from what the lessons give; run `make notebooks`")
     expected = {root / kind / titles.file_name(kind, lesson.name): (lesson, kind) for lesson, kind in _all(root)}
@@ -309,7 +309,7 @@ def main(arguments: list[str]) -> int:
         if command == "build":
             names = [name for name in rest if name != "--sources"]
             written = build(ROOT, names, keep_outputs="--sources" in rest)
-            for page, text in titles.pages(ROOT).items():
+            for page, text in {**titles.pages(ROOT), **instructor.pages(ROOT)}.items():
                 page.write_text(text, encoding="utf-8")
             print(*(path.relative_to(ROOT) for path in written), sep="\n")
             return 0

@@ -1,37 +1,39 @@
-"""Puts what a lesson is called, asks and takes, from its `lesson.toml`, into the notebooks and into three pages.
+"""Puts what a lesson is called, asks and takes, from its `lesson.toml`, into the notebooks, README.md and the glossary.
 
 In a markdown cell of a lesson's script these stand for it:
 
     {heading}       04 · Title in a lecture, Lab 04 · Title in a lab
-    {minutes}       what a lecture takes, or a lab: the sum of its exercises
+    {minutes}       what a lecture takes by the formula below, or a lab: the sum of its exercises
     {core}          what a lab's exercises marked Core take
     {question}      what it asks
     {navigation}    links from a lecture to the one before, its lab and the one after; from a lab to its lecture, its
                     solution and the next lecture
     {next}          a link to the lecture after it
     {lab}           where a lecture's lab is
-    {map}           a table of all lessons, in a lecture
     {counterpart}   a link from a lab to its solution, and from a solution to its lab
-    {glossary}      every term of the glossary with its sentence, and a link back to where it comes up
 
-A link to a term, such as `[prefill](00_start_here.ipynb#Prefill)`, gets its sentence as title, which a page shows when
+A link to a term, such as `[prefill](glossary.md#Prefill)`, gets its sentence as title, which a page shows when
 the mouse is over it.
 """
 
 import re
+import tomllib
 from pathlib import Path
 
+import jupytext
+
 from inflight.errors import CourseError
-from inflight.notebook import syllabus
+from inflight.notebook import blanks, syllabus
 from inflight.notebook.syllabus import Lesson
 
-FIELD = re.compile(r"\{(heading|minutes|core|question|navigation|next|lab|map|counterpart|glossary)\}")
+FIELD = re.compile(r"\{(heading|minutes|core|question|navigation|next|lab|counterpart)\}")
 # A tab shows a notebook's name without its folder: lecture, lab and solution of a lesson are told apart by it.
 SUFFIX = {"notebooks": "", "labs": "_lab", "solutions": "_solution"}
 # The line below the heading of an exercise.
 EXERCISE = re.compile(r"^# \*(Core · )?(?:Further · )?importance .* (\d+) minutes\b.*\*$", re.M)
-TERM = re.compile(r"\]\(((?:(?:\.\./notebooks/)?00_start_here\.ipynb)?#([\w`.-]+))\)")
+TERM = re.compile(r"\]\(((?:\.\./notebooks/)?glossary\.md#([\w`.-]+))\)")
 GLOSSARY = "# Glossary\n\nThe terms of the course, in the order in which they come up, with a sentence each."
+LINK = re.compile(r"\]\([^)]*\)")
 TABLE = re.compile(r"(<!-- written by `make notebooks`[^\n]*-->\n).*?(<!-- end of what is written -->)", re.S)
 
 
@@ -53,12 +55,15 @@ def fields(lesson: Lesson, kind: str) -> dict[str, str]:
     lab = f"../labs/{file_name('labs', lesson.name)}"
     lectures = "" if kind == "notebooks" else "../notebooks/"
     onward = [f"[{other.heading} →]({lectures}{other.name}.ipynb)" for other in after]
-    values = {"heading": lesson.heading, "minutes": str(lesson.minutes), "question": lesson.question, "lab": lab}
+    values = {
+        "heading": lesson.heading,
+        "minutes": str(lecture_minutes(lesson.folder)),
+        "question": lesson.question,
+        "lab": lab,
+    }
     if after:
         values["next"] = f"[{after[0].heading}]({lectures}{after[0].name}.ipynb)"
     if kind == "notebooks":
-        values["map"] = _table(lessons, "", "../labs/")
-        values["glossary"] = _glossary(lesson)
         back = [f"[← {other.heading}]({other.name}.ipynb)" for other in before]
         back += [f"[Lab {lesson.number}]({lab})"] if (lesson.folder / "lab.py").exists() else []
     else:
@@ -68,6 +73,32 @@ def fields(lesson: Lesson, kind: str) -> dict[str, str]:
         values["counterpart"] = f"[{said}](../{other}/{file_name(other, lesson.name)})"
         back = [f"[← {lesson.heading}]({lectures}{lesson.name}.ipynb)", values["counterpart"]]
     return {**values, "navigation": " · ".join([*back, *onward])}
+
+
+def section_minutes(folder: Path) -> dict[str, int]:
+    """What each section (`## …`) of the lecture in `folder` takes, the title with the first.
+
+    8 minutes for 500 words, 1 for a code cell, 3 more for a blank or a prediction.
+    """
+    cells = jupytext.reads((folder / "lecture.py").read_text(encoding="utf-8"), fmt="py:percent").cells
+    taken, heading, question = {"": 0.0}, "", tomllib.loads((folder / "lesson.toml").read_text("utf-8"))["question"]
+    for cell in cells:
+        if cell.cell_type == "code":
+            if not blanks.is_for_ci(cell):
+                asked = len(blanks.BLANK.findall(cell.source)) + cell.source.count("widgets.predict(")
+                taken[heading] += 1 + 3 * asked
+            continue
+        for part in re.split(r"^(?=## )", cell.source, flags=re.M):
+            if found := re.match(r"## (.+)", part):
+                heading = found[1].strip().replace("{question}", question)
+                taken[heading] = taken.pop("", 0.0)
+            taken[heading] += len(LINK.sub("]", part).split()) * 8 / 500
+    return {name: max(1, round(minutes)) for name, minutes in taken.items()}
+
+
+def lecture_minutes(folder: Path) -> int:
+    """What the lecture in `folder` takes: the sum of its sections."""
+    return sum(section_minutes(folder).values())
 
 
 def lab_minutes(folder: Path) -> tuple[int, int]:
@@ -108,30 +139,13 @@ def explained(text: str, known: dict[str, tuple[str, str, Lesson]]) -> str:
     return TERM.sub(link, text)
 
 
-def _glossary(own: Lesson) -> str:
-    """All terms, each with a link back: to the section of this lecture that links to it first, or to its lesson."""
-    lecture, entries = (own.folder / "lecture.py").read_text(encoding="utf-8"), []
-    for anchor, (term, sentence, lesson) in terms(own.folder.parent).items():
-        before, linked, _ = lecture.partition(f"](#{anchor})")
-        if linked:
-            section = re.findall(r"^# ## (.+)", before, re.M)[-1].strip()
-            back = f"[↩ {section}](#{section.replace(' ', '-')})"
-        else:
-            back = f"[lesson {lesson.number}]({lesson.name}.ipynb)" if lesson != own else ""
-        entries.append(f"### {term}\n{sentence} {back}".rstrip())
-    return "\n\n".join(entries)
-
-
 def pages(root: Path) -> dict[Path, str]:
-    """README.md and the instructor's, where there is one, with their tables of the lessons; and the glossary."""
-    lessons = syllabus.read(folder(root))
-    guide = [f"| {one.number} | [{one.title}](../../inflight/lessons/{one.topic}/instructor.md) |" for one in lessons]
-    tables = {
-        root / "README.md": _table(lessons, "notebooks/", "labs/"),
-        root / "assets" / "instructor" / "README.md": "\n".join(["| lesson | page |", "|---|---|", *guide]),
+    """README.md with its table of the lessons, and the glossary."""
+    lessons, readme = syllabus.read(folder(root)), root / "README.md"
+    return {
+        readme: with_table(readme, _table(lessons, "notebooks/", "labs/")),
+        root / "notebooks" / "glossary.md": _glossary_page(root),
     }
-    written = {path: _with_table(path, table) for path, table in tables.items() if path.exists()}
-    return {**written, root / "notebooks" / "glossary.md": _glossary_page(root)}
 
 
 def _glossary_page(root: Path) -> str:
@@ -145,7 +159,8 @@ def _glossary_page(root: Path) -> str:
     return "\n\n".join(text) + "\n"
 
 
-def _with_table(path: Path, table: str) -> str:
+def with_table(path: Path, table: str) -> str:
+    """A page with its table of the lessons written anew."""
     return TABLE.sub(lambda match: f"{match[1]}{table}\n\n{match[2]}", path.read_text(encoding="utf-8"))
 
 
@@ -163,11 +178,11 @@ def _table(lessons: list[Lesson], lectures: str, labs: str) -> str:
             if lesson.part != part:
                 part = lesson.part
                 rows.append(f"| | **{part}** | | | |")
-            minutes, _ = lab_minutes(lesson.folder)
+            own, (minutes, _) = lecture_minutes(lesson.folder), lab_minutes(lesson.folder)
             lab = f"[lab]({labs}{file_name('labs', lesson.name)}), {minutes}" if minutes else ""
             title = f"[{lesson.title}]({lectures}{lesson.name}.ipynb)"
-            rows.append(f"| {lesson.number} | {title} | {lesson.question} | {lesson.minutes} | {lab} |")
-            sums = [sums[0] + lesson.minutes, sums[1] + minutes]
+            rows.append(f"| {lesson.number} | {title} | {lesson.question} | {own} | {lab} |")
+            sums = [sums[0] + own, sums[1] + minutes]
         if some:
             rows.append(f"| | | {said}, in all | {_hours(sums[0])} | {_hours(sums[1])} |")
     return "\n".join(rows)

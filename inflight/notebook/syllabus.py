@@ -24,7 +24,6 @@ class Lesson:
     part: str
     title: str
     question: str
-    minutes: int
     parts: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 nbformat = lazy_loader.load("nbformat")  # one to two seconds, and a notebook needs it for no cell
 COPIED = ("notebooks", "labs")  # a learner's
-SHOWN = ("solutions", "assets")  # the course's
+SHOWN = ("solutions", "assets", "notebooks/glossary.md")  # the course's
 MARK = ".inflight-workspace"  # an empty file that marks a workspace
 MINE = "mine"  # what a learner has written in the labs
 TRANSPORT = "--KernelManager.transport"

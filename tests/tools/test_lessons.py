@@ -17,7 +17,6 @@ lessons = ["slots"]
 """
 LESSON = """title = "Slots"
 question = "How many guests can sit?"
-minutes = 5
 """
 FOLDER, NAME = "inflight/lessons/slots", "00_slots"
 README = """# A meal
@@ -157,7 +156,7 @@ def test_the_lab_has_what_the_learner_gets_and_the_solution_has_the_answers(buil
 
 def test_a_labs_minutes_are_the_sum_of_its_exercises(built, root):
     assert "15 minutes, 10 of them Core." in read(built, "labs").cells[0].source
-    assert "| 5 | [lab](labs/00_slots_lab.ipynb), 15 |" in (built / "README.md").read_text()
+    assert "| 2 | [lab](labs/00_slots_lab.ipynb), 15 |" in (built / "README.md").read_text()
     script = root / FOLDER / "lab.py"
     script.write_text(script.read_text().replace("{minutes} minutes", "20 minutes"))
     lessons.build(root, keep_outputs=True)
@@ -300,14 +299,56 @@ Who sits there.
 """
 
 
-def test_a_link_to_a_term_has_its_sentence_and_the_glossary_leads_back(root):
+def test_a_link_to_a_term_has_its_sentence_and_the_glossary_has_all(root):
     (root / FOLDER / "glossary.md").write_text(GLOSSARY)
-    said = "# %% [markdown]\n# ## Count\n# A [slot](#Slot).\n\n# %% [markdown]\n# {glossary}\n"
+    said = "# %% [markdown]\n# ## Count\n# A [slot](glossary.md#Slot).\n"
     (root / FOLDER / "lecture.py").write_text(f"{LECTURE}\n{said}")
     lessons.build(root, keep_outputs=True)
     prose = [cell.source for cell in read(root, "notebooks").cells if cell.cell_type == "markdown"]
-    assert """A [slot](#Slot "A place in the 'batch'.").""" in prose[1]
-    assert '### Slot\nA place in the "batch". Also: seat. [↩ Count](#Count)\n\n### Guest\nWho sits there.' in prose[2]
+    assert """A [slot](glossary.md#Slot "A place in the 'batch'.").""" in prose[1]
+    page = titles.pages(root)[root / "notebooks" / "glossary.md"]
+    assert '## 00 · Slots\n\n### Slot\nA place in the "batch". Also: seat.\n\n### Guest\nWho sits there.\n' in page
+
+
+def test_a_section_takes_by_its_words_cells_and_blanks(root):
+    words, blank = "word " * 500, "# %%\n# your line: one\none = 1\n"
+    said = f"# %% [markdown]\n# ## Count\n# {words}\n\n# %%\none = 2\n\n{blank}"
+    (root / FOLDER / "lecture.py").write_text(f"{LECTURE}\n{said}")
+    assert titles.section_minutes(root / FOLDER)["Count"] == 8 + 1 + (1 + 3) + 2  # the title's two cells
+
+
+ROUTES = """# Teach
+
+### An hour
+
+For a start. 1 minutes, 59 to spare.
+
+| from | what | minutes |
+|---|---|---|
+| 0:00 | [00 · Slots](../../inflight/lessons/slots/instructor.md), without *Count* | 9 |
+| 0:09 | Lab 00: 1.1 | 9 |
+| 0:18 | pause | 10 |
+"""
+
+
+def test_a_routes_times_are_those_of_its_lessons_and_exercises(root):
+    said = "# %% [markdown]\n# ## Seat\n# Words.\n\n# ## Count\n# Words.\n"
+    (root / FOLDER / "lecture.py").write_text(f"{LECTURE}\n{said}")
+    exercise = (
+        "\n# %% [markdown]\n# ## Exercise 1.1: seats\n#\n# *Core · importance 5/5 · difficulty 1/5 · 7 minutes*\n"
+    )
+    (root / FOLDER / "lab.py").write_text(LAB + exercise)
+    page = root / "assets" / "instructor" / "README.md"
+    page.parent.mkdir(parents=True)
+    page.write_text(ROUTES)
+    timed = instructor.pages(root)[page]
+    minutes = titles.section_minutes(root / FOLDER)["Seat"]
+    assert f"without *Count* | {minutes} |" in timed and f"| 0:{minutes:02} | Lab 00: 1.1 | 7 |" in timed
+    assert f"{minutes + 17} minutes, {43 - minutes} to spare" in timed
+    for wrong, says in (("*Count*", "no such section"), ("1.1", "no lab has it"), ("59 to", "too many")):
+        page.write_text(ROUTES.replace(wrong, {"*Count*": "*Counting*", "1.1": "1.9", "59 to": "1 to"}[wrong]))
+        with pytest.raises(CourseError, match=says):
+            instructor.pages(root)
 
 
 def test_readmes_first_picture_is_that_of_lecture_04_and_its_caption_has_its_figures():

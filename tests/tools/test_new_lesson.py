@@ -17,7 +17,6 @@ NUMBER, NAME = "13", "13_counting"
 BEFORE = syllabus.read()[-1].name
 LESSON = """title = "Counting"
 question = "How many slots stay empty?"
-minutes = 5
 parts = { counter = "counter.py" }
 """
 LECTURE = """# %% [markdown]
@@ -171,7 +170,7 @@ def test_the_lesson_before_and_both_tables_name_it(course):
     assert f"({NAME}.ipynb)" in nbformat.read(course / f"notebooks/{BEFORE}.ipynb", as_version=4).cells[0].source
     before, after = ((root / "README.md").read_text(encoding="utf-8").splitlines() for root in (COURSE, course))
     [row] = [line for line in after if line not in before and line.startswith(f"| {NUMBER} |")]
-    assert row.endswith(f"| How many slots stay empty? | 5 | [lab](labs/{NAME}_lab.ipynb), 10 |")
+    assert row.endswith(f"| How many slots stay empty? | 2 | [lab](labs/{NAME}_lab.ipynb), 10 |")
     assert f"| {NUMBER} | [Counting](../../inflight/lessons/counting/instructor.md) |" in (
         course / "assets/instructor/README.md"
     ).read_text("utf-8")

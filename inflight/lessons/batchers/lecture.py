@@ -1,7 +1,7 @@
 # %% [markdown]
 # # {heading}
 #
-# {minutes} min, an estimate. Afterwards you will be able to
+# {minutes} minutes. Afterwards you will be able to
 #
 # - **say** which requests share a batch, from when they come and what a batch costs;
 # - **decide** whether a queue delay pays, from whether your callers wait for their answers;
@@ -18,14 +18,14 @@
 # ## {question}
 #
 # A classifier, an embedding, a tokenizer: a request comes, the model computes one forward pass, and nothing is
-# remembered. Such a model is [**stateless**](00_start_here.ipynb#Stateless). Say that a pass costs 40 ms, and 4 ms more
+# remembered. Such a model is [**stateless**](glossary.md#Stateless). Say that a pass costs 40 ms, and 4 ms more
 # for each request in it. One request at a time makes 23 answers a second; eight at a time make 111. A hundred
 # callers send you one request a second each, and know nothing of each other. Who puts their requests together?
 #
 # - **The client** can, if it has several texts at hand: it sends them in one request, a
-#   [batch](00_start_here.ipynb#Batch) from the start. These callers cannot.
+#   [batch](glossary.md#Batch) from the start. These callers cannot.
 # - **The model** can gather requests itself, as the engine of lessons 04 and 05 does.
-# - **Triton** sits between them. Its [dynamic batcher](00_start_here.ipynb#Dynamic-batching) works in front of any
+# - **Triton** sits between them. Its [dynamic batcher](glossary.md#Dynamic-batching) works in front of any
 #   stateless model whose `config.pbtxt` says so.
 
 # %%
@@ -217,11 +217,11 @@ assert 6 < sizes.mean() <= 8
 # ## Wait for more: who pays for a delay?
 #
 # With `max_queue_delay_microseconds` a batch leaves when it is full, or when its oldest request has waited for the
-# [delay](00_start_here.ipynb#Queue-delay). Does that pay? It depends on who calls:
+# [delay](glossary.md#Queue-delay). Does that pay? It depends on who calls:
 #
-# - **[Closed loop](00_start_here.ipynb#Closed-loop)**: four callers, each of whom sends the next request when the last is
+# - **[Closed loop](glossary.md#Closed-loop)**: four callers, each of whom sends the next request when the last is
 #   answered. So do the workers of a batch job, and load testers with a `--concurrency`.
-# - **[Open loop](00_start_here.ipynb#Open-loop)**: requests come by themselves, at random times, however slow the answers
+# - **[Open loop](glossary.md#Open-loop)**: requests come by themselves, at random times, however slow the answers
 #   are. So do the users of a web site, and load testers with a `--request-rate` and no cap on what is under way.
 #
 # In the loop that sends, in `batch_run.run`, that is one condition:
@@ -377,7 +377,7 @@ assert spread["delay 0 ms"][1] < spread["delay 100 ms"][1]
 # ## One slow request
 #
 # 100 requests come at 30 a second, and one of them, with `work=240`, takes a second. All that come behind it wait, however
-# little they need: [**head-of-line blocking**](00_start_here.ipynb#Head-of-line-blocking). The same schedule goes to the
+# little they need: [**head-of-line blocking**](glossary.md#Head-of-line-blocking). The same schedule goes to the
 # server twice: in an open loop, and from a load tester with four callers, which sends late while all four wait.
 
 # %% tags=["nbval-ignore-output"]
@@ -414,18 +414,18 @@ assert since_sent < opened and since_sent < since_due
 
 # %% [markdown]
 # The tester's own figure is the lowest. During that second only four of its requests were under way; those that were due
-# were not sent, and so nobody saw them wait. That is [**coordinated omission**](00_start_here.ipynb#Coordinated-omission).
+# were not sent, and so nobody saw them wait. That is [**coordinated omission**](glossary.md#Coordinated-omission).
 # Counted from the moment at which each request was due, as [wrk2](https://github.com/giltene/wrk2) counts, they are there
 # again. (They may be even more than in the open loop: four callers make small batches, and take longer to catch up.)
 #
-# A second [instance](00_start_here.ipynb#Instance), a limit on the size of a request, or cutting the long one into parts, as
+# A second [instance](glossary.md#Instance), a limit on the size of a request, or cutting the long one into parts, as
 # lesson 05 does with a prompt, helps against head-of-line blocking. A priority does not: it does not stop what runs.
 #
 # ## The model that sleeps
 #
 # Now an overload: two hundred requests a second, where full batches answer 111. Without a limit the queue grows until every
 # answer comes too late. Refusing requests that could not be served in time is
-# [**admission control**](00_start_here.ipynb#Admission-control). How many may wait, if answers are to come within 300 ms?
+# [**admission control**](glossary.md#Admission-control). How many may wait, if answers are to come within 300 ms?
 # Whoever enters last waits for the batch that runs, for all full batches in front, and for their own:
 
 # %%

@@ -17,7 +17,7 @@
 # ## {question}
 #
 # Your engine has eight slots. Forty-eight requests wait. Most ask for 8 tokens, every sixth for 128. One
-# [iteration](00_start_here.ipynb#Iteration) gives one token to each request in a slot. When may the next request
+# [iteration](glossary.md#Iteration) gives one token to each request in a slot. When may the next request
 # start?
 #
 # - **Static batching** (`V1`): eight start together. The next eight start when the last of them has finished.

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # {heading}
 #
-# {minutes} min, an estimate. Afterwards you will be able to
+# {minutes} minutes. Afterwards you will be able to
 #
 # - **rehearse** a deployment without a model, and say by how much a rehearsal is wrong;
 # - **choose** settings by what a million tokens in time cost, and not by tokens a second;
@@ -21,7 +21,7 @@
 # like this one? What does it cost?* What you will sign is a contract:
 #
 # > At a given rate, 95 % of all requests are **in time**: the first token comes within a limit
-# > ([TTFT](00_start_here.ipynb#TTFT)), and the answer's [TPOT](00_start_here.ipynb#TPOT) stays within another. The KV cache
+# > ([TTFT](glossary.md#TTFT)), and the answer's [TPOT](glossary.md#TPOT) stays within another. The KV cache
 # > has 64 MiB. Perplexity is at most 1.02 times the checkpoint's. And a million tokens of answers in time (their prompts,
 # > nine times as many, are in that price) cost no more than one machine does at that rate.
 #
@@ -630,7 +630,7 @@ for who, (good_ones, seconds, tpot_ms) in counts.items():
 #
 # ## Is it still the same model?
 #
-# Cheaper settings may write worse. The contract bounds [perplexity](00_start_here.ipynb#Perplexity), so three engines read a
+# Cheaper settings may write worse. The contract bounds [perplexity](glossary.md#Perplexity), so three engines read a
 # text: the checkpoint's weights written out as numbers of 16 bits, which rounds them slightly; the engine chosen above; and
 # lesson 01's positive control, whose 4-bit weights have lost their lowest bit.
 

@@ -283,7 +283,7 @@ print(f"{same} of 32 tokens are the same")
 # *Further · importance 4/5 · difficulty 3/5 · 15 minutes*
 #
 # Does an answer depend on who is in the batch? An engine whose answers do not is called
-# [batch invariant](../notebooks/00_start_here.ipynb#Batch-invariance), and most engines are not: the number of tokens in
+# [batch invariant](../notebooks/glossary.md#Batch-invariance), and most engines are not: the number of tokens in
 # an iteration decides which kernel computes a product and in which order it sums up, and each order rounds differently.
 # vLLM has kernels that keep the order (`VLLM_BATCH_INVARIANT=1`).
 #

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # {heading}
 #
-# About {minutes} minutes (an estimate). Afterwards you will be able to
+# {minutes} minutes. Afterwards you will be able to
 #
 # - **bound** the tokens per second of a model by its bytes and two numbers of a machine, and explain why the measured
 #   rate is lower;
@@ -65,7 +65,7 @@ guess
 # %% [markdown]
 # ## What a token has to read
 #
-# A [checkpoint](00_start_here.ipynb#Checkpoint) holds the model's shape, its vocabulary and its weights, as *tensors*, each
+# A [checkpoint](glossary.md#Checkpoint) holds the model's shape, its vocabulary and its weights, as *tensors*, each
 # in one of these formats:
 
 # %%
@@ -75,7 +75,7 @@ formats["bits each"] = 8 * formats["bytes"] / formats["parameters"]
 charts.table(formats)
 
 # %% [markdown]
-# Most weights are in the format `Q4_1`, a [quantization](00_start_here.ipynb#Quantization). 32 neighbours form a block of 20
+# Most weights are in the format `Q4_1`, a [quantization](glossary.md#Quantization). 32 neighbours form a block of 20
 # bytes: d and m in 16 bits each, then 16 bytes with two numbers q of 4 bits each. A weight is one of 16 levels, of which m
 # is the lowest and d the distance; q says which. Here is the first block of the file:
 
@@ -95,7 +95,7 @@ print("as the gguf library reads them:", np.allclose(weights, library))
 
 # %% [markdown]
 # The file does not say which operation follows which, nor how many users may come. An
-# [engine](00_start_here.ipynb#Engine) does: it is the same weights, a program that computes with them, and limits. Here
+# [engine](glossary.md#Engine) does: it is the same weights, a program that computes with them, and limits. Here
 # [OpenVINO](https://docs.openvino.ai/) compiles the program when the engine is loaded, from a graph made of these:
 
 # %% tags=["nbval-ignore-output"]
@@ -120,7 +120,7 @@ print(f"{info.weight_bytes / 1e6:.1f} MB of weights, computed as {info.precision
 # TensorRT-LLM does, although the activations have 32 bits here.
 #
 # A token also reads something else. Each layer turns it into a *key*, by which later tokens find it, and a *value*,
-# which they read. They are kept: that is the [KV cache](00_start_here.ipynb#KV-cache). Keys and values belong to *KV
+# which they read. They are kept: that is the [KV cache](glossary.md#KV-cache). Keys and values belong to *KV
 # heads*, of which this model has 3 in each layer (its 9 *query heads* share them), and each has 64 numbers. The engine
 # keeps a number in 4 bytes.
 
@@ -146,7 +146,7 @@ print(f"{executor.model.block_bytes // 32:,} in the engine")
 #
 # ## What this machine can do
 #
-# Two numbers say how fast a machine can be. The first is its [memory bandwidth](00_start_here.ipynb#Memory-bandwidth), here
+# Two numbers say how fast a machine can be. The first is its [memory bandwidth](glossary.md#Memory-bandwidth), here
 # measured with NumPy: all cores together sum an array of 256 MB, more than the caches of most processors hold. The second is
 # how many products of a weight and an activation it computes in a second. Its best case is many tokens at once, here 256,
 # and nothing but the engine's own matrix products. `lesson.OnlyProducts` takes every `MatMul` out of the graph, gives it
@@ -204,7 +204,7 @@ predicted = bandwidth / bytes_of_token
 print(f"{bytes_of_token / 1e6:.0f} MB a token: {predicted:.0f} tokens a second at most")
 
 # %% [markdown]
-# Now the engine. `forward` is one [iteration](00_start_here.ipynb#Iteration). A `Chunk` has the tokens of one user to
+# Now the engine. `forward` is one [iteration](glossary.md#Iteration). A `Chunk` has the tokens of one user to
 # compute, how many came before, and this user's blocks of the cache, of 32 tokens each. Four kinds of iterations take
 # turns with the machine's own two numbers: decode for 1, 8 and 32 users, and the prefill of a prompt with 256 tokens.
 # `forward` knows nothing of slots, which the scheduler counts, so 32 users can be tried. The 100 tokens before are only
@@ -288,8 +288,8 @@ assert gain.median() > 1.3  # weights are read once for all
 #
 # ## See
 #
-# The [roofline](00_start_here.ipynb#Roofline) puts both limits into one picture. Across: how many products an iteration
-# computes for each byte that it reads, its [arithmetic intensity](00_start_here.ipynb#Arithmetic-intensity). Up: the
+# The [roofline](glossary.md#Roofline) puts both limits into one picture. Across: how many products an iteration
+# computes for each byte that it reads, its [arithmetic intensity](glossary.md#Arithmetic-intensity). Up: the
 # products per second. Left of the ridge, memory is the limit; right of it, arithmetic.
 
 # %% tags=["nbval-ignore-output"]
@@ -384,7 +384,7 @@ print(
 # %% [markdown]
 # ## Turn the knob
 #
-# `max_batch_size` is the number of [slots](00_start_here.ipynb#Slot): so many requests run at the same time, and the others
+# `max_batch_size` is the number of [slots](glossary.md#Slot): so many requests run at the same time, and the others
 # wait. Raise the slots until memory is what stops you. Then give each user fewer tokens, or store the cache in 8 bits
 # (INT8): a quarter, and a little more for its scales. Nothing is built.
 
@@ -429,7 +429,7 @@ executors["default"] = executor
 
 # %% [markdown]
 # **Quality:** each engine reads the beginning of lesson 00, in 8 windows of 128 tokens. After every token, which
-# probability p does it give to the one that comes next? [Perplexity](00_start_here.ipynb#Perplexity) is e to the mean of
+# probability p does it give to the one that comes next? [Perplexity](glossary.md#Perplexity) is e to the mean of
 # −log p. Most of it is due to the text, so builds are compared window by window.
 
 

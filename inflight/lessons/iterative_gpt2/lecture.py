@@ -1,7 +1,7 @@
 # %% [markdown]
 # # {heading}
 #
-# {minutes} min, an estimate. Afterwards you will be able to
+# {minutes} minutes. Afterwards you will be able to
 #
 # - **write** the forward pass of a GPT-2 for many texts at once, and serve it so that its users stream side by side;
 # - **count** what it costs to compute a text again for every token, and **build** the KV cache that ends it;
@@ -458,7 +458,7 @@ print(f"{sum(per_pass) / needed:.0f} times as many as needed.")
 # %% [markdown]
 # In each layer, attention makes a query, a key and a value of each token. The query is used once. Key and value are
 # used again by every token that follows, and do not depend on those. So keep them: that is the [KV
-# cache](00_start_here.ipynb#KV-cache). Here it is one tensor with a *row* for each text, long enough for the longest.
+# cache](glossary.md#KV-cache). Here it is one tensor with a *row* for each text, long enough for the longest.
 # `model.py` and `network.py` stay as they are. Only `step.py` is new:
 
 # %%

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # {heading}
 #
-# {minutes} min, an estimate. Afterwards you will be able to
+# {minutes} minutes. Afterwards you will be able to
 #
 # - **choose** between `guaranteed_no_evict` and `max_utilization` for a service, from how long its answers are;
 # - **count** what a small KV cache costs: requests that wait, requests that are paused, tokens computed twice;
@@ -18,8 +18,8 @@
 # ## {question}
 #
 # In-flight batching keeps eight slots busy. But a request needs more than a slot: each token of its prompt and of its
-# answer leaves keys and values in [blocks](00_start_here.ipynb#Block) of the
-# [KV cache](00_start_here.ipynb#KV-cache). In the restaurant of lesson 04, blocks are plates: guests need more of them
+# answer leaves keys and values in [blocks](glossary.md#Block) of the
+# [KV cache](glossary.md#KV-cache). In the restaurant of lesson 04, blocks are plates: guests need more of them
 # the longer they eat, and give all back when they leave.
 #
 # One evening there are free seats and no plates. Do you keep new guests at the door until there are plates for all that

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # {heading}
 #
-# {minutes} min, an estimate. Afterwards you will be able to
+# {minutes} minutes. Afterwards you will be able to
 #
 # - **choose** a routing policy for several servers, and predict from the prompts how much work it saves;
 # - **say** what clients see when a server dies, what may be sent again, and what may not;
@@ -22,7 +22,7 @@
 # *replica*. Clients know one address, so something stands in front and hands each request to one of the two: a *router*.
 #
 # Both servers give the same answers. But each has a
-# [KV cache](00_start_here.ipynb#KV-cache) of its own. Prompts of a chat service begin with a system prompt, and a server
+# [KV cache](glossary.md#KV-cache) of its own. Prompts of a chat service begin with a system prompt, and a server
 # may have its blocks already, or not. And one day one of the two dies.
 
 # %%

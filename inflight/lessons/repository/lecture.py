@@ -1,7 +1,7 @@
 # %% [markdown]
 # # {heading}
 #
-# About {minutes} minutes (an estimate). Afterwards you will be able to
+# {minutes} minutes. Afterwards you will be able to
 #
 # - **write** a model repository from blank files, and start a server on it;
 # - **trace** every tensor through an ensemble;
@@ -63,7 +63,7 @@ guess
 # %% [markdown]
 # ## A model by hand
 #
-# A [model repository](00_start_here.ipynb#Model-repository) is a folder with one folder for each model. In a model's
+# A [model repository](glossary.md#Model-repository) is a folder with one folder for each model. In a model's
 # folder, `config.pbtxt` says what flows in and out and what runs it. The folder `1` holds version 1 of the model itself.
 
 # %%
@@ -99,8 +99,8 @@ for model in ("to_ids", "to_text", "round_trip"):
 # output [ { name: "IDS"  data_type: TYPE_INT32  dims: [ -1 ] } ]
 
 # %% [markdown]
-# That is the whole config. The [backend](00_start_here.ipynb#Backend) `python` is the library that runs `model.py`. `dims`
-# is the shape of one request's [tensor](00_start_here.ipynb#Tensor): one text in, any number of ids out (`-1`). With
+# That is the whole config. The [backend](glossary.md#Backend) `python` is the library that runs `model.py`. `dims`
+# is the shape of one request's [tensor](glossary.md#Tensor): one text in, any number of ids out (`-1`). With
 # `max_batch_size` at 1 or more, Triton puts a batch dimension in front of every shape: the text arrives as `[1, 1]`, and the
 # ids leave as `[1, n]`.
 #
@@ -193,7 +193,7 @@ print(ask(hand_made, "to_ids", TEXT=np.array([[b"Hi!"]], object)))
 # output [ { name: "TEXT"  data_type: TYPE_STRING  dims: [ 1 ] } ]
 
 # %% [markdown]
-# The third model is an [ensemble](00_start_here.ipynb#Ensemble). It has no code, and its folder `1` stays empty: Triton
+# The third model is an [ensemble](glossary.md#Ensemble). It has no code, and its folder `1` stays empty: Triton
 # itself passes the tensors from step to step. In each map the **key** is the model's own name for a tensor, and the
 # **value** is the name that the ensemble's steps share. Two steps are connected when they use the same value. A value that
 # is also an input or output of the ensemble connects the step with the client.
@@ -302,7 +302,7 @@ print("   ", health(hand_made, "round_trip"))
 # ## From templates
 #
 # An LLM's repository looks like yours, with three models in the place of two. TensorRT-LLM ships it as
-# [templates](00_start_here.ipynb#Template): most of a template is fixed; what depends on your machine or your service is a
+# [templates](glossary.md#Template): most of a template is fixed; what depends on your machine or your service is a
 # `${variable}`. `parameters` are values for `model.py`, which Triton passes on without a look. The one below is the course's
 # form: `PRECEDING_IDS`, `IS_FINAL` and `STOP_ID` are added, so that pieces of a stream make whole characters.
 # TensorRT-LLM's has the first two inputs only, and `dynamic_batching { }`.

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # {heading}
 #
-# {minutes} min, an estimate. Afterwards you will be able to
+# {minutes} minutes. Afterwards you will be able to
 #
 # - **write** a model that asks to be called again, and trace it call by call;
 # - **keep** requests that belong together on the instance that remembers them, with `direct` or with `oldest`;
@@ -24,8 +24,8 @@
 #
 # What if the *model* could say after each pass: put this request back into the queue? Triton would form the batch anew for
 # every pass. Newcomers would join, and complete answers would leave. That is
-# [in-flight batching](00_start_here.ipynb#In-flight-batching). Triton calls it
-# [iterative scheduling](00_start_here.ipynb#Iterative-scheduling).
+# [in-flight batching](glossary.md#In-flight-batching). Triton calls it
+# [iterative scheduling](glossary.md#Iterative-scheduling).
 #
 # But then the second call must find what the first one left.
 
@@ -74,8 +74,8 @@ guess
 # %% [markdown]
 # ## A model that asks to be called again
 #
-# The client sends one request. Triton makes a [sequence](00_start_here.ipynb#Sequence) of it, gives the sequence a number,
-# the [correlation id](00_start_here.ipynb#Correlation-id), and calls the model with the same request again and again. With
+# The client sends one request. Triton makes a [sequence](glossary.md#Sequence) of it, gives the sequence a number,
+# the [correlation id](glossary.md#Correlation-id), and calls the model with the same request again and again. With
 # each call it adds *controls* as inputs. The model asks for three of them: `ID`, the correlation id; `START`, which is 1 in
 # the first call of a sequence; `READY`, which is 0 where a place in the batch has no request now.
 
@@ -263,7 +263,7 @@ print(f"Triton's own statistics count {counted} executions.")
 #
 # ## `direct` and `oldest`
 #
-# The config names no strategy, so it is `direct`: a sequence has a [place](00_start_here.ipynb#Place) in the batch
+# The config names no strategy, so it is `direct`: a sequence has a [place](glossary.md#Place) in the batch
 # until it ends. With the other strategy, `oldest`, it has none: the requests that are waiting form the next batch.
 # `max_candidate_sequences` says how many sequences each instance may have in progress; another waits until one ends.
 # The same texts, three runs of each:
@@ -452,7 +452,7 @@ assert (talks[1].groupby("conversation")["instance"].nunique() == 1).all()
 # Right sums are 1, 3, 6, 10, 15, 21. With the dynamic batcher, whichever instance is free takes the next requests, and
 # each knows only what it has added up itself: from the moment a conversation meets its second instance, its sums are
 # too small; until then they are right, so a short test may pass. There is no error and no warning. The [sequence
-# batcher](00_start_here.ipynb#Sequence-batcher) sends all requests of a conversation to one instance.
+# batcher](glossary.md#Sequence-batcher) sends all requests of a conversation to one instance.
 #
 # ## See
 
@@ -503,7 +503,7 @@ print(textwrap.fill(summary, 88))
 # The adder asks for none. So it cannot know which places are empty, and adds up whatever stands in them; nor when a
 # conversation is over, and keeps its sums for ever. A real one asks for `READY`, `START` and `END`.
 #
-# **May Triton keep the state?** With [implicit state](00_start_here.ipynb#Implicit-state) a model returns its state as
+# **May Triton keep the state?** With [implicit state](glossary.md#Implicit-state) a model returns its state as
 # an output, and Triton hands it back with the sequence's next request. The backend has to support that: Triton's
 # [page](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/implicit_state_management.html)
 # names ONNX Runtime, TensorRT and PyTorch, so with the Python backend you keep the state yourself.

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # {heading}
 #
-# About {minutes} minutes (an estimate). Afterwards you will be able to
+# {minutes} minutes. Afterwards you will be able to
 #
 # - **write** a streaming client, over HTTP with server-sent events and over gRPC with Triton's tensors;
 # - **measure** what a user notices: TTFT, TPOT, ITL and end-to-end latency, with percentiles;
@@ -70,7 +70,7 @@ guess
 # ## Server-sent events, by hand
 #
 # `assemble` makes the repository of lesson 02. With `decoupled_mode` the engine may send several responses to one
-# request; `iteration_log_path` names a file to which it adds a line per [iteration](00_start_here.ipynb#Iteration).
+# request; `iteration_log_path` names a file to which it adds a line per [iteration](glossary.md#Iteration).
 # `OpenAIServer` puts OpenAI's protocol in front of the running Triton, as `inflight serve --openai-port 9000` does in a
 # terminal. It tokenizes in a thread of this notebook and asks `tensorrt_llm` itself; the ensemble comes in the second half.
 
@@ -163,10 +163,10 @@ print("The same pieces:", [text for text in texts if text] == [t for t, _ in by_
 #
 # | | | `vllm bench serve` | AIPerf |
 # |---|---|---|---|
-# | [TTFT](00_start_here.ipynb#TTFT) | $t_1$ | TTFT | Time to First Token |
-# | [ITL](00_start_here.ipynb#ITL) | $t_{i+1} - t_i$: *n* − 1 numbers an answer | ITL | Inter *Chunk* Latency |
-# | [TPOT](00_start_here.ipynb#TPOT) | $(t_n - t_1) / (n - 1)$: one number an answer | TPOT | Inter *Token* Latency |
-# | [E2E](00_start_here.ipynb#End-to-end-latency) | $t_n$ | E2EL | Request Latency |
+# | [TTFT](glossary.md#TTFT) | $t_1$ | TTFT | Time to First Token |
+# | [ITL](glossary.md#ITL) | $t_{i+1} - t_i$: *n* − 1 numbers an answer | ITL | Inter *Chunk* Latency |
+# | [TPOT](glossary.md#TPOT) | $(t_n - t_1) / (n - 1)$: one number an answer | TPOT | Inter *Token* Latency |
+# | [E2E](glossary.md#End-to-end-latency) | $t_n$ | E2EL | Request Latency |
 #
 # Mind the third row: what [AIPerf](https://docs.nvidia.com/aiperf/reference/ai-perf-metrics-reference) calls inter
 # token latency is vLLM's [TPOT](https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py). From the
@@ -446,7 +446,7 @@ except InferenceServerException as error:
 # %% [markdown]
 # `infer` is one request and one response. You made the engine decoupled, and it is the *ensemble* that refuses: an
 # ensemble is
-# [decoupled](00_start_here.ipynb#Decoupled) as soon as one of its steps is. A decoupled model is asked on a stream. For each
+# [decoupled](glossary.md#Decoupled) as soon as one of its steps is. A decoupled model is asked on a stream. For each
 # response `tritonclient` calls a function of yours, in a thread of its own, and a queue brings it back to yours.
 
 
@@ -537,7 +537,7 @@ assert 20 <= grpc_cancelled < ASKED
 #   afterwards; here `postprocessing` notices at the next token, and tells the engine.
 #
 # TensorRT-LLM has a way of its own: a second request to `tensorrt_llm` with the same id and the input `stop`. Here the
-# request's [slot](00_start_here.ipynb#Slot) is free within a few tokens either way. That `postprocessing` passes a
+# request's [slot](glossary.md#Slot) is free within a few tokens either way. That `postprocessing` passes a
 # cancellation on is the course's addition: with NVIDIA's ensemble do not rely on it ([an open
 # issue](https://github.com/triton-inference-server/server/issues/6739)). Send `stop`, or ask `tensorrt_llm` itself and
 # cancel there.

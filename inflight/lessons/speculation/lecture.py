@@ -1,7 +1,7 @@
 # %% [markdown]
 # # {heading}
 #
-# About {minutes} minutes (an estimate). Afterwards you will be able to
+# {minutes} minutes. Afterwards you will be able to
 #
 # - **price** a draft: what it costs to check k tokens in one iteration, for one user and for eight;
 # - **write** both halves of speculation: a drafter, and the rule that keeps the answer what it would have been;
@@ -10,7 +10,7 @@
 # **What you will use elsewhere:** vLLM, TensorRT-LLM, SGLang and llama.cpp all speculate, with drafters of many kinds.
 # The price, the rule and the two numbers to watch (drafted and accepted tokens) are the same for each of them.
 #
-# You need lesson 04 (iterations) and from lesson 01 the [roofline](00_start_here.ipynb#Roofline). Engine, repository and
+# You need lesson 04 (iterations) and from lesson 01 the [roofline](glossary.md#Roofline). Engine, repository and
 # server are made here.
 #
 # {navigation}

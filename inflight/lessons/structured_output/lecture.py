@@ -1,7 +1,7 @@
 # %% [markdown]
 # # {heading}
 #
-# About {minutes} minutes (an estimate). Afterwards you will be able to
+# {minutes} minutes. Afterwards you will be able to
 #
 # - **hold** a model's answers to a JSON schema, a choice or a regular expression, through any of the server's doors;
 # - **write** the mask that does it, and run it in the engine;
@@ -240,7 +240,7 @@ for answer in ([], tokenizer.encode("ref"), tokenizer.encode("repair")):
     print(f"{tokenizer.decode(answer)!r:9} may go on with {texts}")
 
 # %% [markdown]
-# The model gives a logit to each of 49,152 tokens. The [mask](00_start_here.ipynb#Mask) sets to minus infinity all but
+# The model gives a logit to each of 49,152 tokens. The [mask](glossary.md#Mask) sets to minus infinity all but
 # these few, before temperature and all the rest: none of the others can be drawn. The engine takes such a class, one
 # object for each guided request, and calls it at each token. `guide` is the text that comes with the request.
 
