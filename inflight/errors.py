@@ -5,13 +5,32 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection
 
+# Why a request has no answer. A model's error carries the code to a client that asks for it (`python_model`).
+REFUSED = "refused"  # it asks for what it cannot have
+GUIDE = "guide"  # its answer cannot have the form that it asks for
+TOO_LONG = "context_length_exceeded"
+QUEUE_FULL, TIMED_OUT, SHUT_DOWN = "queue_full", "timed_out", "shut_down"
+ENGINE_FAILED = "engine_failed"  # whatever it asks for
+
 
 class CourseError(Exception):
     """A problem the user can cause and can fix.
 
     The message is one sentence or two: what happened, where, and the one thing to do next. The command line and
     notebooks show it without a traceback.
+
+    Attributes
+    ----------
+    code : str
+        What kind of problem it is, for programs: of a request, one of those below; by default that of what was asked.
     """
+
+    code: str = REFUSED
+
+    def __init__(self, *args: object, code: str = ""):
+        super().__init__(*args)
+        if code:
+            self.code = code
 
     def _render_traceback_(self) -> list[str]:
         """Return what IPython prints of it."""

@@ -388,7 +388,7 @@ class Response:
     """Tokens of a request: the new ones when it streams, all of them when not.
 
     `finish_reason` of a final response: "end_id", "length", "stop_words", "stopped", "cancelled", "timed_out" or
-    "error".
+    "error". `error_code` is that of a CourseError.
     """
 
     request_id: int
@@ -396,6 +396,7 @@ class Response:
     is_final: bool
     finish_reason: str | None = None
     error: str | None = None
+    error_code: str = ""
     log_probs: list[float] = field(default_factory=list)
     cum_log_prob: float = 0.0
 

@@ -39,7 +39,7 @@ from inflight.engine.plan_rules import enforce
 from inflight.engine.sampling import log_probability
 from inflight.engine.scheduler import EMPTY_PLANS, Plan, Scheduler, built_in
 from inflight.engine.sequences import Sequence, Sequences
-from inflight.errors import CourseError
+from inflight.errors import ENGINE_FAILED, QUEUE_FULL, SHUT_DOWN, TIMED_OUT, TOO_LONG, CourseError
 
 log = logging.getLogger("inflight.engine.executor")
 
@@ -170,7 +170,7 @@ class Executor:
                 self.step()
             except PartError as error:
                 log.error("iteration %d: %s", self._iteration, error)
-                self._fail_all(str(error))
+                self._fail_all(error)
             except Exception as error:  # whatever the model raises: its requests fail, the engine goes on
                 self._fail_all(self._what_happened(error))
 
@@ -208,7 +208,7 @@ class Executor:
     def _compile_guides(self) -> None:
         """Compile guides, in a thread of its own as it may take a second, and let their requests wait."""
         for sequence in iter(self._to_compile.get, None):
-            guide, error = sequence.request.guide, ""
+            guide, error = sequence.request.guide, None
             if guide is None or sequence.id not in self._unguided:  # ended meanwhile
                 continue
             try:
@@ -290,12 +290,13 @@ class Executor:
             self._sequences.computed(sequence, 1)
         return None
 
-    def _what_happened(self, error: Exception) -> str:
+    def _what_happened(self, error: Exception) -> CourseError:
         """Return one sentence for the clients; the traceback of an unforeseen error goes into the log."""
         if isinstance(error, CourseError):
-            return str(error)
+            return error
         log.error("iteration %d failed", self._iteration, exc_info=error)
-        return f"iteration {self._iteration} failed ({type(error).__name__}): the engine's log says where."
+        why = f"iteration {self._iteration} failed ({type(error).__name__}): the engine's log says where."
+        return CourseError(why, code=ENGINE_FAILED)
 
     def _finish(self, sequence: Sequence, reason: str) -> None:
         """Take `sequence` out of the engine and answer it. In static batching the answer waits for the whole batch."""
@@ -317,13 +318,14 @@ class Executor:
 
     def _respond(self, sequence: Sequence) -> None:
         """Put the tokens that were not yet handed over into the outbox."""
-        cancelled = sequence.finish_reason == "cancelled"
+        cancelled, error = sequence.finish_reason == "cancelled", sequence.error
         response = Response(
             request_id=sequence.id,
             token_ids=[] if cancelled else sequence.answer[sequence.num_sent :],
             is_final=sequence.finish_reason is not None,
             finish_reason=sequence.finish_reason,
-            error=sequence.error,
+            error=None if error is None else str(error),
+            error_code="" if error is None else error.code,
             log_probs=sequence.log_probs[sequence.num_sent :],
             cum_log_prob=sum(sequence.log_probs),
         )
@@ -340,7 +342,7 @@ class Executor:
                 log.exception("response of request %d could not be delivered", sequence.id)
                 self._ask_to_end(sequence.id, "cancelled")
 
-    def _fail_all(self, message: str) -> None:
+    def _fail_all(self, error: CourseError) -> None:
         """End every request with an error, also those that only wait for the rest of their batch."""
         with self._work:
             failed = [*self._unfinished.values(), *self._held]
@@ -352,7 +354,7 @@ class Executor:
             self._asked_to_end.clear()
             self._held.clear()
         for sequence in failed:
-            sequence.finish_reason, sequence.error = "error", message
+            sequence.finish_reason, sequence.error = "error", error
             self._respond(sequence)
         self._deliver()
 
@@ -376,10 +378,11 @@ class Executor:
         guesser = self.drafting.guesser() if self.drafting else None  # here, and not in the engine's thread
         with self._work:
             if self._closing:
-                raise CourseError("The engine is shut down and takes no more requests.")
+                raise CourseError("The engine is shut down and takes no more requests.", code=SHUT_DOWN)
             num_waiting = len(self._unguided) + len(self._inbox) + len(self._sequences.waiting)
             if self.config.max_queue_size and num_waiting >= self.config.max_queue_size:
-                raise CourseError(f"The queue is full: {num_waiting} requests wait (max_queue_size). Try later.")
+                full = f"The queue is full: {num_waiting} requests wait (max_queue_size). Try later."
+                raise CourseError(full, code=QUEUE_FULL)
             allotted_ms = math.inf if request.allotted_time_ms is None else request.allotted_time_ms
             ends_by_s = time.monotonic() + allotted_ms / 1000
             sequence = Sequence(self._next_id, request, on_response, ends_by_s, guesser)
@@ -431,7 +434,7 @@ class Executor:
             raise
         for request_id in ids:
             if responses[request_id].error:
-                raise CourseError(responses[request_id].error)
+                raise CourseError(responses[request_id].error, code=responses[request_id].error_code)
         return [responses[request_id] for request_id in ids]
 
     def shutdown(self) -> None:
@@ -442,7 +445,7 @@ class Executor:
         if not already:
             self._to_compile.put(None)
             self._thread.join()
-            self._fail_all("the engine was shut down")
+            self._fail_all(CourseError("the engine was shut down", code=SHUT_DOWN))
             if self._log_file:
                 self._log_file.close()
 
@@ -466,7 +469,8 @@ class Executor:
         if length > limits.max_input_len:
             raise CourseError(
                 f"Prompt length ({length}) exceeds maximum input length ({limits.max_input_len}): shorten "
-                "the prompt, or build the engine with a larger max_input_len."
+                "the prompt, or build the engine with a larger max_input_len.",
+                code=TOO_LONG,
             )
         words = {"stop_words_list": request.stop_words, "bad_words_list": request.bad_words}
         for name in words:
@@ -579,9 +583,10 @@ class Executor:
             ) from error
 
 
-def _out_of_time(request: Request) -> str:
-    return (
+def _out_of_time(request: Request) -> CourseError:
+    return CourseError(
         f"The request was not finished within {request.allotted_time_ms:,.0f} ms, its wait included, and was ended: "
         "ask for fewer tokens, send it when fewer requests run, or allow it more time (allotted_time_ms of "
-        "tensorrt_llm, or the timeout that the request brings)."
+        "tensorrt_llm, or the timeout that the request brings).",
+        code=TIMED_OUT,
     )

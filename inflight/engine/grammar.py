@@ -21,7 +21,7 @@ import numpy as np
 from inflight.engine.config import Guide
 from inflight.engine.folder import EngineInfo
 from inflight.engine.own_part import OwnPart, PartError
-from inflight.errors import CourseError
+from inflight.errors import GUIDE, CourseError
 
 if TYPE_CHECKING:
     from inflight.checkpoint.tokenizer import ChatTokenizer
@@ -82,7 +82,8 @@ class Guides:
             The guide cannot be followed; the message says where in it the fault is.
         """
         if len(guide.text) > LONGEST_GUIDE:
-            raise CourseError(f"The guide has {len(guide.text):,} characters: send at most {LONGEST_GUIDE:,}.")
+            long = f"The guide has {len(guide.text):,} characters: send at most {LONGEST_GUIDE:,}."
+            raise CourseError(long, code=GUIDE)
         if self._own:
             return _OwnMatcher(self._own, guide, self._tokenizer)
         return _LibraryMatcher(guide, self._of_library, self._tokenizer.end_id)
@@ -117,7 +118,7 @@ class _LibraryMatcher:
                 raise ValueError(error)
         except (ValueError, RecursionError) as error:
             why = f"The guide ({guide.kind}) cannot be followed: {_sentence(str(error))}. {AFTERWARDS}"
-            raise CourseError(why) from None
+            raise CourseError(why, code=GUIDE) from None
 
     def mask(self, answer, logits):
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
@@ -132,7 +133,8 @@ class _LibraryMatcher:
 
     def _raise_error(self):
         if error := self._matcher.get_error():
-            raise CourseError(f"The guide could not be followed further ({_sentence(error)}). {AFTERWARDS}")
+            why = f"The guide could not be followed further ({_sentence(error)}). {AFTERWARDS}"
+            raise CourseError(why, code=GUIDE)
 
 
 class _OwnMatcher:

@@ -22,7 +22,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any
 
-from inflight.errors import CourseError
+from inflight.errors import ENGINE_FAILED, CourseError
 
 LONGEST_S = 10  # longest run of a part's file, and longest call of it, where late calls are ended
 _traceback_to: int | None = None  # file descriptor; None: no call is ended
@@ -32,6 +32,8 @@ _watching = threading.Lock()
 
 class PartError(CourseError):
     """A part could not be loaded, raised an error, or returned what it must not."""
+
+    code = ENGINE_FAILED
 
 
 def end_late_calls(traceback_to: int) -> None:

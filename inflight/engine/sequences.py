@@ -17,6 +17,7 @@ from inflight.engine.scheduler import Now, Plan, RequestView
 
 if TYPE_CHECKING:
     from inflight.engine.drafts import Guesser
+    from inflight.errors import CourseError
 
 
 class Sequence:
@@ -56,7 +57,7 @@ class Sequence:
         self.blocks: list[int] = []
         self.last_computed = 0  # iteration in which it was computed last, or before which it came
         self.finish_reason: str | None = None
-        self.error: str | None = None
+        self.error: CourseError | None = None
 
     @property
     def num_pending(self) -> int:

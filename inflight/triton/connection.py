@@ -33,6 +33,7 @@ MOST_REASON_BYTES = 1 << 20
 
 # In front of Triton's reasons; a connection that failed has no such thing to say.
 _PREFIX = re.compile(r"^(\[request id: [^\]]*\] |in ensemble '[^']*', )+")
+_CODE = re.compile(r" #([a-z_]+)$")  # behind the reason of a model, where `request.ERROR_CODE` asks for it
 # What Triton says itself under the status UNAVAILABLE, which is else that of a server that cannot be reached.
 _TRITONS_OWN = re.compile(
     r"\[request id: |in ensemble |Request for unknown |Exceeds maximum queue size|Request timeout|"
@@ -52,7 +53,12 @@ class NoAnswer(CourseError):
 
 
 class Refused(CourseError):
-    """The server answered that it will not or cannot do it; the message is Triton's reason, without its prefixes."""
+    """The server answered that it will not or cannot do it; the message is Triton's reason, without its prefixes.
+
+    `code` is that of a model of ours, which was asked for it; blank where Triton itself refused, or nobody asked.
+    """
+
+    code = ""
 
 
 @contextlib.contextmanager
@@ -79,7 +85,9 @@ def course_error(error: Exception, url: str, timeout_s: float = SHORT_TIMEOUT_S)
     if "CANCELLED" in status:
         return NoAnswer(f"The request to {url} was ended before its answer was there.")
     if message and ("UNAVAILABLE" not in status or _TRITONS_OWN.match(message)):
-        return Refused(_PREFIX.sub("", message).strip())
+        reason = _PREFIX.sub("", message).strip()
+        code = _CODE.search(reason)
+        return Refused(reason[: code.start()], code=code[1]) if code else Refused(reason)
     return _gone(url)
 
 
@@ -249,6 +257,7 @@ def http_client(url: str, timeout_s: float = SHORT_TIMEOUT_S) -> httpx.Client:
     return httpx.Client(
         base_url=url,
         timeout=timeout_s,
+        limits=httpx.Limits(max_keepalive_connections=0),  # Triton ends only after the connections that are open
         verify=False,  # no address is one of HTTPS, and to load its certificates takes longer than the call
     )
 

@@ -50,6 +50,7 @@ class Running:
 
     request_id: str
     sender: Any
+    wants_code: bool = False  # of an error
     stop_id: str = field(default_factory=lambda: secrets.token_hex(16))
     numbers: set[int] = field(default_factory=set)
     is_over: bool = False  # its last response has left
@@ -117,7 +118,8 @@ class EngineModel:
                 else:
                     self._take(request, sender)
             except Exception as error:
-                sender.send(python_model.error_response(error), flags=FINAL)
+                told = python_model.error_response(error, python_model.wants_code(request))
+                sender.send(told, flags=FINAL)
         return None
 
     def finalize(self):
@@ -159,7 +161,7 @@ class EngineModel:
         if request.is_cancelled():
             raise CourseError("The client went away before its request came to the engine.")
         python_model.refuse_foreign(request, self.place)
-        running = Running(request.request_id(), sender)
+        running = Running(request.request_id(), sender, python_model.wants_code(request))
         if len(running.request_id) > MAX_ID_LENGTH:
             length = len(running.request_id)
             raise CourseError(f"The request's id has {length:,} characters: send at most {MAX_ID_LENGTH}.")
@@ -194,11 +196,11 @@ class EngineModel:
                             running.is_over = True
                 try:
                     if response.error:
-                        raise CourseError(response.error)
+                        raise CourseError(response.error, code=response.error_code)
                     told = message(response)
                 except Exception as error:  # it is this request's alone, whatever it is
                     self._give_up(running)
-                    told = python_model.error_response(error)
+                    told = python_model.error_response(error, running.wants_code)
                 if told is not None:
                     running.sender.send(told, flags=FINAL if running.is_over else 0)
 

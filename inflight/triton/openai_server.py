@@ -6,7 +6,7 @@
 A request becomes tokens here and goes to `tensorrt_llm` over gRPC; its tokens become text here, too. A client that goes
 away, or whose stop string has come, ends its request, and the engine has the slot again. Fields of the protocol:
 https://platform.openai.com/docs/api-reference (of `ignore_eos`, `min_tokens`, `top_k`, `repetition_penalty`: vLLM's).
-/metrics has what clients meet, under vLLM's names; the engine's own figures are on Triton's page.
+/metrics has what clients meet and how full the engine is, under vLLM's names; all else is on Triton's page.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import ipaddress
 import json
 import re
 import secrets
@@ -21,57 +22,66 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import fastapi
 import grpc
+import h11
 import numpy as np
 import tritonclient.grpc.aio as triton
 import uvicorn
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
 from pydantic import AliasChoices, BaseModel, Field, ValidationError, create_model
 from pydantic_core import from_json
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from tritonclient.utils import InferenceServerException
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.config import Guide, SamplingConfig
 from inflight.engine.folder import read
-from inflight.errors import CourseError
+from inflight.errors import ENGINE_FAILED, GUIDE, QUEUE_FULL, SHUT_DOWN, TIMED_OUT, TOO_LONG, CourseError
+from inflight.triton import telemetry
 from inflight.triton.client import Client
 from inflight.triton.connection import Refused, course_error, tensors
 from inflight.triton.detokenizer import Detokenizer
 from inflight.triton.openai_tools import MOST_TOOLS, Call, NamedTool, ResponseFormat, StructuredOutputs, Tool, Tools
-from inflight.triton.request import ENGINE, OPENAI, arrays_for, fields, is_llmapi
+from inflight.triton.request import ENGINE, ERROR_CODE, OPENAI, arrays_for, fields, is_llmapi
 
 HOST = "127.0.0.1"
+LOOPBACK = (HOST, "localhost", "::1")
+# Seconds: vLLM's buckets of the time to first token, as far as a request may take here.
+BUCKETS_S = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160
+)  # fmt: skip
+MOST_HEADER_BYTES = 64 * 1024
 COMPLETION_TOKENS = 16  # of /v1/completions where max_tokens is left out; a chat may go on to the model's end
 BYTES_A_CHARACTER, BYTES_BESIDE_TEXT = 2, 512 * 1024  # of a body, at most: some of its characters are escaped
 # Of a larger body, so many bytes are read and thrown away: a client that is still sending would not see the answer.
 READ_PAST_LIMIT = 64 * 1024 * 1024
+MOST_PROMPTS = 256  # of a request
 MOST_STOPS, LONGEST_STOP = 64, 256  # each is looked for with every token
 HEALTH_TIMEOUT_S = 5
+LOOK_EVERY_S = 0.2
 KEEP_ALIVE_S = 600  # longer than clients keep a connection that they may use again
 CLOSE_S = 1  # for clients that do not read the end of their answer
-TOO_LONG = "context_length_exceeded"
-# Seconds: vLLM's buckets of the time to first token, as far as a request may take here.
-TTFT_BUCKETS = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160
-)  # fmt: skip
-
-# Why the engine or Triton refuses a request -> status and code. What is not among them is wrong with the request: 400.
-CAUSES = {
-    "exceeds maximum input length": (400, TOO_LONG),
-    "queue is full|Exceeds maximum queue size": (429, "rate_limit_exceeded"),
-    "was not finished within|Request timeout expired": (504, None),
-    "unknown model|is not ready|no available versions|shut down|Stub process": (503, None),
-    "The model failed on this request": (500, None),
+# Why the engine refuses a request, by its error's code -> status. What is not among them: 400, the request is wrong.
+STATUSES = {QUEUE_FULL: 429, ENGINE_FAILED: 500, SHUT_DOWN: 503, TIMED_OUT: 504}
+# Triton's own reasons have no code -> status. What is not among them is no fault of the request: 500.
+TRITONS_OWN = {
+    "Exceeds maximum queue size": 429,
+    "unknown model|is not ready|no available versions|Stub process|is stopping": 503,
+    "Request timeout expired": 504,
 }
+CODES = {TOO_LONG: TOO_LONG, QUEUE_FULL: "rate_limit_exceeded"}  # those that OpenAI's clients know
 
 
 Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
@@ -146,8 +156,17 @@ class ChatBody(Body):
     tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
 
 
+@dataclass
+class Asked:
+    """One prompt: its tokens, how many its answer may have, and what Triton is sent."""
+
+    ids: list[int]
+    max_tokens: int
+    arrays: dict[str, np.ndarray]
+
+
 class Completion:
-    """A request's tokens and what else it asks of the engine, and its answer; raises OpenAIError.
+    """A request's tokens and what else it asks of the engine, and its answers, one a prompt; raises OpenAIError.
 
     Make it in a thread: tokenizing would block the event loop.
     """
@@ -155,8 +174,7 @@ class Completion:
     def __init__(self, data: bytes, is_chat: bool, engine: Engine):
         self._engine, self._is_chat, self._prompt = engine, is_chat, "messages" if is_chat else "prompt"
         given = _json_object(data)
-        if isinstance(given.get(self._prompt), list):  # each item takes a token at least
-            self._check_length(len(given[self._prompt]), engine.limits.max_input_len, "items")
+        self._check_items(given.get(self._prompt))
         for name, field in fields(OPENAI).items():
             if name in given and (refusal := field.refusal(OPENAI, given[name])):
                 raise OpenAIError(refusal, name)
@@ -171,11 +189,7 @@ class Completion:
         except ValueError as error:
             raise OpenAIError(f"tool_choice: {error}.", "tool_choice") from None
         try:
-            self._ids = self._tokens()
-            self._check_length(len(self._ids), engine.limits.max_input_len, "tokens")
-            room = engine.limits.max_seq_len - len(self._ids)
-            self._max_tokens = min(room, self.body.max_tokens or (room if is_chat else COMPLETION_TOKENS))
-            self._arrays = arrays_for(engine.config, self._inputs())
+            self._asked = [self._ask(ids) for ids in self._tokens()]
         except CourseError as error:
             raise OpenAIError(str(error)) from None
         kind, prefix = ("chat.completion", "chatcmpl") if is_chat else ("text_completion", "cmpl")
@@ -183,25 +197,33 @@ class Completion:
         self._id = f"{prefix}-{uuid.uuid4().hex}"  # in Triton and in the iteration log, too
         self._head = {"id": self._id, "object": kind, "created": int(time.time()), "model": ENGINE}
 
-    def _tokens(self) -> list[int]:
+    def _ask(self, ids: list[int]) -> Asked:
+        """Make the engine's request for one prompt."""
+        if not ids:
+            raise OpenAIError("A prompt is empty: it needs at least one token.", self._prompt)
+        limits = self._engine.limits
+        self._check_length(len(ids), limits.max_input_len, "tokens")
+        room = limits.max_seq_len - len(ids)
+        max_tokens = min(room, self.body.max_tokens or (room if self._is_chat else COMPLETION_TOKENS))
+        return Asked(ids, max_tokens, arrays_for(self._engine.config, self._inputs(ids, max_tokens)))
+
+    def _tokens(self) -> list[list[int]]:
+        """Return the tokens of each prompt."""
         tokenizer, most = self._engine.tokenizer, self._engine.most_characters
         if isinstance(self.body, ChatBody):
             messages = [message.for_template() for message in self.body.messages]
             if self._tools:
                 messages = self._tools.tell(messages)
             self._check_length(sum(len(message["content"]) for message in messages), most, "characters")
-            return tokenizer.encode_chat(messages)
-        prompt: Any = self.body.prompt
-        if isinstance(prompt, list) and not isinstance(prompt[0], int):
-            if len(prompt) > 1:
-                raise OpenAIError(f"There are {len(prompt)} prompts: send each in a request of its own.", "prompt")
-            [prompt] = prompt
-        if isinstance(prompt, str):
-            self._check_length(len(prompt), most, "characters")
-            return tokenizer.encode(prompt)
-        if not all(0 <= token < tokenizer.vocab_size for token in prompt):
-            raise OpenAIError(f"A token is an id from 0 to {tokenizer.vocab_size - 1}.", "prompt")
-        return prompt
+            return [tokenizer.encode_chat(messages)]
+        given: Any = self.body.prompt
+        prompts = [given] if isinstance(given, str) or isinstance(given[0], int) else given
+        for prompt in prompts:
+            if isinstance(prompt, str):
+                self._check_length(len(prompt), most, "characters")
+            elif not all(0 <= token < tokenizer.vocab_size for token in prompt):
+                raise OpenAIError(f"A token is an id from 0 to {tokenizer.vocab_size - 1}.", "prompt")
+        return [tokenizer.encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
 
     def _guide(self) -> Guide | None:
         """Return the guide that the answer must follow."""
@@ -213,14 +235,22 @@ class Completion:
         self._guide_is, guide = next(iter(guides.items()), ("", None))
         return guide
 
+    def _check_items(self, given: Any) -> None:
+        """Refuse too many of them before they are looked at."""
+        if not isinstance(given, list) or not given:
+            return
+        if not self._is_chat and isinstance(given[0], (str, list)):
+            if len(given) > MOST_PROMPTS:
+                raise OpenAIError(f"There are {len(given)} prompts: send at most {MOST_PROMPTS} at once.", "prompt")
+        else:  # each takes a token at least
+            self._check_length(len(given), self._engine.limits.max_input_len, "items")
+
     def _check_length(self, length: int, most: int, of_what: str) -> None:
         if length > most:
-            limits = self._engine.limits
-            may_have = f"{limits.max_input_len} tokens, and with the answer {limits.max_seq_len}"
-            message = f"A prompt may have {may_have}; this one has {length:,} {of_what}: shorten it."
+            message = f"{self._engine.too_long} This one has {length} {of_what}: shorten it."
             raise OpenAIError(message, self._prompt, code=TOO_LONG)
 
-    def _inputs(self) -> dict[str, Any]:
+    def _inputs(self, ids: list[int], max_tokens: int) -> dict[str, Any]:
         """Return the engine's inputs by the course's names; a seed or a top_k of -1 means what it means to vLLM."""
         given = {"top_p": 1.0, **self.body.model_dump(include=SAMPLING.keys(), exclude_none=True)}
         given["seed"] = secrets.randbits(62) if given.get("seed", -1) == -1 else given["seed"] % 2**64
@@ -231,19 +261,46 @@ class Completion:
                 SamplingConfig(**{asks: value})
             except CourseError as error:
                 raise OpenAIError(str(error).replace(asks, name), name) from None
-        inputs = {"input_ids": self._ids, "input_lengths": len(self._ids), "max_tokens": self._max_tokens}
+        inputs = {"input_ids": ids, "input_lengths": len(ids), "max_tokens": max_tokens}
         if self._engine.tokenizer.end_id is not None and not self.body.ignore_eos:
             inputs["end_id"] = self._engine.tokenizer.end_id
         if guide := self._guide():
             inputs |= {"guided_decoding_guide_type": guide.kind, "guided_decoding_guide": guide.text}
         return {**inputs, "stream": True, **{SAMPLING[name].name: value for name, value in given.items()}}
 
-    async def _pieces(self) -> AsyncIterator[tuple[str, str | None, int]]:
-        """Yield the answer's text as it comes: piece, why it ends (None: it goes on), tokens so far."""
+    async def _pieces(self) -> AsyncIterator[tuple[int, str, str | None, int]]:
+        """Yield the answers' texts as they come: of which prompt, piece, why it ends (None: it goes on), tokens so far.
+
+        The first error ends all of them.
+        """
+        arrived: asyncio.Queue = asyncio.Queue()
+
+        async def read(index: int, asked: Asked) -> None:
+            end = None
+            try:
+                async for piece in self._answer(f"{self._id}-{index}" if index else self._id, asked):
+                    arrived.put_nowait((index, *piece))
+            except Exception as error:
+                end = error
+            arrived.put_nowait(end)
+
+        reading = [asyncio.create_task(read(index, asked)) for index, asked in enumerate(self._asked)]
+        try:
+            for _ in reading:
+                while (piece := await arrived.get()) is not None:
+                    if isinstance(piece, Exception):
+                        raise piece
+                    yield piece
+        finally:
+            for task in reading:
+                task.cancel()
+
+    async def _answer(self, name: str, asked: Asked) -> AsyncIterator[tuple[str, str | None, int]]:
+        """Yield the answer to one prompt, which is called `name` in Triton: piece, why it ends, tokens so far."""
         stops = [self.body.stop] if isinstance(self.body.stop, str) else self.body.stop
-        metrics, began = self._engine.metrics, time.monotonic()
+        figures = Figures(self._engine.metrics, len(asked.ids))
         text = Detokenizer(self._engine.tokenizer, stops, self.body.min_tokens or 0)
-        responses, failed = self._engine.ask(self._id, self._arrays), None
+        responses, failed = self._engine.ask(name, asked.arrays), None
         try:
             # After a last response or an error it ends by itself, and must not be cancelled: see `finish_stream`.
             async for result, error in responses:
@@ -251,36 +308,39 @@ class Completion:
                 if failed is not None:
                     continue
                 is_final = bool(result.as_numpy("is_final").item())
-                if not text.ids:
-                    metrics.ttft.observe(time.monotonic() - began)
                 piece, reason = text.add(result.as_numpy("output_ids").reshape(-1).tolist(), is_final), None
                 if text.stopped_by or is_final:
-                    is_full = len(text.ids) >= self._max_tokens and not text.stopped_by
+                    is_full = len(text.ids) >= asked.max_tokens and not text.stopped_by
                     reason = "length" if is_full else "stop"
-                    metrics.answered.labels(ENGINE, reason).inc()
+                figures.count(len(text.ids), reason)
                 yield piece, reason, len(text.ids)
                 if reason and not is_final:
                     return
             if failed is not None:
                 raise failed
         except (InferenceServerException, grpc.RpcError) as error:
-            meant, status, code = course_error(error, self._engine.url), 503, None
-            if isinstance(meant, Refused):
-                status, code = next((told for why, told in CAUSES.items() if re.search(why, str(meant))), (400, None))
-            param = self._prompt if code == TOO_LONG else self._guide_is if "The guide" in str(meant) else None
-            raise OpenAIError(str(meant), param, status, code) from None
+            # How it died stands in a record a moment later, for which this waits.
+            meant = await asyncio.to_thread(course_error, error, self._engine.url)
+            param = {TOO_LONG: self._prompt, GUIDE: self._guide_is}.get(meant.code)
+            raise OpenAIError(str(meant), param, _status(meant), CODES.get(meant.code)) from None
         except asyncio.CancelledError:
             if not self._engine.is_ending:  # the client has gone
                 raise
             raise OpenAIError("The server ended before the answer did.", status=503) from None
         finally:
+            figures.end()
             self._engine.running.discard(responses)
             responses.cancel()
 
     async def whole(self) -> dict[str, Any]:
-        """Return the answer in one piece."""
-        pieces = [piece async for piece in self._pieces()]
-        said, (_, reason, number) = "".join(piece for piece, _, _ in pieces), pieces[-1]
+        """Return the answers in one piece."""
+        said, ends, numbers = [""] * len(self._asked), dict[int, str | None](), [0] * len(self._asked)
+        async for index, piece, ends[index], numbers[index] in self._pieces():
+            said[index] += piece
+        choices = [self._choice(index, text, ends[index]) for index, text in enumerate(said)]
+        return {**self._head, "choices": choices, "usage": self._usage(numbers)}
+
+    def _choice(self, index: int, said: str, reason: str | None) -> dict[str, Any]:
         content: dict[str, Any] = (
             {"message": {"role": "assistant", "content": said}} if self._is_chat else {"text": said}
         )
@@ -289,44 +349,44 @@ class Completion:
             if call.name:
                 content["message"] |= {"content": None, "tool_calls": [_tool_call(call, arguments)]}
                 reason = "tool_calls" if reason == "stop" else reason
-        choice = {"index": 0, **content, "logprobs": None, "finish_reason": reason}
-        return {**self._head, "choices": [choice], "usage": self._usage(number)}
+        return {"index": index, **content, "logprobs": None, "finish_reason": reason}
 
     async def events(self) -> AsyncIterator[str]:
-        """Yield the answer as server-sent events. An error before the first is raised; a later one is an event."""
-        wants_usage, number, has_begun = self.body.stream_options.get("include_usage"), 0, False
+        """Yield the answers as server-sent events. An error before the first is raised; a later one is an event."""
+        wants_usage, has_begun = self.body.stream_options.get("include_usage"), False
+        numbers = [0] * len(self._asked)
         rest = {"usage": None} if wants_usage else {}
         call = Call() if self._tools else None
 
-        def chunk(delta: dict[str, Any], reason: str | None = None) -> str:
+        def chunk(delta: dict[str, Any], reason: str | None = None, index: int = 0) -> str:
             content = {"delta": delta} if self._is_chat else {"text": delta.get("content", "")}
-            choice = {"index": 0, **content, "logprobs": None, "finish_reason": reason}
+            choice = {"index": index, **content, "logprobs": None, "finish_reason": reason}
             return _event({**self._head, "choices": [choice], **rest})
 
         try:
-            async for piece, reason, so_far in self._pieces():
+            async for index, piece, reason, numbers[index] in self._pieces():
                 if self._is_chat and not has_begun:
                     yield chunk({"role": "assistant", "content": ""})
-                has_begun, number = True, so_far
+                has_begun = True
                 if call:
                     was_named, arguments = call.name, call.add(piece)
                     if call.name and (arguments or not was_named):
                         yield chunk({"tool_calls": [_tool_call(call, arguments, is_first=not was_named)]})
                 if piece and not (call and call.is_one):
-                    yield chunk({"content": piece})
+                    yield chunk({"content": piece}, index=index)
                 if reason:
-                    yield chunk({}, "tool_calls" if call and call.is_one and reason == "stop" else reason)
+                    yield chunk({}, "tool_calls" if call and call.is_one and reason == "stop" else reason, index)
             if wants_usage:
-                yield _event({**self._head, "choices": [], "usage": self._usage(number)})
+                yield _event({**self._head, "choices": [], "usage": self._usage(numbers)})
         except OpenAIError as error:
             if not has_begun:
                 raise
             yield _event(error.body)
         yield "data: [DONE]\n\n"
 
-    def _usage(self, number: int) -> dict[str, int]:
-        prompt = len(self._ids)
-        return {"prompt_tokens": prompt, "completion_tokens": number, "total_tokens": prompt + number}
+    def _usage(self, numbers: list[int]) -> dict[str, int]:
+        prompt, answer = sum(len(asked.ids) for asked in self._asked), sum(numbers)
+        return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
 
 
 def _tool_call(call: Call, arguments: str, is_first: bool = True) -> dict[str, Any]:
@@ -335,6 +395,15 @@ def _tool_call(call: Call, arguments: str, is_first: bool = True) -> dict[str, A
         return {"index": 0, "function": {"arguments": arguments}}
     function = {"name": call.name, "arguments": arguments}
     return {"index": 0, "id": call.id, "type": "function", "function": function}
+
+
+def _status(error: CourseError) -> int:
+    """Return the status of why Triton gave no answer."""
+    if not isinstance(error, Refused):
+        return 503
+    if error.code:
+        return STATUSES.get(error.code, 400)
+    return next((status for why, status in TRITONS_OWN.items() if re.search(why, str(error))), 500)
 
 
 def check_model(name: str) -> None:
@@ -388,8 +457,13 @@ class Engine:
         self.limits, self.tokenizer = read(engine_dir).build_config, load_tokenizer(engine_dir)
         # What has more has too many tokens, whatever they are: it is not cut into them.
         self.most_characters = self.limits.max_input_len * self.tokenizer.longest_token
+        # In the words that clients look for when they choose a model with more room.
+        self.too_long = (
+            f"This model's maximum context length is {self.limits.max_seq_len} tokens, {self.limits.max_input_len} of "
+            "them for the prompt. The prompt is too long."
+        )
         self.running: set[Any] = set()
-        self.metrics = Metrics(self.running)
+        self.metrics = Metrics(grpc_url)
         self.is_connected, self.is_ending = threading.Event(), False
 
     @contextlib.asynccontextmanager
@@ -417,32 +491,92 @@ class Engine:
 
         async def request() -> AsyncIterator[dict[str, Any]]:
             outputs = [triton.InferRequestedOutput(name) for name in ("output_ids", "is_final")]
-            yield {"model_name": ENGINE, "inputs": tensors(arrays), "outputs": outputs, "request_id": name}
+            asked = {"model_name": ENGINE, "inputs": tensors(arrays), "outputs": outputs, "request_id": name}
+            yield {**asked, "parameters": {ERROR_CODE: True}}
 
         self.running.add(responses := self._triton.stream_infer(request()))
         return responses
 
 
 class Metrics:
-    """The figures of /metrics, under the names that vLLM's server uses."""
+    """The figures of /metrics, under the names that vLLM's server uses: what clients meet, and how full the engine is.
 
-    def __init__(self, running: set[Any]):
-        registry = self.registry = CollectorRegistry()
-        self.ttft = Histogram(
-            "vllm:time_to_first_token_seconds",
-            "From a request's tokens to the first one of its answer.",
-            ["model_name"],
-            registry=registry,
-            buckets=TTFT_BUCKETS,
-        ).labels(ENGINE)
-        self.answered = Counter(
-            "vllm:request_success",
-            "Answers that came to their end.",
-            ["model_name", "finished_reason"],
-            registry=registry,
+    The latter is what the engine says of itself at Triton's own /metrics, when somebody asks.
+    """
+
+    def __init__(self, grpc_url: str):
+        self._url = grpc_url
+        self.registry = CollectorRegistry()
+        self.ttft = self._histogram(
+            "time_to_first_token_seconds", "From a request's tokens to the first one of its answer."
         )
-        under_way = Gauge("vllm:num_requests_running", "Requests under way.", ["model_name"], registry=registry)
-        under_way.labels(ENGINE).set_function(lambda: len(running))
+        self.itl = self._histogram("inter_token_latency_seconds", "From one piece of an answer to the next.")
+        self.tpot = self._histogram(
+            "request_time_per_output_token_seconds", "Mean of an answer, without its first token."
+        )
+        self.e2e = self._histogram("e2e_request_latency_seconds", "From a request's tokens to the end of its answer.")
+        self.prompt_tokens = self._counter("prompt_tokens", "Tokens of prompts.")
+        self.generation_tokens = self._counter("generation_tokens", "Tokens of answers.")
+        self.ended = Counter(
+            "vllm:request_success", "Answers, by their end.", ["model_name", "finished_reason"], registry=self.registry
+        )
+        self.registry.register(self)
+
+    def _histogram(self, name: str, about: str) -> Histogram:
+        named = Histogram(f"vllm:{name}", about, ["model_name"], registry=self.registry, buckets=BUCKETS_S)
+        return named.labels(ENGINE)
+
+    def _counter(self, name: str, about: str) -> Counter:
+        return Counter(f"vllm:{name}", about, ["model_name"], registry=self.registry).labels(ENGINE)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the engine's own figures; none where its page cannot be read."""
+        try:
+            of_engine = telemetry.engine_figures(self._url)
+        except CourseError:
+            return
+        for name, about, value in (
+            ("num_requests_running", "Requests in the latest iteration.", of_engine["scheduled"]),
+            ("num_requests_waiting", "Requests that wait.", of_engine["active"] - of_engine["scheduled"]),
+            ("kv_cache_usage_perc", "Share of the KV cache's blocks in use, 0 to 1.", of_engine["fraction"]),
+        ):
+            family = GaugeMetricFamily(f"vllm:{name}", about, labels=["model_name"])
+            family.add_metric([ENGINE], value)
+            yield family
+
+
+class Figures:
+    """Counts one answer for /metrics while it comes."""
+
+    def __init__(self, metrics: Metrics, prompt_tokens: int):
+        self._metrics, self._prompt_tokens, self._tokens, self._has_ended = metrics, prompt_tokens, 0, False
+        self._began = self._first = self._latest = time.monotonic()
+
+    def count(self, tokens: int, reason: str | None) -> None:
+        """Count a piece, after which the answer has so many `tokens`; with a `reason` it is the last."""
+        now, metrics = time.monotonic(), self._metrics
+        if not self._tokens:
+            metrics.prompt_tokens.inc(self._prompt_tokens)
+            metrics.ttft.observe(now - self._began)
+            self._first = now
+        elif tokens > self._tokens:
+            metrics.itl.observe(now - self._latest)
+        metrics.generation_tokens.inc(tokens - self._tokens)
+        self._tokens, self._latest = tokens, now
+        if reason:
+            metrics.e2e.observe(now - self._began)
+            if tokens > 1:
+                metrics.tpot.observe((now - self._first) / (tokens - 1))
+            self._end(reason)
+
+    def end(self) -> None:
+        """Count an answer that its client has left, or that failed."""
+        if not self._has_ended:
+            self._end("abort")
+
+    def _end(self, reason: str) -> None:
+        self._has_ended = True
+        self._metrics.ended.labels(ENGINE, reason).inc()
 
 
 # The server -----------------------------------------------------------------------------------------------------------
@@ -487,13 +621,17 @@ class OpenAIServer:
         self._most_bytes = BYTES_BESIDE_TEXT + BYTES_A_CHARACTER * self._engine.most_characters
         listener = _listener(host, port)
         self.url = f"http://{host}:{listener.getsockname()[1]}/v1"
+        self._hosts = {*LOOPBACK, host, socket.gethostname()}
         ends: dict[str, Any] = {"timeout_keep_alive": KEEP_ALIVE_S, "timeout_graceful_shutdown": CLOSE_S}
-        self._uvicorn = uvicorn.Server(uvicorn.Config(self._application(), log_config=None, **ends))
+        reads: dict[str, Any] = {"http": Protocol, "h11_max_incomplete_event_size": MOST_HEADER_BYTES}
+        self._uvicorn = uvicorn.Server(uvicorn.Config(self._application(), log_config=None, **ends, **reads))
         self._thread = threading.Thread(target=self._uvicorn.run, args=([listener],), daemon=True, name="openai")
 
     def __enter__(self) -> OpenAIServer:
         self._thread.start()
-        self._engine.is_connected.wait()
+        while not self._engine.is_connected.wait(LOOK_EVERY_S):
+            if not self._thread.is_alive():
+                raise CourseError("OpenAI's server ended while starting: the lines above say why.")
         return self
 
     def __exit__(self, *_) -> None:
@@ -504,6 +642,7 @@ class OpenAIServer:
     def _application(self) -> fastapi.FastAPI:
         # No pages for which a browser would fetch scripts, and no telemetry, whatever the environment says.
         app = fastapi.FastAPI(lifespan=self._engine.connected, openapi_url=None, telemetry={"auto_configure": False})
+        app.middleware("http")(self._check_host)
         app.add_exception_handler(HTTPException, _answer_error)
         app.add_exception_handler(ClientDisconnect, _answer_error)
         app.add_exception_handler(Exception, _answer_error)
@@ -517,6 +656,17 @@ class OpenAIServer:
         app.include_router(v1)
         return app
 
+    async def _check_host(self, request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+        """Refuse a name that is not this machine's: a web page may give its own name this address (DNS rebinding).
+
+        An address is no name, and whoever has a key is no web page.
+        """
+        name = urlsplit(f"//{request.headers.get('Host', HOST)}").hostname or ""
+        if not (self._key or name in self._hosts or _is_address(name)):
+            message = f"The host {name!r} is not this machine's: ask {HOST} or localhost, or start it with a key."
+            return await _answer_error(request, OpenAIError(message, status=421))
+        return await answer(request)
+
     async def _check_key(self, request: Request) -> None:
         given = request.headers.get("Authorization", "").encode()
         if self._key and not hmac.compare_digest(given, f"Bearer {self._key}".encode()):
@@ -528,14 +678,16 @@ class OpenAIServer:
         return Response()
 
     async def _metrics(self) -> Response:
-        return Response(generate_latest(self._engine.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+        page = await asyncio.to_thread(generate_latest, self._engine.metrics.registry)
+        return Response(page, media_type=CONTENT_TYPE_LATEST)
 
     async def _models(self) -> dict[str, Any]:
         return {"object": "list", "data": [await self._model(ENGINE)]}
 
     async def _model(self, name: str) -> dict[str, Any]:
         check_model(name)
-        return {"id": ENGINE, "object": "model", "created": self._since, "owned_by": "inflight"}
+        most = {"max_model_len": self._engine.limits.max_seq_len}
+        return {"id": ENGINE, "object": "model", "created": self._since, "owned_by": "inflight", **most}
 
     async def _complete(self, request: Request) -> Response:
         data, is_chat = await _body(request, self._most_bytes), "/chat/" in request.url.path
@@ -551,6 +703,31 @@ class OpenAIServer:
                 yield event
 
         return StreamingResponse(all_events(), media_type="text/event-stream")
+
+
+class Protocol(H11Protocol):
+    """uvicorn's, with OpenAI's form for a request that is no HTTP, and the right status where its head is too long."""
+
+    def send_400_response(self, msg: str) -> None:
+        error = OpenAIError(f"The request cannot be read: {msg}")
+        if len(self.conn.trailing_data[0]) > MOST_HEADER_BYTES:
+            error = OpenAIError(f"The request's head has more than {MOST_HEADER_BYTES:,} bytes: shorten it.", None, 431)
+        body = json.dumps(error.body).encode()
+        length = (b"content-length", str(len(body)).encode())
+        head = [(b"content-type", b"application/json"), length, (b"connection", b"close")]
+        answer = h11.Response(status_code=error.status_code, headers=head), h11.Data(data=body), h11.EndOfMessage()
+        for event in answer:
+            self.transport.write(self.conn.send(event) or b"")
+        # Whoever still sends would not see the answer on a connection that is closed at once.
+        self.data_received = lambda data: None  # type: ignore[method-assign]
+        self.loop.call_later(CLOSE_S, self.transport.close)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        return bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
 
 
 def _listener(host: str, port: int) -> socket.socket:
@@ -571,6 +748,8 @@ async def _body(request: Request, most_bytes: int) -> bytes:
     media_type = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":  # which a page in a browser must ask for leave to send, and does not get
         raise OpenAIError(f"The body's type is {media_type or 'not given'}: send Content-Type: application/json.")
+    if (coding := request.headers.get("Content-Encoding", "identity").lower()) != "identity":
+        raise OpenAIError(f"The body's coding is {coding}: send it as it is.", None, 415)
     data, length = bytearray(), 0
     async for some in request.stream():
         length += len(some)

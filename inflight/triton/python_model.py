@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight.errors import CourseError
+from inflight.errors import ENGINE_FAILED, CourseError
 from inflight.triton import repository
-from inflight.triton.request import fields
+from inflight.triton.request import ERROR_CODE, fields
 
 log = logging.getLogger("inflight.triton.python_model")
 
@@ -193,14 +193,24 @@ def answer(function, *arguments) -> pb_utils.InferenceResponse:
         return error_response(error)
 
 
-def error_response(error: Exception) -> pb_utils.InferenceResponse:
-    """Make an error response of one sentence: a CourseError's own; details of any other error go only into the log."""
-    if isinstance(error, CourseError):
-        sentence = str(error)[:MAX_SENTENCE]  # it may quote what the client sent
-        return pb_utils.InferenceResponse(error=pb_utils.TritonError(sentence, pb_utils.TritonError.INVALID_ARG))
-    log.error("a request failed", exc_info=error)
-    sentence = f"The model failed on this request ({type(error).__name__}): its server's log says where."
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(sentence, pb_utils.TritonError.INTERNAL))
+def error_response(error: Exception, with_code: bool = False) -> pb_utils.InferenceResponse:
+    """Make an error response of one sentence: a CourseError's own; details of any other error go only into the log.
+
+    A stream's error has nothing but its sentence. `with_code` puts the error's code behind it, for `connection`.
+    """
+    if not isinstance(error, CourseError):
+        log.error("a request failed", exc_info=error)
+        sentence = f"The model failed on this request ({type(error).__name__}): its server's log says where."
+        error = CourseError(sentence, code=ENGINE_FAILED)
+    sentence = str(error)[:MAX_SENTENCE]  # it may quote what the client sent
+    status = pb_utils.TritonError.INTERNAL if error.code == ENGINE_FAILED else pb_utils.TritonError.INVALID_ARG
+    told = f"{sentence} #{error.code}" if with_code else sentence
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(told, status))
+
+
+def wants_code(request) -> bool:
+    """Say whether the client of a request asks for the codes of errors, which others would read as part of a text."""
+    return f'"{ERROR_CODE}"' in request.parameters()
 
 
 class ExecutionLog:

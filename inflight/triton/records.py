@@ -63,8 +63,8 @@ def death(url: str) -> str:
     """Say in a sentence how the server at an address died; blank where none of this user's has."""
     until = time.monotonic() + NOTICED_S
     while (record := at(url)) is not None and "death" not in record and time.monotonic() < until:
-        if _lives(record["pid"], record["started"]):
-            return ""
+        if _lives(record["pid"], record["started"]) or not _lives(record["keeper"], record["keeper_started"]):
+            return ""  # or there will be nobody to write how
         time.sleep(0.02)  # there is nothing to wait on: the keeper, another process, writes it at once
     return "" if record is None else record.get("death", "")
 
@@ -91,7 +91,7 @@ def _all() -> Iterator[tuple[Path, dict]]:
         with contextlib.suppress(FileNotFoundError, ValueError):
             record = json.loads(file.read_text())
             if record["machine"] == here:
-                yield file, record
+                yield file, record | {"keeper": int(file.stem)}
 
 
 def _lives(pid: int | str, started: int) -> bool:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # Whose names a field has: those of the models, of TensorRT-LLM's one model of today, and of OpenAI's protocol.
 ENSEMBLE, PREPROCESSING, ENGINE, OPENAI = "ensemble", "preprocessing", "tensorrt_llm", "openai"
 
+ERROR_CODE = "error_code"  # parameter of a request whose client wants the code of an error behind its sentence
+
 # How a value that asks for nothing is called, in "NAME must be ..." -> how it is known.
 _ASKS_NOTHING: dict[str, Callable[[np.ndarray], bool]] = {
     "anything": lambda values: True,

@@ -205,7 +205,8 @@ class Server:
         ----------
         drain_s : float
             How many seconds the requests that run may take to their end; new ones are refused, and streams end. The
-            clients of those that take longer are told that the server went away. An interrupt ends the server at once.
+            clients of those that take longer are told that the server went away. Triton waits as long for connections
+            over HTTP that other programs keep open. An interrupt ends the server at once.
         """
         process, self._process, self._attached = self._process, None, None
         if process is not None:

@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from inflight.engine.config import IterationStats
 from inflight.errors import CourseError
+from inflight.triton.address import Address
 from inflight.triton.connection import Refused, errors, get_json, http_client
 
 STAY = ["request", "slot", "first", "last", "prompt_until"]
@@ -109,6 +110,22 @@ def page(url: str) -> str:
     """
     with errors(url), http_client(url) as http:
         return http.get(url).text
+
+
+def engine_figures(url: str) -> dict[str, float]:
+    """Read what the engine of the server at `url` says: requests "active" and "scheduled", the cache's "fraction".
+
+    Raises
+    ------
+    CourseError
+        The server's page cannot be read, or has no engine on it.
+    """
+    table = metrics(page(Address.at(url).metrics_url))
+    ours = table[table["name"].isin(("nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"))]
+    figures = dict(zip(ours["label"], ours["value"]))
+    if not {"active", "scheduled", "fraction"} <= figures.keys():
+        raise CourseError(f"The server at {url} shows no figures of an engine.")
+    return figures
 
 
 def _row(text: str, sample, kind: str) -> tuple:

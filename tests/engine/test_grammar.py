@@ -12,7 +12,7 @@ from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.config import ExecutorConfig, Guide, Request, SamplingConfig
 from inflight.engine.executor import Executor
 from inflight.errors import CourseError
-from inflight.paths import COURSE
+from inflight.paths import PACKAGE
 from tests.engines import wait_until
 
 WEIGHTS = {"type": "array", "items": {"type": "number", "minimum": 0, "maximum": 90}, "minItems": 1, "maxItems": 3}
@@ -164,7 +164,7 @@ def test_answers_follow_their_guides_among_others(course_engine, tokenizer, sett
     assert all(one.finish_reason == "length" or is_pet(tokenizer.decode(one.token_ids)) for one in answers)
 
 
-PROCESSOR = (COURSE / "assets" / "parts" / "logits_processor.py").read_text(encoding="utf-8")
+PROCESSOR = (PACKAGE / "lessons/structured_output/parts/logits_processor.py").read_text(encoding="utf-8")
 
 
 @pytest.fixture

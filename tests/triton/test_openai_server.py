@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gzip
 import json
 import socket
 import threading
@@ -10,13 +11,14 @@ import time
 import httpx
 import numpy as np
 import openai
+import psutil
 import pytest
 
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.triton import repository, telemetry
 from inflight.triton.connection import Connection, text
-from inflight.triton.openai_server import OpenAIServer, _listener
+from inflight.triton.openai_server import Engine, OpenAIServer, _listener
 from inflight.triton.server import Server
 from tests.engines import active_requests, ask_tokens, metric, model_process, wait_until
 
@@ -243,11 +245,17 @@ NO_MESSAGES = [
 ]
 
 
+NO_PROMPTS = (["x", [-1]], [-1], "", None, [""], ["x"] * 257)
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "param", "code"),
     [
         *((TEXT, {"prompt": "x", name: value}, 400, name, None) for name, value in REFUSED),
-        *((TEXT, {"prompt": prompt}, 400, "prompt", None) for prompt in (["x", "y"], [-1], "", None)),
+        *(
+            (TEXT, {"prompt": prompt}, 400, "prompt", None)
+            for prompt in (["x", [-1]], [-1], "", None, [""], ["x"] * 257)
+        ),
         (TEXT, {}, 400, "prompt", None),
         (TEXT, {"prompt": "x " * 1100}, 400, "prompt", "context_length_exceeded"),
         (TEXT, {"prompt": "x" * 100_000}, 400, "prompt", "context_length_exceeded"),
@@ -328,7 +336,7 @@ def test_health_and_models_are_told(http, method, path):
     if path != "/health" and method == "GET":
         content = response.json()
         [model] = content["data"] if content["object"] == "list" else [content]
-        assert model["id"] == "tensorrt_llm" and model["object"] == "model"
+        assert model["id"] == "tensorrt_llm" and model["object"] == "model" and model["max_model_len"] == 2048
 
 
 def test_with_a_key_nobody_is_heard_without_it_but_health_is_told(streaming_server, course_engine):
@@ -355,11 +363,81 @@ def test_the_page_of_figures_has_vllms_names_and_counts_each_answer(streaming_se
     with OpenAIServer(streaming_server.grpc_url, course_engine) as served, httpx.Client(timeout=60) as http:
         for body in ({"max_tokens": 2}, {"max_tokens": 2, "stream": True}, {"max_tokens": 0}):
             http.post(f"{served.url}/{TEXT}", json={"prompt": "Once", "ignore_eos": True, **body})
+        wait_until(lambda: active_requests(streaming_server) == 0, "the engine's figures say that it is idle")
         told = telemetry.metrics(http.get(served.url.replace("/v1", "/metrics")).text)
     values = told[told["label"].isin(["", "tensorrt_llm", "length, tensorrt_llm", "tensorrt_llm, length"])]
     values = values.set_index("name")["value"]
     assert values["vllm:time_to_first_token_seconds_count"] == values["vllm:request_success_total"] == 2
-    assert 0 < values["vllm:time_to_first_token_seconds_sum"] < 120 and values["vllm:num_requests_running"] == 0
+    assert 0 < values["vllm:time_to_first_token_seconds_sum"] < values["vllm:e2e_request_latency_seconds_sum"] < 120
+    assert values["vllm:num_requests_running"] == values["vllm:num_requests_waiting"] == 0
+    assert values["vllm:generation_tokens_total"] == 4 and values["vllm:prompt_tokens_total"] >= 2
+    assert 0 <= values["vllm:kv_cache_usage_perc"] <= 1
+    names = ("inter_token_latency_seconds", "request_time_per_output_token_seconds")
+    assert all(values[f"vllm:{name}_count"] == 2 for name in names)
+
+
+@pytest.mark.parametrize("prompts", [["Once", "One, two,"], [[5, 6, 7], [8]]])
+def test_several_prompts_have_an_answer_each_and_counts_that_are_summed(http, prompts):
+    asked = {"max_tokens": 6, "ignore_eos": True}
+    alone = [post(http, TEXT, prompt=prompt, **asked) for prompt in prompts]
+    together = post(http, TEXT, prompt=prompts, **asked)
+    assert [choice["index"] for choice in together["choices"]] == [0, 1]
+    assert [choice["text"] for choice in together["choices"]] == [one["choices"][0]["text"] for one in alone]
+    assert together["usage"] == {name: sum(one["usage"][name] for one in alone) for name in together["usage"]}
+    *pieces, last = events(http, TEXT, prompt=prompts, stream_options={"include_usage": True}, **asked)
+    for index, one in enumerate(alone):
+        ours = [piece["choices"][0] for piece in pieces if piece["choices"][0]["index"] == index]
+        assert "".join(choice["text"] for choice in ours) == one["choices"][0]["text"]
+        assert ours[-1]["finish_reason"] == "length"
+    assert last["usage"] == together["usage"]
+
+
+def test_a_prompt_that_is_too_long_is_refused_in_the_words_that_clients_look_for(http):
+    for body in ({"prompt": "x " * 1100}, {"prompt": "x" * 100_000}, {"prompt": ["x", "y " * 1100]}):
+        said = http.post(TEXT, json=body).json()["error"]["message"].lower()
+        assert "this model's maximum context length is 2048 tokens" in said and "prompt is too long" in said
+
+
+# HTTP -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1", 200),
+        ("localhost:9", 200),
+        ("[::1]:9", 200),
+        ("192.168.0.7:80", 200),
+        ("evil.example", 421),
+        ("", 421),
+    ],
+)
+def test_a_name_that_is_not_this_machines_is_refused(http, host, status):
+    response = http.get("models", headers={"Host": host})
+    assert response.status_code == status
+    assert status == 200 or response.json()["error"]["message"]
+
+
+def test_with_a_key_any_name_is_answered(streaming_server, course_engine):
+    with OpenAIServer(streaming_server.grpc_url, course_engine, key="secret") as served:
+        headers = {"Host": "serving.example", "Authorization": "Bearer secret"}
+        assert httpx.get(f"{served.url}/models", headers=headers).status_code == 200
+
+
+def test_a_head_that_is_too_long_and_a_body_in_another_coding_are_told_so(http):
+    response = http.get("models", headers={"X-Long": "x" * 1_000_000})
+    assert response.status_code == 431 and "shorten" in response.json()["error"]["message"]
+    zipped = gzip.compress(json.dumps({"prompt": "x"}).encode())
+    headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+    response = http.post(TEXT, content=zipped, headers=headers)
+    assert response.status_code == 415 and "gzip" in response.json()["error"]["message"]
+
+
+def test_what_is_no_http_is_told_in_openais_form(served):
+    url = httpx.URL(served.url)
+    with socket.create_connection((url.host, url.port), timeout=10) as connection:
+        connection.sendall(b"nonsense\r\n\r\n")
+        assert b'"error"' in connection.recv(4096)
 
 
 # openai's own client --------------------------------------------------------------------------------------------------
@@ -423,6 +501,22 @@ def test_a_full_queue_is_a_rate_limit(own):
     assert caught.value.code == "rate_limit_exceeded" and "queue is full" in caught.value.message
 
 
+def test_the_engines_own_failure_is_the_servers_fault(own, tmp_path):
+    server, served = own
+    file = tmp_path / "processor.py"
+    file.write_text(
+        "class LogitsProcessor:\n"
+        "    def __init__(self, guide, tokenizer): pass\n"
+        "    def __call__(self, token_ids, logits): raise RuntimeError('no')\n"
+    )
+    server.load("tensorrt_llm", logits_processor_path=file)
+    with httpx.Client(base_url=served.url, timeout=60) as http:
+        response = http.post(TEXT, json={"prompt": "x", "structured_outputs": {"regex": "a"}})
+    error = response.json()["error"]
+    assert response.status_code == 500 and error["type"] == "server_error" and "RuntimeError" in error["message"]
+    server.load("tensorrt_llm")
+
+
 def test_a_request_that_takes_too_long_is_ended_and_told_so(own):
     server, served = own
     server.load("tensorrt_llm", allotted_time_ms=1500)
@@ -471,6 +565,40 @@ def test_it_ends_at_once_with_streams_open_and_tells_their_clients(streaming_ser
             told = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
     assert time.monotonic() - began < 30 and told[-1]["error"]["type"] == "server_error"
     wait_until(lambda: active_requests(streaming_server) == 0, "the request has left the engine")
+
+
+def test_when_the_keeper_is_killed_every_stream_hears_of_it_and_the_port_answers(own):
+    server, served = own
+    server.start()
+    ended: list[float] = []
+
+    def read():
+        with httpx.Client(base_url=served.url, timeout=60) as http:
+            with http.stream("POST", TEXT, json={**UNENDING, "stream": True}) as response:
+                response.read()
+        ended.append(time.monotonic())
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for number, reader in enumerate(readers, 1):  # one may wait at a time
+        reader.start()
+        wait_until(lambda: active_requests(server) == number, "it runs")  # noqa: B023
+    psutil.Process(server.pid).parent().kill()
+    began = time.monotonic()
+    health = httpx.get(served.url.replace("/v1", "/health"), timeout=10)
+    for reader in readers:
+        reader.join()
+    assert health.status_code == 503 and max(ended) - began < 10
+    server.stop()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_server_that_ends_while_it_starts_says_so(streaming_server, course_engine, monkeypatch):
+    def connected(self, _):
+        raise RuntimeError("no connection")
+
+    monkeypatch.setattr(Engine, "connected", connected)
+    with pytest.raises(CourseError, match="ended while starting"):
+        OpenAIServer(streaming_server.grpc_url, course_engine).__enter__()
 
 
 def test_a_model_that_is_not_decoupled_is_refused(whole_server, course_engine):

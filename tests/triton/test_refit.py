@@ -3,12 +3,12 @@
 import pytest
 
 from inflight.errors import CourseError
-from inflight.paths import COURSE
+from inflight.paths import PACKAGE
 from inflight.triton import Client, Server, repository
 
 pytestmark = pytest.mark.server
 
-COURSES_OWN = COURSE / "assets" / "parts" / "repository"
+COURSES_OWN = PACKAGE / "lessons" / "repository" / "parts" / "repository"
 
 
 def read(repo, model):

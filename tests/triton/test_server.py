@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
@@ -171,6 +172,15 @@ def test_a_named_port_in_use(small_repo, name):
 
 
 # Stopping -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_courses_own_connections_hold_up_no_stop(small_repo):
+    with Server(small_repo) as server:
+        http = server.http
+        assert http.get("/v2/health/ready").is_success
+        began = time.monotonic()
+        server.stop(drain_s=120)
+        assert time.monotonic() - began < 60
 
 
 def test_two_servers_side_by_side_stop_and_leave_nothing(small_repo, server):
