@@ -38,6 +38,9 @@ PORT_ATTEMPTS = 3
 LOG_LINES = 15
 MAX_ROW = 160  # columns of a row of Triton's tables that are read in a notebook
 CONTROL = "model-repository,shared-memory,trace,logging"  # what takes the key
+# Doors that listen on every address and ask for no key in 2.51 (NVIDIA's security bulletin 5828).
+CLOSED = ("--allow-vertex-ai", "--allow-sagemaker")
+VERTEX_AI = "AIP_"  # how the variables begin that open the first, close HTTP and gRPC, and name a port
 REINSTALL = "install the course's requirements (`make setup` does it)."
 
 
@@ -110,6 +113,7 @@ class Process:
             "--backend-directory": folder / "backends",
             "--backend-config": f"python,shm-region-prefix-name={shm_prefix}",
             "--exit-timeout-secs": 3600,  # the keeper does not wait as long
+            **dict.fromkeys(CLOSED, "false"),  # last: also for a name that is shortened, Triton takes the last value
         }
         given = {argument.partition("=")[0] for argument in arguments} - {"--backend-config"}  # there may be several
         added = [f"{name}={value}" for name, value in ours.items() if name not in given]
@@ -206,7 +210,7 @@ def environment() -> dict[str, str]:
     triton = installation()
     libraries = [triton.parent.parent / "nvidia_pytriton.libs", triton / "lib", sysconfig.get_config_var("LIBDIR")]
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if not name.startswith(VERTEX_AI)},
         "LD_LIBRARY_PATH": os.pathsep.join(map(str, [*libraries, *drivers])),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "PYTHONUNBUFFERED": "1",

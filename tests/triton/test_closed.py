@@ -6,13 +6,15 @@ import stat
 
 import grpc
 import httpx
+import psutil
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from inflight.triton import records, repository
+from inflight.triton import records, repository, tritonserver
+from inflight.triton.connection import is_ok
 from inflight.triton.repository import BATCH_COST
 from inflight.triton.server import Server
-from tests.engines import start_python
+from tests.engines import start_python, wait_until
 
 pytestmark = pytest.mark.server
 
@@ -120,6 +122,44 @@ def test_every_method_of_grpc_is_open_or_takes_the_key(server, method):
     for headers in ({}, {records.GRPC_HEADER: "0" * 64}, {records.HEADER: key(server)}):
         assert is_refused_by_grpc(server.grpc_url, method, headers) == (method not in GRPC_HEALTH | GRPC_INFERENCE)
     assert not is_refused_by_grpc(server.grpc_url, method, {records.GRPC_HEADER: key(server)})
+
+
+# Other doors ----------------------------------------------------------------------------------------------------------
+
+VERTEX_AI = {
+    "AIP_MODE": "PREDICTION",
+    "AIP_HTTP_PORT": "18080",
+    "AIP_PREDICT_ROUTE": "/predict",
+    "AIP_HEALTH_ROUTE": "/health",
+}
+
+
+def by_hand(repo, *arguments):
+    return tritonserver([f"--model-repository={repo}", "--model-control-mode=explicit", "--load-model=*", *arguments])
+
+
+@pytest.mark.parametrize(
+    "environment, start",
+    [
+        (VERTEX_AI, lambda repo: Server(repo).start()),
+        (VERTEX_AI, by_hand),
+        ({"AIP_HTTP_PORT": "none"}, lambda repo: Server(repo).start()),
+        (VERTEX_AI | {"AIP_MODE": ""}, lambda repo: by_hand(repo, "--allow-vertex=true")),
+        ({}, lambda repo: by_hand(repo, "--allow-sage=true", "--sagemaker-port=18080")),
+    ],
+    ids=["Vertex AI", "Vertex AI, by hand", "a wrong port", "Vertex AI, shortened", "SageMaker, shortened"],
+)
+def test_no_other_door_opens_whatever_environment_and_arguments_say(repo, monkeypatch, environment, start):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    server = start(repo)
+    try:
+        wait_until(lambda: is_ok(server.metrics_url, ""), "the last of its doors is open")
+        connections = psutil.Process(server.pid).net_connections()
+        listening = {one.laddr.ip.removeprefix("::ffff:") for one in connections if one.status == psutil.CONN_LISTEN}
+        assert listening == {"127.0.0.1"}
+    finally:
+        server.stop()
 
 
 # Who finds the key ----------------------------------------------------------------------------------------------------

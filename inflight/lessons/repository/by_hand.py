@@ -73,16 +73,18 @@ def _command_line(arguments: Sequence[str], server: Server) -> str:
     key = next(iter(server.headers.values()), "no key")
     runs = Path(f"/proc/{server.pid}/cmdline").read_text().split("\0")[1:-1]
     added = [one.replace(key, "(hidden)") for one in runs if one not in arguments]
-    changed = {name: value for name, value in process.environment().items() if os.environ.get(name) != value}
+    environment = process.environment()
+    changed = {name: value for name, value in environment.items() if os.environ.get(name) != value}
     return _shortened(
         "\n".join(
             [
                 "# The environment: Triton's libraries, and this Python for the models.",
                 *(f"{name}={_with_former(name, value)}" for name, value in changed.items()),
+                *(f"unset {name}" for name in os.environ if name not in environment),
                 str(process.installation() / "bin" / "tritonserver"),
                 "    # yours",
                 *(f"    {argument}" for argument in arguments),
-                "    # added: free ports on this machine alone, the key, this Python's backend",
+                "    # added: free ports on this machine alone, the key, no other doors, this Python's backend",
                 *(f"    {argument}" for argument in added),
                 f"# A keeper watches process {server.pid}, and ends it when this program ends.",
             ]
