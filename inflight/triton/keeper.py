@@ -8,6 +8,8 @@ The keeper starts `tritonserver`, and asks it nothing. It ends the server
 - when its standard input is closed, which also happens when the kernel ends, in whatever way;
 - when the process of a model is dead: Triton 2.51 still calls such a model READY, and no longer answers its requests.
   The engine's process ends itself when a learner's scheduler does not return, after a traceback of where it was.
+- when a model's process is stopped and Triton is not: Triton gives it up at the next request, still calls it READY,
+  and crashes when it goes on.
 
 As long as the server lives, the folder RECORDS has a file about it, which `records` reads. When a server has died, the
 keeper writes there how; the file stays until the next server starts. The keeper uses the standard library only, so that
@@ -105,14 +107,16 @@ def _watch(server: subprocess.Popen) -> str:
             return f"tritonserver {_ended(server.wait())}."
         for pid in _children(server.pid):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                if not is_dead(pid):
+                is_stopped = _stat(pid)[0] == "T" and _stat(server.pid)[0] != "T"
+                if not (is_stopped or is_dead(pid)):
                     models[pid], dead[pid] = _model(pid) or models.get(pid, ""), 0
                     continue
                 dead[pid] += 1
                 code = os.waitstatus_to_exitcode(int(_stat(pid)[-1]))
-                if dead[pid] >= (LOOKS if code else LOOKS_IN_ORDER):
+                if dead[pid] >= (LOOKS if is_stopped or code else LOOKS_IN_ORDER):
                     name = f"the model {models[pid]!r}" if models.get(pid) else "a model"
-                    return f"The process of {name} {_ended(code)}, and Triton was ended with it."
+                    how = "was stopped" if is_stopped else _ended(code)
+                    return f"The process of {name} {how}, and Triton was ended with it."
 
 
 def _ended(code: int) -> str:
