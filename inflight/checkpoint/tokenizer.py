@@ -21,6 +21,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Encoding, Regex, Tokenizer, decoders, models, pre_tokenizers
 
+from inflight import cache
 from inflight.checkpoint.chat_template import ChatTemplate
 from inflight.checkpoint.sources import Checkpoint
 from inflight.errors import CourseError
@@ -121,14 +122,15 @@ def write_files(checkpoint: Checkpoint, metadata: dict, folder: Path) -> None:
 
 
 @contextmanager
-def _library_errors(what: str, fix: str) -> Iterator[None]:
-    """Turn the bare exceptions of the tokenizers library into a CourseError."""
+def _library_errors(what: str, fix: str, folder: Path | None = None) -> Iterator[None]:
+    """Turn the bare exceptions of the tokenizers library into a CourseError; `folder` is what was read."""
     try:
         yield
     except CourseError:
         raise
     except Exception as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error).strip().partition("\n")[0]
+        fix = cache.way_on(folder, fix) if folder else fix
         raise CourseError(f"{what} ({reason or type(error).__name__}). {fix}") from error
 
 
@@ -299,8 +301,8 @@ def load_tokenizer(folder: str | Path) -> ChatTokenizer:
     folder = Path(folder)
     config_file, template_file = folder / "tokenizer_config.json", folder / "chat_template.jinja"
     if not (folder / "tokenizer.json").exists():
-        raise CourseError(f"{folder} has no tokenizer.json. {AGAIN}")
-    with _library_errors(f"The tokenizer in {folder} cannot be read", AGAIN):
+        raise CourseError(f"{folder} has no tokenizer.json. {cache.way_on(folder, AGAIN)}")
+    with _library_errors(f"The tokenizer in {folder} cannot be read", AGAIN, folder):
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         config = json.loads(config_file.read_text(encoding="utf-8")) if config_file.exists() else {}
         if template_file.exists():

@@ -16,11 +16,10 @@ import json
 from pathlib import Path
 
 from inflight import cache, files, processor, tiers
-from inflight.cache import made_once
-from inflight.checkpoint import tokenizer, weights
+from inflight.checkpoint import sources, tokenizer, weights
 from inflight.checkpoint.sources import Checkpoint
 from inflight.engine.config import BuildConfig
-from inflight.engine.folder import CONFIG_FILE, engine_version, read
+from inflight.engine.folder import CONFIG_FILE, engine_version
 from inflight.errors import CourseError, reason
 
 FOLDER_FORMAT = 6  # of the engines in the cache: a change of what a build writes gives them another name
@@ -86,6 +85,7 @@ def build(
         raise CourseError(f"{folder} is a file, not a folder. Name another folder for the engine.")
     if folder.exists() and any(folder.iterdir()) and not (folder / CONFIG_FILE).exists():
         raise CourseError(f"{folder} holds files that are not an engine. Name an empty or new folder for the engine.")
+    sources.check(checkpoint)
     with files.written_aside(folder.resolve(), "engine") as aside:
         try:
             pretrained = _from_gguf(checkpoint, config, aside) if tier == "cpu" else _for_gpu(checkpoint, config, aside)
@@ -104,6 +104,7 @@ def build(
             "build_config": dataclasses.asdict(config),
         }
         (aside / CONFIG_FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        cache.seal(aside)
     return folder
 
 
@@ -171,12 +172,4 @@ def cached(checkpoint: Checkpoint, config: BuildConfig | None = None, tier: str 
     config = _resolved(config, tier)
     key = json.dumps([checkpoint.sha256, engine_version(tier), FOLDER_FORMAT, dataclasses.asdict(config)])
     folder = cache.place("engines", f"{checkpoint.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}")
-
-    def flaw() -> str | None:
-        try:
-            read(folder, checkpoint)
-        except CourseError as error:
-            return f"is not the engine that is wanted ({str(error).partition(' Build ')[0].rstrip('.')})"
-        return None
-
-    return made_once(folder, lambda: build(checkpoint, config, folder, tier), flaw)
+    return cache.made_once(folder, lambda: build(checkpoint, config, folder, tier))

@@ -28,7 +28,7 @@ import numpy as np
 
 from inflight.engine.config import Chunk, ExecutorConfig, IterationStats, Request, Response, SpeculativeConfig
 from inflight.engine.drafts import Drafting, IterationPrices
-from inflight.engine.folder import EngineInfo, read
+from inflight.engine.folder import EngineInfo, check_weights, read
 from inflight.engine.grammar import Guides
 from inflight.engine.kv_cache import BlockManager
 from inflight.engine.model import Model, free_bytes
@@ -154,6 +154,7 @@ class Executor:
         """
         config = config or ExecutorConfig()
         info = read(engine_dir)
+        check_weights(info)
         check_memory(info)
         scheduler = accepted(config, info.build_config) if config.scheduler_path else None
         return cls(load_model(info), config, scheduler, Guides(info, config.logits_processor_path))

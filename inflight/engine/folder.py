@@ -6,17 +6,14 @@ info = read("engine")       # version, pretrained_config, build_config
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from dataclasses import dataclass
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
-from inflight import processor
+from inflight import cache, processor
 from inflight.checkpoint.sources import Checkpoint
 from inflight.engine.config import BuildConfig
-from inflight.errors import CourseError, reason
-from inflight.paths import cache_dir
+from inflight.errors import CourseError
 
 MODEL_FILE = "openvino_model.xml"
 WEIGHTS_FILE = "openvino_model.bin"
@@ -87,11 +84,10 @@ def read(folder: str | Path, checkpoint: Checkpoint | None = None) -> EngineInfo
         No engine there; one built by another version, or for another checkpoint; a config that cannot be read.
     """
     folder = Path(folder)
-    again = f"Build it again: `inflight build --output-dir {folder}`."
     if not folder.is_dir():
-        raise CourseError(f"There is no engine at {folder}. Build one: `inflight build --output-dir {folder}`.")
+        raise CourseError(f"There is no engine at {folder}. {_build(folder, 'one')}")
     if not (folder / CONFIG_FILE).exists():
-        raise CourseError(f"{folder} is not an engine: it has no {CONFIG_FILE}. {again}")
+        raise CourseError(f"{folder} is not an engine: it has no {CONFIG_FILE}. {_build(folder)}")
     try:
         content = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
         version, tier, device = content["version"], content["tier"], content["device"]
@@ -101,9 +97,11 @@ def read(folder: str | Path, checkpoint: Checkpoint | None = None) -> EngineInfo
             build_config = BuildConfig(**options).on(tier)
     except (CourseError, OSError, ValueError, KeyError, TypeError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
-        raise CourseError(f"The engine's config {folder / CONFIG_FILE} cannot be used ({reason}). {again}") from None
+        raise CourseError(
+            f"The engine's config {folder / CONFIG_FILE} cannot be used ({reason}). {_build(folder)}"
+        ) from None
     if version != here:
-        raise CourseError(f"The engine in {folder} was built by {version}; this is {here}. {again}")
+        raise CourseError(f"The engine in {folder} was built by {version}; this is {here}. {_build(folder)}")
     if checkpoint is not None and built_from["sha256"] != checkpoint.sha256:
         raise CourseError(
             f"The engine in {folder} was built from {built_from['name']} (sha256 {built_from['sha256'][:12]}…), not "
@@ -112,11 +110,16 @@ def read(folder: str | Path, checkpoint: Checkpoint | None = None) -> EngineInfo
     return EngineInfo(folder, version, pretrained, build_config, tier, device)
 
 
-def cannot_be_loaded(info: EngineInfo, error: Exception) -> CourseError:
-    """Make the error for an engine whose files are not what the build wrote; one in the cache is removed."""
-    way_on = f"Build it again: `inflight build --output-dir {info.folder}`."
-    kept = cache_dir().absolute() / "engines"
-    if info.folder.absolute().parent == kept and os.access(kept, os.W_OK):
-        shutil.rmtree(info.folder)
-        way_on = "It was removed from the cache: run this again, and it is built again."
-    return CourseError(f"The engine in {info.folder} cannot be loaded ({reason(error)}). {way_on}")
+def check_weights(info: EngineInfo) -> None:
+    """Check that graph and weights are what the build wrote, which takes 40 ms; CourseError if they are not."""
+    if problem := cache.damage(info.folder, MODEL_FILE, WEIGHTS_FILE, TORCH_WEIGHTS_FILE):
+        raise cannot_be_loaded(info, problem)
+
+
+def cannot_be_loaded(info: EngineInfo, why: str) -> CourseError:
+    """Make the error for an engine whose files are not what the build wrote."""
+    return CourseError(f"The engine in {info.folder} cannot be loaded ({why}). {_build(info.folder)}")
+
+
+def _build(folder: Path, what: str = "it again") -> str:
+    return cache.way_on(folder, f"Build {what}: `inflight build --output-dir {folder}`.")

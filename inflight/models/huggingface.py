@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inflight import processor, tiers
+from inflight import cache, processor, tiers
 from inflight.checkpoint import sources
 from inflight.checkpoint.as_huggingface import LOCAL, dequantized, folder, quiet
 from inflight.checkpoint.sources import Checkpoint
@@ -52,17 +52,18 @@ def load(folder: str | Path, dtype: str = "auto", device: str | None = None) -> 
     import torch
     import transformers
 
-    sources.folder_files(Path(folder))
+    folder = Path(folder)
+    sources.folder_files(folder)
     try:
+        if problem := cache.damage(folder, "model.safetensors"):
+            raise OSError(problem)
         with quiet():
             model = transformers.AutoModelForCausalLM.from_pretrained(
                 folder, dtype=getattr(torch, dtype), use_safetensors=True, **LOCAL
             )
     except Exception as error:  # transformers raises whatever it trips over
-        raise CourseError(
-            f"The checkpoint in {folder} cannot be loaded ({reason(error)}). Make or fetch that folder again; what "
-            "the course has made of its own model, remove, then run `inflight assemble --with-llama-python`."
-        ) from error
+        way_on = cache.way_on(folder, "Make or fetch that folder again.")
+        raise CourseError(f"The checkpoint in {folder} cannot be loaded ({reason(error)}). {way_on}") from error
     try:
         return model.to(device).eval()
     except torch.OutOfMemoryError as error:

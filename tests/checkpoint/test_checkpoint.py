@@ -1,5 +1,6 @@
 """Checkpoints: the course's model as set-up installs it, and a learner's own files."""
 
+import dataclasses
 import hashlib
 import os
 import subprocess
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from inflight.checkpoint import cache_dir, fetch, sources
+from inflight.checkpoint import as_huggingface, cache_dir, fetch, sources
+from inflight.engine import builder
 from inflight.errors import CourseError
 from inflight.paths import COURSE
 
@@ -103,6 +105,38 @@ def test_a_hub_id_without_the_hub_is_one_sentence(tmp_path):
     )
     assert result.returncode == 1 and "Traceback" not in result.stderr and result.stderr.count("\n") == 1
     assert "owner/name cannot be fetched from the Hugging Face hub" in result.stderr
+
+
+def test_weights_of_the_hub_that_are_damaged_in_the_cache_are_removed(hf_folder, monkeypatch, tmp_path):
+    monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    model = tmp_path / "home" / "huggingface" / "models--owner--name"
+    for name in ("refs", "snapshots", "blobs"):
+        (model / name).mkdir(parents=True)
+    (model / "refs" / "main").write_text("c0ffee")
+    weights = hf_folder.rename(model / "snapshots" / "c0ffee") / "model.safetensors"
+    blob = weights.rename(model / "blobs" / hashlib.sha256(weights.read_bytes()).hexdigest())
+    weights.symlink_to(blob)
+    assert fetch("owner/name").name == "name"
+    blob.write_bytes(blob.read_bytes()[:-1] + b"\1")
+    with pytest.raises(
+        CourseError, match=r"copy of owner/name is damaged: model\.safetensors .*It was removed: run this"
+    ):
+        fetch("owner/name")
+    assert not blob.exists()
+
+
+def test_the_courses_model_is_compared_before_an_engine_is_built_of_it(monkeypatch, tmp_path):
+    content = bytearray(fetch().path.read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "model.gguf").write_bytes(content)
+    damaged = dataclasses.replace(fetch(), path=tmp_path / "model.gguf")
+    monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path / "home"))
+    for use in (builder.cached, as_huggingface.folder):
+        with pytest.raises(
+            CourseError, match="model is damaged: .* is not what was installed. Run `pip install --force"
+        ):
+            use(damaged)
 
 
 def test_cache_dir_follows_the_users_settings(monkeypatch, tmp_path):

@@ -4,11 +4,13 @@ import dataclasses
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
 from inflight import processor
 from inflight.checkpoint.sources import fetch
+from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine import builder as engine
 from inflight.engine.config import BuildConfig, Request
 from inflight.engine.executor import Executor
@@ -22,6 +24,7 @@ from tests.engines import (
     SMALL_LAYERS,
     SMALL_VOCAB,
     build_small,
+    flip,
     start_build,
     start_python,
     wait_until,
@@ -125,18 +128,37 @@ def test_cached_builds_once(small_checkpoint, tmp_path, monkeypatch):
     assert (first / "config.json").stat().st_mtime_ns == built_at
 
 
-def test_a_damaged_engine_of_the_cache_is_built_again(small_checkpoint, tmp_path, monkeypatch, capsys):
+FILES = ["config.json", "openvino_model.bin", "openvino_model.xml", "tokenizer.json", "tokenizer_config.json"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_engine_of_the_cache_is_built_again(small_checkpoint, tmp_path, monkeypatch, capsys, name):
     monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path))
     monkeypatch.delenv("COURSE_STRICT", raising=False)  # where pages are made and tested, it says nothing
     folder = engine.cached(small_checkpoint, SMALL_BUILD)
-    (folder / "config.json").write_text("{}")
-    assert engine.cached(small_checkpoint, SMALL_BUILD) == folder
-    assert "is not the engine that is wanted" in capsys.readouterr().err
-    os.truncate(folder / "openvino_model.bin", 1_000_000)
-    with pytest.raises(CourseError, match="cannot be loaded .*It was removed from the cache: run this again"):
-        Executor.load(folder)
-    with Executor.load(engine.cached(small_checkpoint, SMALL_BUILD)) as executor:
+    assert {file.name for file in folder.iterdir()} == {*FILES, "checksums.json"}
+    for damage in (Path.unlink, flip):
+        damage(folder / name)
+        assert engine.cached(small_checkpoint, SMALL_BUILD) == folder
+        assert f"{folder} is damaged (" in (said := capsys.readouterr().err) and name in said
+    with Executor.load(folder) as executor:
         assert executor.generate(Request([5, 6, 7], 2)).token_ids
+
+
+@pytest.mark.parametrize(
+    "name, load",
+    [("openvino_model.bin", Executor.load), ("tokenizer.json", load_tokenizer)],
+    ids=["weights", "tokenizer"],
+)
+def test_what_cannot_be_loaded_from_the_cache_says_how_it_is_made_again(
+    small_checkpoint, tmp_path, monkeypatch, name, load
+):
+    monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path))
+    folder = engine.cached(small_checkpoint, SMALL_BUILD)
+    os.truncate(folder / name, 1000)
+    with pytest.raises(CourseError, match="cannot be .*It is not whole in the cache: run what made it again"):
+        load(folder)
+    load(engine.cached(small_checkpoint, SMALL_BUILD))
 
 
 # What is refused ------------------------------------------------------------------------------------------------------
@@ -171,13 +193,16 @@ def test_another_checkpoint_is_refused_with_both_named(small_engine, small_check
 
 
 @pytest.mark.parametrize("name", ["openvino_model.bin", "openvino_model.xml"])
-def test_a_file_that_is_cut_short_is_refused_and_stays(copied_engine, name):
-    os.truncate(copied_engine / name, (copied_engine / name).stat().st_size // 2)
+@pytest.mark.parametrize(
+    "damage", [lambda file: os.truncate(file, file.stat().st_size // 2), flip], ids=["cut", "flip"]
+)
+def test_weights_that_are_damaged_are_refused_and_stay(copied_engine, name, damage):
+    damage(copied_engine / name)
     with pytest.raises(
         CourseError, match=r"cannot be loaded .* Build it again: `inflight build --output-dir"
     ) as caught:
         Executor.load(copied_engine)
-    assert "\n" not in str(caught.value) and (copied_engine / name).exists()
+    assert "\n" not in str(caught.value) and name in str(caught.value) and (copied_engine / name).exists()
 
 
 @pytest.mark.parametrize("content", ["{", '{"version": 1, "pretrained_config": {}, "build_config": []}'])

@@ -12,7 +12,7 @@ from inflight.models import huggingface
 from inflight.triton.client import Client
 from inflight.triton.repository import BASELINE, PIPELINE, assemble
 from inflight.triton.server import Server
-from tests.engines import build_small
+from tests.engines import build_small, flip
 
 pytestmark = pytest.mark.server
 
@@ -43,6 +43,18 @@ def test_a_folder_that_cannot_be_loaded(small_folder, tmp_path):
     os.truncate(broken / "model.safetensors", 1000)
     with pytest.raises(CourseError, match="broken cannot be loaded .* Make or fetch that folder again"):
         huggingface.load(broken)
+
+
+def test_a_damaged_folder_of_the_cache_is_noticed_and_made_again(small_checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setenv("INFLIGHT_HOME", str(tmp_path))
+    folder = huggingface.folder(small_checkpoint)
+    flip(folder / "model.safetensors")
+    with pytest.raises(
+        CourseError, match="is not what was written.*It is not whole in the cache: run what made it again"
+    ):
+        huggingface.load(folder)
+    (huggingface.folder(small_checkpoint) / "config.json").unlink()
+    huggingface.load(huggingface.folder(small_checkpoint))
 
 
 # Behind Triton, beside the ensemble -----------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from inflight.engine.config import Chunk
 from inflight.engine.folder import EngineInfo, cannot_be_loaded
 from inflight.engine.model import rows_with_logits
 from inflight.engine.openvino import steps
+from inflight.errors import reason
 
 
 class OpenVINOModel:
@@ -36,7 +37,7 @@ class OpenVINOModel:
             steps.keep_last_tokens(graph)
             self._compiled = steps.compiled(graph, info.build_config, info.quant_algo)
         except RuntimeError as error:
-            raise cannot_be_loaded(info, error) from error
+            raise cannot_be_loaded(info, reason(error)) from error
         self._request = self._compiled.create_infer_request()
         self._cache_shapes = steps.cache_shapes(self._compiled)
         self.block_bytes = steps.block_bytes(self._compiled)

@@ -27,6 +27,7 @@ from inflight.engine.torch import attention, device
 from inflight.engine.torch.attention import Step
 from inflight.engine.torch.graphs import DecodeGraphs, StepBuffers
 from inflight.engine.torch.llama import Llama
+from inflight.errors import reason
 
 
 class LogitsRows(Sequence):
@@ -98,7 +99,7 @@ class TorchModel:
                 weights = load_file(info.folder / TORCH_WEIGHTS_FILE, info.device)
                 self._model = Llama(model, weights, build.max_seq_len)
         except (SafetensorError, OSError, KeyError) as error:
-            raise cannot_be_loaded(info, error) from error
+            raise cannot_be_loaded(info, reason(error)) from error
         numbers = 2 * model["num_hidden_layers"] * model["num_key_value_heads"] * model["head_size"]
         self.block_bytes = numbers * build.tokens_per_block * DTYPE_BYTES[build.dtype]
 
