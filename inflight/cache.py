@@ -108,7 +108,7 @@ def made_once(target: Path, make: Callable[[], object]) -> Path:
     from filelock import FileLock, Timeout  # most processes make nothing
 
     with cache_errors():
-        _made(target.parent)
+        _clear_leftovers(_made(target.parent))
         lock = FileLock(_lock(target))
         try:
             held = lock.acquire(timeout=LOCK_TIMEOUT_S)  # the kernel frees it with this process, however that ends
@@ -130,6 +130,15 @@ def made_once(target: Path, make: Callable[[], object]) -> Path:
 
 def _lock(target: Path) -> Path:
     return target.with_name(f"{target.name}.lock")
+
+
+def _clear_leftovers(folder: Path) -> None:
+    """Remove what makers that were killed have left beside the things; one at work holds the lock of its thing."""
+    from filelock import FileLock, Timeout
+
+    for aside in folder.glob(".*.????????"):  # as `files.written_aside` names them
+        with contextlib.suppress(Timeout), FileLock(_lock(folder / aside.stem[1:])).acquire(blocking=False):
+            shutil.rmtree(aside, ignore_errors=True)
 
 
 # Whole or damaged -----------------------------------------------------------------------------------------------------

@@ -143,3 +143,28 @@ def test_who_waits_too_long_is_told_and_a_dead_holders_lock_is_free(monkeypatch)
     holder.kill()
     holder.communicate()
     assert thing().is_dir()
+
+
+MAKE = """
+import sys
+from inflight import cache, files
+target = cache.place("things", sys.argv[1])
+def make():
+    with files.written_aside(target, "thing"):
+        print("making", flush=True)
+        sys.stdin.read()
+cache.made_once(target, make)
+"""
+
+
+def test_what_a_killed_maker_left_is_removed_and_not_what_one_at_work_has(home):
+    killed, at_work = (start_python(MAKE, name, stdin=subprocess.PIPE) for name in ("1.5-killed", "1.5-at-work"))
+    for maker in (killed, at_work):
+        assert maker.stdout.readline() == "making\n"
+    killed.kill()
+    killed.communicate()
+    assert len(list(home.glob("things/.1.5-killed.*"))) == 1
+    thing()
+    assert not list(home.glob("things/.1.5-killed.*")) and len(list(home.glob("things/.1.5-at-work.*"))) == 1
+    at_work.communicate()
+    assert not list(home.glob("things/.*"))
