@@ -37,6 +37,8 @@ LOOK_S = 0.5
 LOOKS, LOOKS_IN_ORDER = 2, 60
 GRACE_S = 4  # for the requests of a server whose starter is gone
 LOG, RECORD = "triton.log", "record.json"  # in the server's folder
+NO_RECORD = 3  # exit status where none can be written; why is on standard error
+STARTING = ".starting"  # how the file in RECORDS ends that its starter keeps until this process has written its own
 TRACEBACK_LINES = 500  # of all threads of a model
 # File, line and function of a learner's part that did not return, as Python's `faulthandler` writes them.
 HUNG = re.compile(r'^Timeout \(.*?File "([^"]+)", line (\d+) in (\S+)\n +File "[^"]*own_part\.py"', re.M | re.S)
@@ -64,7 +66,12 @@ def main(folder: Path, records: Path, command: list[str]) -> None:
         )
     record |= {"pid": server.pid, "started": started(server.pid), "keeper_started": started(os.getpid())}
     file = records / f"{os.getpid()}.json"
-    _write(file, record)
+    try:
+        write(file, record)
+    except OSError as error:
+        print(error.strerror, file=sys.stderr)
+        sys.exit(NO_RECORD)  # the server ends with this process
+    (records / f"{folder.name}{STARTING}").unlink(missing_ok=True)
     print(server.pid, flush=True)
     death = _watch(server)
     if not death:
@@ -77,7 +84,8 @@ def main(folder: Path, records: Path, command: list[str]) -> None:
         if hung:
             function = NAMES.get(hung[3], f"{hung[3]}()")
             death = f"{Path(hung[1]).name}, line {hung[2]}: {function} did not return. {death}"
-        _write(file, record | {"death": death})
+        with contextlib.suppress(OSError):  # on a full disk only who started the server is told
+            write(file, record | {"death": death})
     else:
         file.unlink()
     with contextlib.suppress(BrokenPipeError):
@@ -157,13 +165,17 @@ def last_lines(log: Path, count: int) -> list[str]:
     return [line for line in lines if line.strip()][-count:]
 
 
-def _write(file: Path, record: dict) -> None:
+def write(file: Path, record: dict) -> None:
     """Write a record, so that whoever reads the file sees the one before or this one, and never half of one."""
     aside = file.with_suffix(".new")
     aside.unlink(missing_ok=True)
-    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-        json.dump(record, opened)
-    aside.replace(file)
+    try:
+        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+            json.dump(record, opened)
+        aside.replace(file)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
 
 
 # /proc ----------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import json
 import os
 import secrets
 import select
-import shutil
 import socket
 import subprocess
 import sys
@@ -84,14 +83,8 @@ class Process:
     def __init__(self, arguments: Sequence[str], ports: Mapping[str, int], has_key: bool):
         triton = installation()
         shm_prefix = f"inflight_{uuid.uuid4().hex[:12]}_"
-        try:
-            folder = self._folder = Path(tempfile.mkdtemp(prefix="inflight-server-"))
-            _link_backend(triton, folder / "backends")
-        except OSError as error:
-            raise CourseError(
-                f"No folder for the server could be made in {tempfile.gettempdir()} ({error.strerror}). "
-                "Make room there, or set TMPDIR."
-            ) from error
+        folder = self._folder = _place() / f"inflight-server-{uuid.uuid4().hex[:12]}"
+        records.announce(folder)
         self.ports = ports
         http, grpc, metrics = (f"{HOST}:{ports[name]}" for name in SERVICES)
         self.address = Address(f"http://{http}", grpc, f"http://{metrics}/metrics")
@@ -117,7 +110,16 @@ class Process:
         }
         given = {argument.partition("=")[0] for argument in arguments} - {"--backend-config"}  # there may be several
         added = [f"{name}={value}" for name, value in ours.items() if name not in given]
-        (folder / keeper.RECORD).write_text(json.dumps(record))
+        try:
+            folder.mkdir(mode=0o700)
+            _link_backend(triton, folder / "backends")
+            (folder / keeper.RECORD).write_text(json.dumps(record))
+        except OSError as error:
+            records.withdraw(folder)
+            raise CourseError(
+                f"No folder for the server could be made in {folder.parent} ({error.strerror}). Make room there, or "
+                "set TMPDIR."
+            ) from error
         program = [str(triton / "bin" / "tritonserver"), *arguments, *added]
         self._keeper = subprocess.Popen(
             [sys.executable, "-S", keeper.__file__, str(folder), str(records.folder()), *program],
@@ -135,7 +137,9 @@ class Process:
         if not (said := self._news.readline()):
             reason = self._errors.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
             self.stop(drain_s=0)
-            shutil.rmtree(folder, ignore_errors=True)
+            records.withdraw(folder)
+            if self._keeper.returncode == keeper.NO_RECORD:
+                raise records.no_room(reason)
             raise CourseError(
                 f"tritonserver cannot be started ({reason}). If its installation is incomplete, {REINSTALL}"
             )
@@ -185,6 +189,14 @@ class Process:
         log = self._folder / keeper.LOG
         kept = [line for line in keeper.last_lines(log, 10_000) if not _is_noise(line)] if log.exists() else []
         return "\n".join(kept[-lines:])
+
+
+def _place() -> Path:
+    """Return the folder for temporary files."""
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError as error:  # no file can be written in any
+        raise CourseError(f"{error.strerror}. Make room in one of them, or set TMPDIR.") from error
 
 
 # The wheel ------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Records of this user's servers: a file each, `servers/<keeper's pid>.json` in the cache folder.
 
-The keeper writes a server's record and removes it. It holds the addresses ("http", "grpc", "metrics"), the key of the
+The keeper writes a server's record and removes it; until then whoever starts it has one of its folder, so that nothing
+is left where both are killed at once. It holds the addresses ("http", "grpc", "metrics"), the key of the
 control API ("key"), who started the server ("starter", and its "notebook"), what it takes to end it, and, of one that
 died, how ("death"). Only this user can open it. A client that wants the key or the other ports finds them here, and so
 does whoever asks why a server does not answer.
@@ -74,8 +75,41 @@ def running() -> list[dict]:
     return [record for _, record in _all() if "death" not in record and _lives(record["pid"], record["started"])]
 
 
+def announce(server: Path) -> None:
+    """Write down the folder of a server before it is made; CourseError where there is no room.
+
+    The keeper removes that record when it has written its own.
+    """
+    starter = {"machine": machine(), "folder": str(server), "pid": os.getpid(), "started": keeper.started(os.getpid())}
+    try:
+        keeper.write(_announced(server), starter)
+    except OSError as error:
+        raise no_room(str(error.strerror)) from error
+
+
+def no_room(why: str) -> CourseError:
+    """Make the error for a record that cannot be written."""
+    return CourseError(
+        f"{folder()} cannot be written ({why}). Make room there, or set XDG_CACHE_HOME to a folder of yours."
+    )
+
+
+def withdraw(server: Path) -> None:
+    """Remove the folder of a server that was announced and has no keeper."""
+    shutil.rmtree(server, ignore_errors=True)
+    _announced(server).unlink(missing_ok=True)
+
+
+def _announced(server: Path) -> Path:
+    return folder() / f"{server.name}{keeper.STARTING}"
+
+
 def sweep() -> None:
     """Remove what is left of servers whose keeper is gone: if it was killed, memory and folder, and what still runs."""
+    for _, record in _all(f"*{keeper.STARTING}"):
+        if not _lives(record["pid"], record["started"]):
+            keeper.end_processes(record["folder"])
+            withdraw(Path(record["folder"]))
     for file, record in _all():
         if not _lives(file.stem, record["keeper_started"]):
             keeper.end_processes(record["shm_prefix"])
@@ -84,10 +118,10 @@ def sweep() -> None:
             file.unlink(missing_ok=True)
 
 
-def _all() -> Iterator[tuple[Path, dict]]:
+def _all(pattern: str = "*.json") -> Iterator[tuple[Path, dict]]:
     """Return the records of this machine; a server that ends meanwhile is left out."""
     here = machine()
-    for file in sorted(folder().glob("*.json")):
+    for file in sorted(folder().glob(pattern)):
         with contextlib.suppress(FileNotFoundError, ValueError):
             record = json.loads(file.read_text())
             if record["machine"] == here:

@@ -1,12 +1,10 @@
-"""Whatever is killed of a server, at whatever moment: nothing of it is left, at the latest after the next sweep.
-
-From the moment that its keeper has written a record: before it, an empty folder may stay in the temporary folder.
-"""
+"""Whatever is killed of a server, at whatever moment: nothing of it is left, at the latest after the next sweep."""
 
 import contextlib
 import signal
 import subprocess
 from itertools import combinations
+from pathlib import Path
 
 import psutil
 import pytest
@@ -96,6 +94,30 @@ def test_nothing_is_left(small_repo, moment, victims):
     if "keeper" in victims:
         records.sweep()  # as the next start does
     wait_until(lambda: not traces.left(), "nothing is left")
+
+
+KILLED_BEFORE_ITS_KEEPER = """
+import signal, sys
+from inflight.triton import process, server
+
+def begins(arguments, **_):
+    print(arguments[arguments.index(process.keeper.__file__) + 1], flush=True)
+    signal.pause()
+
+process.subprocess.Popen = begins
+server.Server(sys.argv[1]).start()
+"""
+
+
+def test_nothing_is_left_of_a_server_whose_keeper_has_not_begun(small_repo):
+    kernel = start_python(KILLED_BEFORE_ITS_KEEPER, small_repo)
+    folder = Path(kernel.stdout.readline().strip())
+    records.sweep()
+    assert folder.is_dir() and list(records.folder().glob(f"{folder.name}*"))
+    kernel.kill()
+    kernel.communicate()
+    records.sweep()
+    assert not folder.exists() and not list(records.folder().glob(f"{folder.name}*"))
 
 
 def test_a_model_ends_with_its_triton_in_the_middle_of_telling_its_figures(small_repo, tmp_path):

@@ -161,6 +161,36 @@ def test_a_repository_with_a_problem_is_not_served(small_repo):
     assert not server.is_alive()
 
 
+ON_A_FULL_DISK = """
+import resource, sys
+from inflight.errors import CourseError
+from inflight.triton.server import Server
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+try:
+    Server(sys.argv[1]).start()
+except CourseError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    "largest_file, says",
+    [
+        (100, "{cache}/inflight/servers cannot be written (File too large). Make room there, or set XDG_CACHE_HOME to"),
+        (400, "No folder for the server could be made in {tmp} (File too large). Make room there, or set TMPDIR"),
+    ],
+    ids=["cache", "tmp"],
+)
+def test_a_full_disk_is_named_by_its_folder(small_repo, tmp_path, largest_file, says):
+    """A limit on the size of files stands in for the disk."""
+    places = {"cache": tmp_path / "cache", "tmp": tmp_path / "tmp"}
+    places["tmp"].mkdir()
+    environment = {**os.environ, "XDG_CACHE_HOME": str(places["cache"]), "TMPDIR": str(places["tmp"])}
+    said, _ = start_python(ON_A_FULL_DISK, small_repo, largest_file, env=environment).communicate()
+    assert said.startswith(says.format(**places))
+    assert not list(places["tmp"].iterdir()) and not list(places["cache"].rglob("servers/*"))
+
+
 @pytest.mark.parametrize("name", ["http", "grpc", "metrics"])
 def test_a_named_port_in_use(small_repo, name):
     with socket.socket() as taken:
