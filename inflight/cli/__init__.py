@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import sys
 
@@ -37,6 +38,8 @@ def main() -> None:
         if ended:  # whatever has become of it: in the import of a compiled library it turns into an ImportError
             print("Ended; nothing that was started is left running.", file=sys.stderr)
             raise ended[0] from None
+        if isinstance(error, OSError) and _is_full(error):
+            error = CourseError(f"{error.filename or 'The disk'} cannot be written: {error.strerror}. Make room there.")
         if not isinstance(error, CourseError):
             raise
         from rich.console import Console
@@ -44,3 +47,9 @@ def main() -> None:
 
         Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]error:[/] {escape(str(error))}")
         sys.exit(1)
+
+
+def _is_full(error: OSError) -> bool:
+    """Say whether an error that no other sentence was made of is a full disk's, or that of a full TMPDIR."""
+    is_of_tempfile = error.errno == errno.ENOENT and error.filename is None
+    return error.errno in (errno.ENOSPC, errno.EDQUOT) or is_of_tempfile

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from inflight.errors import CourseError
+from inflight.files import replace_text
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -207,7 +208,7 @@ def fill(path: str, answers: str) -> None:
     for (begin, end), lines in reversed(left):
         text = text[:begin] + lines + text[end:]
     if left:
-        file.write_text(text, encoding="utf-8")
+        replace_text(file, text)
         print(f"{file.name}: your line is blank, and the course's is used.")
     else:
         print(f"{file.name}: your line is in it; what follows shows whether it does what it should.")

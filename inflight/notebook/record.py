@@ -11,7 +11,9 @@ Nothing is kept outside of a workspace: the course's own notebooks, its tests an
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import time
 from collections import Counter
@@ -28,6 +30,7 @@ from inflight.paths import COURSE
 
 nbformat = lazy_loader.load("nbformat")  # one to two seconds, and no check needs it
 FILE = "journal.jsonl"
+BEGIN = '{"at": '  # of each line
 HAND_IN = "hand-in"  # the kind of the first line of a file that is handed in
 CHECKED = re.compile(r"""\bcheck\(\s*["'](\d+\.\d+)["']""")
 
@@ -40,10 +43,11 @@ def note(kind: str, **fields: object) -> None:
     folder = workspace.around(Path.cwd())
     if folder is None:
         return
-    line = json.dumps({"at": _now(), "kind": kind, **fields}, default=as_json) + "\n"
+    line = (json.dumps({"at": _now(), "kind": kind, **fields}, default=as_json) + "\n").encode()
     try:
         with open(folder / FILE, "ab", buffering=0) as file:  # one write: two notebooks at the same time do not mix
-            file.write(line.encode())
+            if file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except OSError as error:
         print(f"This is not kept: {folder / FILE} cannot be written ({error.strerror}).")
 
@@ -52,7 +56,8 @@ def read(path: Path) -> list[dict]:
     """Read the lines of a record, oldest first, without those that are no entry, as where a full disk cut one short."""
     if not path.is_file():
         return []
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    text = path.read_text(encoding="utf-8", errors="replace")
+    lines = text.replace(BEGIN, f"\n{BEGIN}").splitlines()  # one that was cut short has no end
     return [entry for entry in map(_entry, lines) if isinstance(entry, dict) and isinstance(entry.get("kind"), str)]
 
 

@@ -13,6 +13,7 @@ from inflight.notebook.checks import check
 from inflight.notebook.findings import Measured
 from inflight.notebook.prediction import predict
 from inflight.paths import COURSE
+from tests.engines import start_python
 
 
 @pytest.fixture
@@ -75,6 +76,24 @@ def test_what_cannot_be_kept_is_said_and_the_answer_stands(work, capsys):
     (work / record.FILE).mkdir()
     record.note("exercise", exercise="4.1", status="done")
     assert "not kept" in capsys.readouterr().out
+
+
+ON_A_FULL_DISK = """
+import resource
+from inflight.notebook import record
+record.note("exercise", exercise="4.1", status="done")
+size = record.workspace.around(record.Path.cwd()).joinpath(record.FILE).stat().st_size
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 30, resource.RLIM_INFINITY))  # room for the half of a line
+record.note("exercise", exercise="4.2", status="done")
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+record.note("exercise", exercise="4.3", status="done")
+"""
+
+
+def test_on_a_full_disk_a_line_that_is_not_kept_is_said_and_costs_no_other(work):
+    said, _ = start_python(ON_A_FULL_DISK).communicate()
+    assert said == f"This is not kept: {work / record.FILE} cannot be written (No space left on device).\n"
+    assert [entry["exercise"] for entry in record.read(work / record.FILE)] == ["4.1", "4.3"]
 
 
 def test_figures_of_numpy_are_kept_as_numbers(work, monkeypatch):
