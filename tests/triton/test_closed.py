@@ -1,8 +1,10 @@
 """Inference is open; control takes a key, which the user's own programs find."""
 
 import base64
+import contextlib
 import json
 import stat
+from http.client import HTTPConnection
 
 import grpc
 import httpx
@@ -10,7 +12,8 @@ import psutil
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from inflight.triton import records, repository, tritonserver
+from inflight.lessons.repository import tritonserver
+from inflight.triton import records, repository
 from inflight.triton.connection import is_ok
 from inflight.triton.repository import BATCH_COST
 from inflight.triton.server import Server
@@ -82,6 +85,24 @@ def test_control_over_http_takes_the_key(server, endpoint):
         assert is_refused(server.http_url, endpoint, headers), headers
     if "planted" not in endpoint[1]:  # what it does for the user is not the question here
         assert not is_refused(server.http_url, endpoint, {records.HEADER: key(server)})
+
+
+SPELLINGS = [
+    *("//v2/repository/index", "/v2//repository/index", "/v2/./repository/index", "/v2/x/../repository/index"),
+    *("/V2/Repository/Index", "/v2/repository%2findex", "/v2/repository/index?x=1", "/v2/repository/index/"),
+    *("/v2/repository/index%0a", "/v2/repository/index;x", "http://x/v2/repository/index", "/v2/repository/x/index"),
+    *("/v2/repository/models/x/load/", "/v2/repository/models/x/versions/1/load", "/v2/repository/models/x/y/load"),
+    *("/v2/logging/", "/v2/trace/setting", "/v2/models/x/versions/1/trace/setting", "/v2/systemsharedmemory/status"),
+]
+
+
+@pytest.mark.parametrize("path", SPELLINGS)
+def test_no_other_spelling_gets_around_the_key(server, path):
+    for method in ("GET", "POST", "PUT"):
+        connection = HTTPConnection(server.http_url.rpartition("/")[2], timeout=60)
+        with contextlib.closing(connection):
+            connection.request(method, path, b"{}")  # as it is: httpx would tidy it up
+            assert connection.getresponse().status in (400, 403, 404, 405)
 
 
 @pytest.mark.parametrize("endpoint", HTTP_INFERENCE, ids=named)
