@@ -4,6 +4,8 @@ import dataclasses
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,17 @@ from tests.engines import (
     start_python,
     wait_until,
 )
+
+
+def test_a_checkpoint_that_can_only_be_read_is_built(small_checkpoint, tmp_path):
+    given = Path(shutil.copyfile(small_checkpoint.path, tmp_path / "given.gguf"))
+    given.chmod(0o444)
+    as_others = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-all"] if os.geteuid() == 0 else []
+    command = [sys.executable, "-m", "inflight", "build", "--checkpoint", given, "--output-dir", tmp_path / "engine"]
+    limits = ["--max-input-len=48", "--max-seq-len=96", "--max-num-tokens=64"]
+    built = subprocess.run([*as_others, *command, *limits], capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    assert read(tmp_path / "engine").build_config.max_seq_len == 96
 
 
 @pytest.mark.parametrize(
