@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from inflight.errors import CourseError
 @contextlib.contextmanager
 def written_aside(folder: Path, what: str) -> Iterator[Path]:
     """A scratch folder beside `folder` that takes its place when the block ends well, and vanishes when it does not.
+
+    Everybody may read it and this user alone may write it, whatever the umask, and whatever modes a library gives.
 
     Raises
     ------
@@ -26,7 +29,8 @@ def written_aside(folder: Path, what: str) -> Iterator[Path]:
             aside = Path(scratch, "whole")
             aside.mkdir()
             yield aside
-            aside.chmod(0o755)
+            for path in (aside, *aside.rglob("*")):
+                path.chmod(0o755 if path.is_dir() else 0o644)
             if folder.exists():
                 os.rename(folder, Path(scratch, "before"))
             os.rename(aside, folder)
@@ -38,7 +42,7 @@ def written_aside(folder: Path, what: str) -> Iterator[Path]:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write `text` beside `path` and rename it: a reader sees the old file or the new one.
+    """Write `text` beside `path` and rename it: a reader sees the old file or the new one, which nobody else may write.
 
     Raises
     ------
@@ -48,6 +52,7 @@ def replace_text(path: Path, text: str) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as scratch:
         aside = Path(scratch, path.name)
         aside.write_text(text, encoding="utf-8")
+        aside.chmod(aside.stat().st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))
         os.replace(aside, path)
 
 

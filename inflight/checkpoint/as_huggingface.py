@@ -64,8 +64,6 @@ def _convert(checkpoint: Checkpoint, target: Path) -> None:
         save(model, aside)
         (aside / "tokenizer.json").write_text(text.to_str(), encoding="utf-8")
         (aside / "tokenizer_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
-        for file in aside.iterdir():  # safetensors lets only its owner read the file, but a class may share the cache
-            file.chmod(0o644)
         cache.seal(aside)
 
 
