@@ -16,7 +16,7 @@ import psutil
 from inflight import bootstrap, cache, processor, tiers
 from inflight.checkpoint import sources
 from inflight.errors import CourseError
-from inflight.paths import cache_dir
+from inflight.paths import cache_dir, without_home
 
 MIB, GIB, GB = 2**20, 2**30, 10**9
 MIN_MEMORY_GB = 4
@@ -105,6 +105,7 @@ def _machine_checks() -> list[Check]:
     is_python_right = sys.version_info[:2] in bootstrap.PYTHONS
     memory = memory_bytes() / GB
     disk = shutil.disk_usage(_existing(cache_dir())).free / GB
+    kept_in = without_home(str(cache_dir()))  # the table is shown to others
     shm = shutil.disk_usage("/dev/shm").free / MIB if Path("/dev/shm").is_dir() else 0
     return [
         Check("machine", system, here, problem is None, problem or ""),
@@ -112,7 +113,7 @@ def _machine_checks() -> list[Check]:
         Check("cores", "2 or more", str(cores()), cores() >= 2, required=False),
         Check("memory", f"{MIN_MEMORY_GB} GB", f"{memory:.1f} GB", memory >= MIN_MEMORY_GB),
         _cache_check(),
-        Check("free disk", f"{MIN_DISK_GB} GB in {_short(cache_dir())}", f"{disk:.1f} GB", disk >= MIN_DISK_GB),
+        Check("free disk", f"{MIN_DISK_GB} GB in {kept_in}", f"{disk:.1f} GB", disk >= MIN_DISK_GB),
         Check("free /dev/shm", f"{MIN_SHM_MIB} MiB", f"{shm:.0f} MiB", shm >= MIN_SHM_MIB),
     ]
 
@@ -124,7 +125,7 @@ def _cache_check() -> Check:
     except CourseError as error:
         problem, _, fix = str(error).partition(". To go on, ")
         return Check("cache", "written by nobody else", problem, False, fix)
-    return Check("cache", "written by nobody else", _short(cache_dir()), True)
+    return Check("cache", "written by nobody else", without_home(str(cache_dir())), True)
 
 
 def _tier_check() -> Check:
@@ -159,11 +160,6 @@ def _neighbour_checks() -> list[Check]:
         return []
     have = f"{number} other account{'s'[: number > 1]} can log in"  # no names: the table is shown to others
     return [Check("neighbours", "nobody else", have, False, "a container for each: see assets/instructor/hub", False)]
-
-
-def _short(path: Path) -> str:
-    """Return a path without the user's name: a table that is shown to others should not tell it."""
-    return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)
 
 
 def _os_name() -> str:

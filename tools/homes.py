@@ -1,12 +1,12 @@
 """Nobody's home folder in what a notebook shows: `~` in its place, so that outputs are the same for all who run it."""
 
+import os
 import re
 from collections.abc import Iterable
-from pathlib import Path
 
 from nbformat import NotebookNode
 
-_OWN = re.escape(str(Path.home()).rstrip("/") or "/root")
+_OWN = re.escape(os.path.expanduser("~").rstrip("/") or "/root")
 HOME = re.compile(rf"(?<![\w.-])(?:{_OWN}|/root|/(?:home|Users)/[\w.-]+)(?=/)")
 
 

@@ -9,6 +9,7 @@ The prompt is the article and the instruction; the summary is used for its lengt
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def read_dataset(path: str | Path = MINI_CNN_EVAL) -> list[Record]:
     CourseError
         There is no such file, it is not a JSON list, the list is empty, or a record is broken: the message says which.
     """
-    path = Path(path).expanduser()
+    path = Path(os.path.expanduser(path))
     text = files.read_text(path, "dataset", "Give the path of a JSON file in UTF-8.")
     try:
         objects = json.loads(text)

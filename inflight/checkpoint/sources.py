@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
@@ -47,7 +48,7 @@ def fetch(name: str | Path = DEFAULT) -> Checkpoint:
     CourseError
         Unknown name, a package that is not installed, a file that is no checkpoint, no network.
     """
-    name, path = str(name), Path(name).expanduser()
+    name, path = str(name), Path(os.path.expanduser(name))
     if name == DEFAULT:
         return Checkpoint(DEFAULT, course_model(), "gguf", SHA256)
     if path.is_dir():

@@ -6,6 +6,7 @@ import errno
 import signal
 import sys
 
+from inflight import paths
 from inflight.errors import CourseError
 
 
@@ -31,6 +32,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, end)
     sys.stdout.reconfigure(errors="replace")  # a terminal that speaks ASCII shows what it lacks as question marks
     try:
+        paths.home(), paths.temporary()  # which libraries need, too
         from inflight.cli.commands import app
 
         app()

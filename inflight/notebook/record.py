@@ -26,7 +26,7 @@ from inflight import __version__
 from inflight.errors import CourseError
 from inflight.notebook import parts, syllabus, workspace
 from inflight.notebook.answers import as_json
-from inflight.paths import COURSE
+from inflight.paths import COURSE, without_home
 
 nbformat = lazy_loader.load("nbformat")  # one to two seconds, and no check needs it
 FILE = "journal.jsonl"
@@ -158,7 +158,7 @@ def hand_in(folder: Path, name: str, path: Path | None = None) -> Path:
         )
     path = path or Path("hand-in-{}.jsonl".format(re.sub(r"[\W_]+", "-", name.lower()).strip("-")))
     first = {"at": _now(), "kind": HAND_IN, "name": name, "course": __version__}
-    lines = record.read_text(encoding="utf-8", errors="replace").replace(str(Path.home()), "~")
+    lines = without_home(record.read_text(encoding="utf-8", errors="replace"))
     try:
         path.write_text(json.dumps(first) + "\n" + lines, encoding="utf-8")
     except OSError as error:

@@ -62,7 +62,7 @@ def home(course: Path = COURSE) -> Path:
     A clone that the user cannot write to, as in a class's image, is no place for it; nor is an installed package.
     """
     if named := os.environ.get("INFLIGHT_WORK"):
-        return Path(named).expanduser().absolute()
+        return Path(os.path.expanduser(named)).absolute()
     is_clone = (course / "Makefile").is_file()
     return (course if is_clone and os.access(course, os.W_OK) else Path.cwd()) / "work"
 

@@ -146,6 +146,24 @@ def fill(work):
     record.note("prediction", question="How many?", said=1, measured=1, right=True)
 
 
+@pytest.mark.parametrize(
+    ("home", "shown"),
+    [
+        ("/home/ann", "~/x.py, ~: a/b and /home/anna/x"),
+        ("/home/ann/", "~/x.py, ~: a/b and /home/anna/x"),
+        ('/home/jürgen "b"', "~/x.py, ~: a/b and /home/anna/x"),
+        ("/", "//x.py, /: a/b and /home/anna/x"),
+        ("", "/x.py, : a/b and /home/anna/x"),
+    ],
+)
+def test_what_is_handed_in_has_the_home_folder_as_a_tilde_and_no_other_path(work, monkeypatch, tmp_path, home, shown):
+    monkeypatch.setenv("HOME", home)
+    said = f"{home.rstrip('/') if home != '/' else home}/x.py, {home.rstrip('/') or home}: a/b and /home/anna/x"
+    record.note("exercise", exercise="4.1", status="wrong", said=said)
+    [_, entry] = record.read(record.hand_in(work, "Ada", tmp_path / "handed-in"))
+    assert entry["said"] == shown
+
+
 def test_who_passed_what(work, tmp_path):
     fill(work)
     folder = tmp_path / "class"

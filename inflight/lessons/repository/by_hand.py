@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from inflight.errors import CourseError
+from inflight.paths import without_home
 from inflight.triton import process
 from inflight.triton.server import Server
 
@@ -100,7 +101,5 @@ def _with_former(name: str, value: str) -> str:
 
 def _shortened(text: str) -> str:
     """The same with short names for the folders of this Python, of its packages, and of the user."""
-    text = re.sub(r"[^\s=:]+/site-packages/", "…/site-packages/", text)
-    for folder, short in ((sys.prefix, "$VIRTUAL_ENV"), (str(Path.home()), "~")):
-        text = text.replace(f"{folder}/", f"{short}/")
-    return text
+    text = without_home(text.replace(f"{sys.prefix}/", "$VIRTUAL_ENV/"))
+    return re.sub(r"[^\s=:]+/site-packages/", "…/site-packages/", text)
