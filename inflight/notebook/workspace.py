@@ -35,7 +35,7 @@ SHOWN = ("solutions", "assets", "notebooks/glossary.md")  # the course's
 MARK = ".inflight-workspace"  # an empty file that marks a workspace
 MINE = "mine"  # what a learner has written in the labs
 TRANSPORT = "--KernelManager.transport"
-MOST_RUNTIME_DIR = 50  # characters: a kernel's sockets in it have 50 more, and Linux takes 107 in all
+MOST_RUNTIME_DIR = 50  # bytes: a kernel's sockets in it have 50 more, and Linux takes 107 in all
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def open_lab(folder: Path, first: Path, arguments: list[str]) -> NoReturn:
     environment = {**os.environ, "JUPYTER_CONFIG_PATH": os.pathsep.join(filter(None, configs))}
     given = {argument.split("=")[0] for argument in arguments}
     own = [] if given & {"--ip", "--ServerApp.ip"} else ["--ServerApp.ip=127.0.0.1"]
-    if TRANSPORT not in given and len(jupyter_runtime_dir()) <= MOST_RUNTIME_DIR:
+    if TRANSPORT not in given and len(os.fsencode(jupyter_runtime_dir())) <= MOST_RUNTIME_DIR:
         own.append(f"{TRANSPORT}=ipc")  # over TCP, Jupyter's own choice, whoever has an account may listen
     if os.geteuid() == 0 and "--allow-root" not in given:
         own.append("--allow-root")  # in a container there may be nobody else

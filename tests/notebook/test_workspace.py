@@ -168,6 +168,7 @@ def test_options_of_jupyterlab_need_no_lesson_before_them(lesson, opened, option
             ["--KernelManager.transport=tcp"],
             ["--KernelManager.transport=tcp"],
         ),
+        ("/" + 26 * "ü", [], []),  # bytes count
         ("/" + 60 * "a", [], []),  # too long for the path of a socket: that a kernel starts matters more
     ],
 )
