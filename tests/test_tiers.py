@@ -123,5 +123,5 @@ def test_the_server_has_the_drivers_library(tmp_path, monkeypatch):
     (tmp_path / "driver").mkdir()
     (tmp_path / "driver" / "libcuda.so.1").touch()
     monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere:{tmp_path}/driver")
-    found = process.environment()
+    found = process.environment(tmp_path)
     assert found["LD_LIBRARY_PATH"].endswith(f":{tmp_path}/driver") and "/nowhere" not in found["LD_LIBRARY_PATH"]

@@ -41,7 +41,8 @@ NO_RECORD = 3  # exit status where none can be written; why is on standard error
 STARTING = ".starting"  # how the file in RECORDS ends that its starter keeps until this process has written its own
 TRACEBACK_LINES = 500  # of all threads of a model
 # File, line and function of a learner's part that did not return, as Python's `faulthandler` writes them.
-HUNG = re.compile(r'^Timeout \(.*?File "([^"]+)", line (\d+) in (\S+)\n +File "[^"]*own_part\.py"', re.M | re.S)
+HUNG = re.compile(r'^Timeout \(.*?File "([^\n]+)", line (\d+) in (\S+)\n +File "[^\n]*own_part\.py"', re.M | re.S)
+ESCAPED = re.compile(r"\\(x..|u.{4}|U.{8})")  # what `faulthandler` writes for a letter that is not ASCII
 NAMES = {"<module>": "the file", "__call__": "the logits processor"}
 SHM = Path("/dev/shm")
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # only its input ends it: cleaning up is never cut short
@@ -83,7 +84,8 @@ def main(folder: Path, records: Path, command: list[str]) -> None:
         hung = HUNG.search("\n".join(last_lines(folder / LOG, TRACEBACK_LINES)))
         if hung:
             function = NAMES.get(hung[3], f"{hung[3]}()")
-            death = f"{Path(hung[1]).name}, line {hung[2]}: {function} did not return. {death}"
+            file_name = ESCAPED.sub(lambda escape: chr(int(escape[1][1:], 16)), Path(hung[1]).name)
+            death = f"{file_name}, line {hung[2]}: {function} did not return. {death}"
         with contextlib.suppress(OSError):  # on a full disk only who started the server is told
             write(file, record | {"death": death})
     else:

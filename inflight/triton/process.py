@@ -11,6 +11,8 @@ import json
 import os
 import secrets
 import select
+import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -25,6 +27,7 @@ from pathlib import Path
 
 from inflight import tiers
 from inflight.errors import CourseError
+from inflight.paths import temporary
 from inflight.triton import keeper, records
 from inflight.triton.address import Address
 from inflight.triton.connection import is_ok
@@ -40,6 +43,8 @@ CONTROL = "model-repository,shared-memory,trace,logging"  # what takes the key
 # Doors that listen on every address and ask for no key in 2.51 (NVIDIA's security bulletin 5828).
 CLOSED = ("--allow-vertex-ai", "--allow-sagemaker")
 VERTEX_AI = "AIP_"  # how the variables begin that open the first, close HTTP and gRPC, and name a port
+TMP = "/tmp"
+BASH_ENV, STARTED_IN = "stub.sh", "INFLIGHT_STARTED_IN"  # `model_process` goes back there
 REINSTALL = "install the course's requirements (`make setup` does it)."
 
 
@@ -112,7 +117,8 @@ class Process:
         added = [f"{name}={value}" for name, value in ours.items() if name not in given]
         try:
             folder.mkdir(mode=0o700)
-            _link_backend(triton, folder / "backends")
+            _link_backend(triton, folder)
+            arguments = _link_repositories(arguments, folder)
             (folder / keeper.RECORD).write_text(json.dumps(record))
         except OSError as error:
             records.withdraw(folder)
@@ -127,7 +133,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            env=environment(),
+            env=environment(folder),
             start_new_session=True,
         )
         assert self._keeper.stdin and self._keeper.stdout and self._keeper.stderr
@@ -192,11 +198,8 @@ class Process:
 
 
 def _place() -> Path:
-    """Return the folder for temporary files."""
-    try:
-        return Path(tempfile.gettempdir())
-    except FileNotFoundError as error:  # no file can be written in any
-        raise CourseError(f"{error.strerror}. Make room in one of them, or set TMPDIR.") from error
+    """Return the folder for temporary files, or /tmp where Triton could not read its path."""
+    return Path(temporary() if _is_plain(temporary()) else TMP)
 
 
 # The wheel ------------------------------------------------------------------------------------------------------------
@@ -211,10 +214,12 @@ def installation() -> Path:
     return folder
 
 
-def environment() -> dict[str, str]:
+def environment(server: Path) -> dict[str, str]:
     """Return the environment of `tritonserver`: the wheel's and this Python's libraries, and this Python first on PATH.
 
-    The Python backend embeds an interpreter that takes its packages from where it finds `python3` on the path.
+    The Python backend embeds an interpreter that takes its packages from where it finds `python3` on the path. It
+    imports from the current folder first, such as any random.py, or 1/model.py in place of a model's own: so bash,
+    which starts it, goes to the folder `server` before.
     """
     # Some containers have the driver's own library on this path alone.
     given = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
@@ -226,21 +231,49 @@ def environment() -> dict[str, str]:
         "LD_LIBRARY_PATH": os.pathsep.join(map(str, [*libraries, *drivers])),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "PYTHONUNBUFFERED": "1",
+        "BASH_ENV": str(server / BASH_ENV),
     }
 
 
-def _link_backend(triton: Path, backends: Path) -> None:
+def _link_backend(triton: Path, server: Path) -> None:
     """Make a backend folder for this Python, of links, so that nothing is written into site-packages."""
-    folder = backends / "python"
+    (server / BASH_ENV).write_text(f'export {STARTED_IN}="$PWD"\ncd {server}\n')
+    folder = server / "backends" / "python"
     folder.mkdir(parents=True)
     for file in (triton / "backends" / "python").iterdir():
         (folder / file.name).symlink_to(file)
+    utils = folder / "triton_python_backend_utils.py"  # which every model imports
+    texts = [path.read_text(encoding="utf-8") for path in (Path(__file__).with_name("model_process.py"), utils)]
+    utils.unlink()
+    utils.write_text("\n".join(texts), encoding="utf-8")
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     stub = triton / "python_backend_stubs" / version / "triton_python_backend_stub"
     if not stub.exists():
         raise CourseError(f"tritonserver has no Python backend for Python {version}. Use Python 3.11 or 3.12.")
     (folder / stub.name).unlink(missing_ok=True)
     (folder / stub.name).symlink_to(stub)
+
+
+def _link_repositories(arguments: Sequence[str], folder: Path) -> list[str]:
+    """Return the arguments; a repository gets a link in `folder` unless its path leads there from any line of shell."""
+    linked = []
+    for number, argument in enumerate(arguments):
+        name, _, path = argument.partition("=")
+        if name == "--model-repository" and not (_is_plain(path) and Path(path).is_absolute()):
+            link = folder / f"repository-{number}"
+            link.symlink_to(Path(path).absolute())
+            argument = f"{name}={link}"
+        linked.append(argument)
+    return linked
+
+
+def _is_plain(path: str) -> bool:
+    """Say whether a path is of ASCII letters that mean themselves in a shell.
+
+    Triton's Python backend starts a model's process by a line of shell, in which the paths of the server's folder and
+    of the model stand without quotes, and the process reads them as ASCII.
+    """
+    return shlex.quote(path) == path
 
 
 def _is_noise(line: str) -> bool:

@@ -15,13 +15,13 @@ from tests.engines import wait_until
 @contextlib.contextmanager
 def running(repo: Path, folder: Path, *options: str) -> Iterator[Address]:
     """`tritonserver` as somebody else starts it: every model loaded at the start, none on request."""
-    triton, backends = process.installation(), folder / "backends"
-    process._link_backend(triton, backends)
+    triton = process.installation()
+    process._link_backend(triton, folder)
     ports = process.free_ports(dict.fromkeys(records.SERVICES))
     command = [
         str(triton / "bin" / "tritonserver"),
         f"--model-repository={repo}",
-        f"--backend-directory={backends}",
+        f"--backend-directory={folder / 'backends'}",
         *([] if repository.serves_llmapi(repo) else ["--disable-auto-complete-config"]),
         *(f"--{name}-port={port}" for name, port in ports.items()),
         *(f"--{name}-address=127.0.0.1" for name in ports),
@@ -29,7 +29,7 @@ def running(repo: Path, folder: Path, *options: str) -> Iterator[Address]:
     ]
     with (
         open(folder / "log", "wb") as log,
-        subprocess.Popen(command, stdout=log, stderr=log, env=process.environment()) as it,
+        subprocess.Popen(command, stdout=log, stderr=log, env=process.environment(folder)) as it,
     ):
         try:
             http, grpc, metrics = (f"127.0.0.1:{port}" for port in ports.values())

@@ -133,13 +133,13 @@ HANGS_LATER = """
 
 
 def test_one_that_does_not_return_ends_its_server_which_says_where(small_engine, tmp_path):
-    path = tmp_path / "my_scheduler.py"
+    path = tmp_path / "mein plänër.py"
     path.write_text(OLDEST_ALONE.replace("        # HERE", HANGS_LATER))
     repo = repository.assemble(tmp_path / "repo", small_engine, decoupled_mode=True, scheduler_path=path)
     with Server(repo) as server:
         assert len(ask(server)) == 5
         said = (
-            rf"my_scheduler\.py, line {HERE + 2}: schedule\(\) did not return\. The process of the model 'tensorrt_llm'"
+            rf"mein plänër\.py, line {HERE + 2}: schedule\(\) did not return\. The process of the model 'tensorrt_llm'"
         )
         with pytest.raises(CourseError, match=rf"^{said} ended with exit status 1"):
             ask_tokens(server, [5] * 13, 5)

@@ -15,6 +15,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
+
 from inflight.errors import CourseError
 from inflight.paths import without_home
 from inflight.triton import process
@@ -74,7 +76,7 @@ def _command_line(arguments: Sequence[str], server: Server) -> str:
     key = next(iter(server.headers.values()), "no key")
     runs = Path(f"/proc/{server.pid}/cmdline").read_text().split("\0")[1:-1]
     added = [one.replace(key, "(hidden)") for one in runs if one not in arguments]
-    environment = process.environment()
+    environment = psutil.Process(server.pid).environ()
     changed = {name: value for name, value in environment.items() if os.environ.get(name) != value}
     return _shortened(
         "\n".join(

@@ -53,6 +53,17 @@ def test_the_whole_command_line_is_shown(printed):
     assert f"watches process {server.pid}" in lines[-1]
 
 
+def test_a_repository_may_be_named_from_the_current_folder(tmp_path, monkeypatch, capsys):
+    write(tmp_path / "a repo")
+    monkeypatch.chdir(tmp_path)
+    server = tritonserver(["--model-repository=a repo", EXPLICIT, "--load-model=*"])
+    try:
+        assert [row.state for row in server.models()] == ["READY"]
+    finally:
+        server.stop()
+    assert "    --model-repository=a repo\n" in capsys.readouterr().out
+
+
 def test_it_loads_what_its_arguments_say(printed):
     server, _ = printed
     assert [(row.name, row.state) for row in server.models()] == [("nothing", "READY")]
