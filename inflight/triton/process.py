@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import secrets
 import select
 import shlex
@@ -37,13 +38,21 @@ HOST = "127.0.0.1"
 START_TIMEOUT_S = 60
 LOOK_EVERY_S = 0.05
 PORT_ATTEMPTS = 3
+LOOPBACK_S = 5  # to reach a port of this machine
 LOG_LINES = 15
 MAX_ROW = 160  # columns of a row of Triton's tables that are read in a notebook
 CONTROL = "model-repository,shared-memory,trace,logging"  # what takes the key
 # Doors that listen on every address and ask for no key in 2.51 (NVIDIA's security bulletin 5828).
 CLOSED = ("--allow-vertex-ai", "--allow-sagemaker")
 VERTEX_AI = "AIP_"  # how the variables begin that open the first, close HTTP and gRPC, and name a port
-TMP = "/tmp"
+TMP, SHM = "/tmp", "/dev/shm"
+SHM_MIB = 4  # Triton's Python backend takes one for each model
+# What this shell may allow less of: the option of `ulimit` that says how much, and the least that a server runs with.
+LIMITS = (
+    (resource.RLIMIT_NOFILE, "-n", 256, "open files"),
+    (resource.RLIMIT_NPROC, "-u", 256, "threads of this user"),
+    (resource.RLIMIT_AS, "-v", 3_000_000_000, "bytes of addresses"),
+)
 BASH_ENV, STARTED_IN = "stub.sh", "INFLIGHT_STARTED_IN"  # `model_process` goes back there
 REINSTALL = "install the course's requirements (`make setup` does it)."
 
@@ -63,11 +72,13 @@ def start_triton(arguments: Sequence[str], ports: Mapping[str, int | None], has_
     Raises
     ------
     CourseError
-        A named port is in use; there is no `tritonserver` here, it ends while starting, or does not answer in time.
+        A named port is in use; there is no `tritonserver` here, or no room for it; it ends while starting, or does not
+        answer in time.
     """
     values = dict(argument.partition("=")[::2] for argument in arguments)
     named = {name: values.get(f"--{name}-port", port) for name, port in ports.items()}
-    records.sweep()
+    records.sweep()  # which may make room
+    _refuse_without_room()
     for _ in range(PORT_ATTEMPTS):
         process = Process(arguments, free_ports(named), has_key)
         try:
@@ -80,6 +91,36 @@ def start_triton(arguments: Sequence[str], ports: Mapping[str, int | None], has_
     raise CourseError(
         "There are no free ports for tritonserver. Name three with http_port, grpc_port and metrics_port."
     )
+
+
+def _refuse_without_room() -> None:
+    """Raise CourseError for what would keep a server from answering, or its models from loading, without a word."""
+    for limit, option, least, what in LIMITS:
+        allowed, _ = resource.getrlimit(limit)
+        if allowed != resource.RLIM_INFINITY and allowed < least:
+            raise CourseError(
+                f"A server needs {least:,} {what}, and {allowed:,} are allowed here. Raise the limit "
+                f"(ulimit {option}), then start it again."
+            )
+    if not os.access(TMP, os.W_OK):
+        raise CourseError(
+            f"Triton makes files in {TMP}, whatever TMPDIR says, and it cannot be written. Mount a folder there, then "
+            "start the server again."
+        )
+    free = shutil.disk_usage(SHM).free / 2**20 if os.access(SHM, os.W_OK) else 0
+    if free < SHM_MIB:
+        raise CourseError(
+            f"A server needs {SHM_MIB} MiB of shared memory, and {free:.1f} MiB are free in {SHM}. Remove stale files "
+            "there; a container gets more by --shm-size=256m."
+        )
+    try:
+        with socket.create_server((HOST, 0)) as probe:
+            socket.create_connection(probe.getsockname(), timeout=LOOPBACK_S).close()
+    except OSError as error:
+        raise CourseError(
+            f"This machine does not reach itself at {HOST} ({error.strerror or error}), where a server listens. Bring "
+            "the network interface `lo` up, or ask who runs the machine."
+        ) from None
 
 
 class Process:

@@ -1,6 +1,8 @@
 """A server's life: started, looked at, changed while it runs, stopped, and never left behind."""
 
 import os
+import resource
+import shlex
 import shutil
 import signal
 import socket
@@ -211,6 +213,49 @@ def test_the_courses_own_connections_hold_up_no_stop(small_repo):
         began = time.monotonic()
         server.stop(drain_s=120)
         assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize(
+    ("limit", "says"), [(resource.RLIMIT_NOFILE, "ulimit -n"), (resource.RLIMIT_NPROC, "ulimit -u")]
+)
+def test_a_shell_that_allows_too_little_is_named_at_once(small_repo, limit, says):
+    before = resource.getrlimit(limit)
+    resource.setrlimit(limit, (200, before[1]))
+    try:
+        with pytest.raises(CourseError, match=rf"A server needs 256 .*, and 200 are allowed here\. .*{says}"):
+            Server(small_repo).start()
+    finally:
+        resource.setrlimit(limit, before)
+
+
+IN_A_NARROW_PLACE = """
+import sys
+from inflight.triton import Server
+try:
+    Server(sys.argv[1]).start()
+except Exception as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow  # root
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("mount -t tmpfs -o size=256k tmpfs /dev/shm", "A server needs 4 MiB of shared memory, and 0.2 MiB are free"),
+        ("mount -t tmpfs -o ro tmpfs /dev/shm", "A server needs 4 MiB of shared memory, and 0.0 MiB are free"),
+        ("mount --bind /tmp /tmp && mount -o remount,bind,ro /tmp", "Triton makes files in /tmp, whatever TMPDIR says"),
+        ("ip link set lo down", "This machine does not reach itself at 127.0.0.1 (Network is unreachable)"),
+        ("ulimit -v 2900000", "A server needs 3,000,000,000 bytes of addresses"),
+    ],
+)
+def test_a_machine_without_room_is_told_at_once(small_repo, place, says):
+    if os.geteuid() != 0:
+        pytest.skip("only root can narrow a machine")
+    shell = f"{place} && exec {sys.executable} -c {shlex.quote(IN_A_NARROW_PLACE)} {small_repo}"
+    told = subprocess.run(["unshare", "-m", "-n", "bash", "-c", shell], capture_output=True, text=True, timeout=30)
+    assert says in told.stdout, told
+    assert len(told.stdout.splitlines()) == 1
 
 
 def test_two_servers_side_by_side_stop_and_leave_nothing(small_repo, server):
