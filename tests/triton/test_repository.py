@@ -218,6 +218,15 @@ def test_missing_files(repo):
     assert [problem.field for problem in problems(repo)] == ["1/"]
 
 
+@pytest.mark.parametrize("name", ["mein modell", "modèle", "it's", "a;b"])
+def test_a_name_that_a_line_of_shell_does_not_take(tmp_path, name):
+    repo = assemble(tmp_path / "repo", models=("batch-cost",))
+    replace(repo / "batch-cost" / "config.pbtxt", '"batch-cost"', f'"{name}"')
+    (repo / "batch-cost").rename(repo / name)
+    [problem] = problems(repo)
+    assert "line of shell" in problem.message and problem.file == str(repo / name)
+
+
 def test_a_folder_without_models(tmp_path):
     assert len(problems(tmp_path)) == len(problems(tmp_path / "nowhere")) == 1
 

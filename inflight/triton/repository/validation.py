@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,6 +47,9 @@ def _model_problems(repo: Path, name: str, config: ModelConfig) -> list[Problem]
     if config.name and config.name != name:
         what = f"It is {config.name!r}, but the folder is {name!r}."
         problems.append(Problem(file, "name", what, "Make them equal."))
+    if config.backend == "python" and not re.fullmatch(r"[\w.-]+", name, re.ASCII):
+        what = "The line of shell by which Triton starts a Python model does not take the folder's name."
+        problems.append(Problem(str(repo / name), "name", what, "Use A to Z, digits, - and _."))
     versions = [path for path in (repo / name).iterdir() if path.is_dir() and path.name.isdigit()]
     if not versions:
         problems.append(Problem(str(repo / name), "1/", "There is no version folder.", "Make one named 1."))
