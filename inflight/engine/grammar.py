@@ -12,6 +12,7 @@ is refused before the first token, and one that fails later ends its request: no
 from __future__ import annotations
 
 import json
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,6 +21,7 @@ import numpy as np
 
 from inflight.engine.config import Guide
 from inflight.engine.folder import EngineInfo
+from inflight.engine.json_schema import ascii_regex, prepare
 from inflight.engine.own_part import OwnPart, PartError
 from inflight.errors import GUIDE, CourseError
 
@@ -160,19 +162,70 @@ def _grammar(guide: Guide) -> str:
     """Return the guide in the library's form. Raises ValueError or RecursionError."""
     import llguidance
 
-    make, kind = llguidance.LLMatcher, guide.kind
-    if kind == "regex":
-        return make.grammar_from_regex(guide.text)
-    if kind == "ebnf_grammar":
-        return llguidance.grammar_from("ebnf", guide.text)
-    given = {"type": ["object", "array"]} if kind == "json" else json.loads(guide.text)
-    if kind == "choice":
-        if not isinstance(given, list) or not given or not all(isinstance(text, str) and text for text in given):
+    make = llguidance.LLMatcher
+    if guide.kind in ("json", "json_schema"):
+        prepare(schema := _schema(guide))
+        return make.grammar_from_json_schema(schema, overrides=JSON_FORM)
+    return make.grammar_from_lark(_prepared(_lark(guide) if guide.kind == "ebnf_grammar" else f"start: {rule(guide)}"))
+
+
+def rule(guide: Guide) -> str:
+    """Return the body of a rule, in a guide of the kind `ebnf_grammar`, that another guide's texts follow.
+
+    Raises
+    ------
+    ValueError
+    RecursionError
+    """
+    if guide.kind == "regex":
+        return f"/{ascii_regex(guide.text)}/"
+    if guide.kind == "ebnf_grammar":
+        return f"%lark {{\n{_lark(guide)}\n}}"
+    if guide.kind == "choice":
+        texts = json.loads(guide.text)
+        if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text for text in texts):
             raise ValueError("a choice is a JSON list of texts")
-        return make.grammar_from_lark("start: " + " | ".join(map(json.dumps, given)))
+        return " | ".join(map(json.dumps, texts))
+    return f"%json {json.dumps(_schema(guide))}"
+
+
+def _schema(guide: Guide) -> dict[str, Any]:
+    given = {"type": ["object", "array"]} if guide.kind == "json" else json.loads(guide.text)
     if not isinstance(schema := {} if given is True else given, dict):
         raise ValueError("a schema is a JSON object")
-    return make.grammar_from_json_schema(schema, overrides=JSON_FORM)
+    return schema
+
+
+def _lark(guide: Guide) -> str:
+    """Return a grammar in Lark, and one in GBNF as Lark: its rules read `name ::= ...`, as nothing in Lark does."""
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    if not re.search(r"^[ \t]*[\w-]+[ \t]*::=", guide.text, re.MULTILINE):
+        return guide.text
+    try:
+        return gbnf_to_lark(guide.text)
+    except Exception as error:  # some of the library's are bare ones
+        raise ValueError(error) from None
+
+
+# What in Lark is a text or a comment, a regular expression, or a schema.
+LARK = re.compile(r"""("(?:\\.|[^"\\\n])*"|(?://|#)[^\n]*)|/((?:\\.|[^/\\\n])+)/|%json\s*(?=\{)""")
+
+
+def _prepared(lark: str) -> str:
+    """Return a grammar with its regular expressions and schemas as they are followed everywhere."""
+    pieces, place = [], 0
+    while found := LARK.search(lark, place):
+        pieces.append(lark[place : found.start()])
+        place = found.end()
+        if found[1] or found[2]:
+            pieces.append(found[1] or f"/{ascii_regex(found[2])}/")
+        else:
+            schema, place = json.JSONDecoder().raw_decode(lark, place)
+            prepare(schema)
+            schema["x-guidance"] = {**dict(schema.get("x-guidance", {})), **JSON_FORM}
+            pieces.append(f"%json {json.dumps(schema)}")
+    return "".join([*pieces, lark[place:]])
 
 
 def _sentence(error: str) -> str:

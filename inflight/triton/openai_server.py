@@ -53,7 +53,19 @@ from inflight.triton import telemetry
 from inflight.triton.client import Client
 from inflight.triton.connection import Refused, course_error, tensors
 from inflight.triton.detokenizer import Detokenizer
-from inflight.triton.openai_tools import MOST_TOOLS, Call, NamedTool, ResponseFormat, StructuredOutputs, Tool, Tools
+from inflight.triton.openai_tools import (
+    MOST_TOOLS,
+    AllowedTools,
+    Answer,
+    Called,
+    Given,
+    NamedTool,
+    ResponseFormat,
+    StructuredOutputs,
+    Tool,
+    ToolCall,
+    Tools,
+)
 from inflight.triton.request import ENGINE, ERROR_CODE, OPENAI, arrays_for, fields, is_llmapi
 
 HOST = "127.0.0.1"
@@ -100,26 +112,28 @@ class OpenAIError(HTTPException):
 
 
 class Part(BaseModel):
-    type: Literal["text"]
-    text: str
+    type: Literal["text", "input_text", "output_text", "refusal"]
+    text: str = Field(validation_alias=AliasChoices("text", "refusal"))
 
 
-class Message(BaseModel):
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[Part] | None = None
-    tool_calls: list[dict] | None = None
+class Message(Given):
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[Part] | None = Field(None, validation_alias=AliasChoices("content", "refusal"))
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    function_call: Called | None = None
     tool_call_id: str | None = None
 
     def for_template(self) -> dict[str, Any]:
-        """Return the message as chat templates read it: most know neither `developer` nor parts nor null."""
+        """Return the message as chat templates read it: most know neither `developer` nor parts, null and calls."""
         content = self.content
-        if content is None and not (self.role == "assistant" and self.tool_calls):
+        calls = [*(call.function for call in self.tool_calls or ()), *([self.function_call] * bool(self.function_call))]
+        if content is None and not (self.role == "assistant" and calls):
             raise OpenAIError(f"A message of the role {self.role} has no content: give it a text.", "messages")
         text = "".join(part.text for part in content) if isinstance(content, list) else content or ""
-        if self.tool_calls and not text:  # as the model itself wrote them
-            text = "\n".join(json.dumps(call.get("function")) for call in self.tool_calls)
-        role = "system" if self.role == "developer" else self.role
-        return {**self.model_dump(exclude_none=True, exclude={"tool_calls"}), "role": role, "content": text}
+        role = {"developer": "system", "function": "tool"}.get(self.role, self.role)
+        told = self.model_dump(exclude_none=True, include={"name", "tool_call_id"})
+        return {**told, "role": role, "content": "\n".join(filter(None, (text, *map(str, calls))))}
 
 
 # How tokens are chosen, as the table of fields has it.
@@ -144,6 +158,8 @@ class Body(Sampling):
     ignore_eos: bool = False
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
+    tools: list[Tool] = Field(default_factory=list, max_length=MOST_TOOLS)
+    tool_choice: Literal["auto", "none", "required"] | NamedTool | AllowedTools | None = None
 
 
 class CompletionBody(Body):
@@ -152,8 +168,6 @@ class CompletionBody(Body):
 
 class ChatBody(Body):
     messages: list[Message] = Field(min_length=1)
-    tools: list[Tool] = Field(default_factory=list, max_length=MOST_TOOLS)
-    tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
 
 
 @dataclass
@@ -174,6 +188,9 @@ class Completion:
     def __init__(self, data: bytes, is_chat: bool, engine: Engine):
         self._engine, self._is_chat, self._prompt = engine, is_chat, "messages" if is_chat else "prompt"
         given = _json_object(data)
+        for name in ("extra_body", "nvext"):  # which clients unpack; NIM's and Dynamo's
+            if isinstance(nested := given.get(name), dict):
+                given = {**_without_nulls(nested), **given}
         self._check_items(given.get(self._prompt))
         for name, field in fields(OPENAI).items():
             if name in given and (refusal := field.refusal(OPENAI, given[name])):
@@ -185,9 +202,11 @@ class Completion:
         check_model(self.body.model)
         self._guide_is = ""
         try:
-            self._tools = Tools(getattr(self.body, "tools", []), getattr(self.body, "tool_choice", None))
+            self._tools = Tools(self.body.tools, self.body.tool_choice)
         except ValueError as error:
             raise OpenAIError(f"tool_choice: {error}.", "tool_choice") from None
+        if self._tools and not is_chat:
+            raise OpenAIError("tools must be left out: calls are answers of a chat. Ask /v1/chat/completions.", "tools")
         try:
             self._asked = [self._ask(ids) for ids in self._tokens()]
         except CourseError as error:
@@ -227,13 +246,17 @@ class Completion:
 
     def _guide(self) -> Guide | None:
         """Return the guide that the answer must follow."""
-        asked: dict[str, Any] = {name: getattr(self.body, name) for name in ("response_format", "structured_outputs")}
-        asked["tools"] = self._tools
+        asked = {name: getattr(self.body, name) for name in ("response_format", "structured_outputs")}
         guides = {name: guide for name, each in asked.items() if each and (guide := each.guide())}
         if len(guides) > 1:
             raise OpenAIError(f"{' and '.join(guides)} each say what the answer must be: leave out one.", [*guides][1])
-        self._guide_is, guide = next(iter(guides.items()), ("", None))
-        return guide
+        self._guide_is, guide = next(iter(guides.items()), ("tools", None))
+        if not self._tools:
+            return guide
+        try:
+            return self._tools.guide(self._guide_is, guide)
+        except (ValueError, RecursionError) as error:
+            raise OpenAIError(f"{self._guide_is} cannot be followed: {error}.", self._guide_is) from None
 
     def _check_items(self, given: Any) -> None:
         """Refuse too many of them before they are looked at."""
@@ -344,11 +367,11 @@ class Completion:
         content: dict[str, Any] = (
             {"message": {"role": "assistant", "content": said}} if self._is_chat else {"text": said}
         )
-        if self._tools and (call := Call()):
-            arguments = call.add(said)
-            if call.name:
-                content["message"] |= {"content": None, "tool_calls": [_tool_call(call, arguments)]}
-                reason = "tool_calls" if reason == "stop" else reason
+        answer = Answer(self._tools.begins)
+        _, arguments = answer.add(said, is_last=True)
+        if answer.name:
+            content["message"] |= {"content": None, "tool_calls": [_tool_call(answer, arguments)]}
+        reason = "tool_calls" if answer.is_call else reason
         return {"index": index, **content, "logprobs": None, "finish_reason": reason}
 
     async def events(self) -> AsyncIterator[str]:
@@ -356,7 +379,7 @@ class Completion:
         wants_usage, has_begun = self.body.stream_options.get("include_usage"), False
         numbers = [0] * len(self._asked)
         rest = {"usage": None} if wants_usage else {}
-        call = Call() if self._tools else None
+        answers = [Answer(self._tools.begins) for _ in self._asked]
 
         def chunk(delta: dict[str, Any], reason: str | None = None, index: int = 0) -> str:
             content = {"delta": delta} if self._is_chat else {"text": delta.get("content", "")}
@@ -367,15 +390,15 @@ class Completion:
             async for index, piece, reason, numbers[index] in self._pieces():
                 if self._is_chat and not has_begun:
                     yield chunk({"role": "assistant", "content": ""})
-                has_begun = True
-                if call:
-                    was_named, arguments = call.name, call.add(piece)
-                    if call.name and (arguments or not was_named):
-                        yield chunk({"tool_calls": [_tool_call(call, arguments, is_first=not was_named)]})
-                if piece and not (call and call.is_one):
-                    yield chunk({"content": piece}, index=index)
+                has_begun, answer = True, answers[index]
+                was_named = bool(answer.name)
+                said, arguments = answer.add(piece, is_last=bool(reason))
+                if said:
+                    yield chunk({"content": said}, index=index)
+                if arguments or (answer.name and not was_named):
+                    yield chunk({"tool_calls": [_tool_call(answer, arguments, is_first=not was_named)]})
                 if reason:
-                    yield chunk({}, "tool_calls" if call and call.is_one and reason == "stop" else reason, index)
+                    yield chunk({}, "tool_calls" if answer.is_call else reason, index)
             if wants_usage:
                 yield _event({**self._head, "choices": [], "usage": self._usage(numbers)})
         except OpenAIError as error:
@@ -389,7 +412,7 @@ class Completion:
         return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
 
 
-def _tool_call(call: Call, arguments: str, is_first: bool = True) -> dict[str, Any]:
+def _tool_call(call: Answer, arguments: str, is_first: bool = True) -> dict[str, Any]:
     """Return a tool call or, in a stream, a piece of one; only a call's first piece has its id and name."""
     if not is_first:
         return {"index": 0, "function": {"arguments": arguments}}
@@ -423,6 +446,10 @@ def _json_object(data: bytes) -> dict[str, Any]:
         raise OpenAIError(f"The body is no JSON that can be read: {error}.") from None
     if not isinstance(given, dict):
         raise OpenAIError("The body is JSON, but no object: send {...} with the request's fields.")
+    return _without_nulls(given)
+
+
+def _without_nulls(given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 

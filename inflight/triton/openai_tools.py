@@ -8,14 +8,14 @@ nothing has to be found in free text.
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, Json, model_validator
 
 from inflight.engine.config import Guide
-from inflight.engine.grammar import JSON_FORM
+from inflight.engine.grammar import rule
+from inflight.engine.json_schema import move
 
 MOST_TOOLS = 64
 TOLD = """
@@ -23,55 +23,101 @@ TOLD = """
 You can call these functions. To call one, answer with nothing but a JSON object of its name and its arguments, as in
 {"name": "...", "arguments": {...}}.
 """
-CALL = re.compile(r'\{"name": "([\w-]+)", "arguments": ')
 ANY_OBJECT = Guide("json_schema", '{"type": "object"}')
+# Beside calls: what looks like one is held to the schema of its function.
+NO_CALL = Guide("json_schema", '{"type": "object", "properties": {"arguments": false}, "additionalProperties": true}')
+ANY_TEXT = r"/([^{](.|\n)*)?/"  # likewise
+
+Schema = dict[str, Any] | bool | Json[dict[str, Any]]
+
+
+class Given(BaseModel):
+    """Fields of which null counts as absent."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_nulls(cls, given: Any) -> Any:
+        return {name: value for name, value in given.items() if value is not None} if isinstance(given, dict) else given
+
+
+class Form(Given):
+    """What an answer must be like."""
+
+    model_config = ConfigDict(extra="forbid")  # a field that is not known would be followed loosely
 
 
 class JsonSchema(BaseModel):
-    schema_: dict[str, Any] | bool = Field(alias="schema")
+    schema_: Schema = Field(alias="schema")
 
 
-class ResponseFormat(BaseModel):
+class ResponseFormat(Form):
+    """OpenAI's form, and that of those who put `schema` beside `type`: llama.cpp, SGLang, Together."""
+
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+    schema_: Schema | None = Field(None, alias="schema")
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
 
     @model_validator(mode="after")
     def _has_schema(self):
-        if (self.type == "json_schema") != (self.json_schema is not None):
+        if (self.type == "json_schema") != (self.json_schema is not None) and self.schema_ is None:
             raise ValueError("json_schema belongs to the type json_schema, which must have it")
+        if self.schema_ is not None and (self.type == "text" or self.json_schema is not None):
+            raise ValueError("schema belongs to the types json_object and json_schema, and stands for json_schema")
         return self
 
     def guide(self) -> Guide | None:
-        if self.json_schema:
-            return Guide("json_schema", json.dumps(self.json_schema.schema_))
+        schema = self.json_schema.schema_ if self.json_schema else self.schema_
+        if schema is not None:
+            return Guide("json_schema", json.dumps(schema))
         return ANY_OBJECT if self.type == "json_object" else None
 
 
-class StructuredOutputs(BaseModel):
-    model_config = ConfigDict(extra="forbid")  # one that is not known would be followed loosely
+class StructuredOutputs(Form):
     json_schema: dict[str, Any] | str | None = Field(None, alias="json")
     json_object: bool | None = None
     regex: str | None = None
     choice: Annotated[list[str], Field(min_length=1)] | None = None
     ebnf_grammar: str | None = Field(None, alias="grammar")
+    # Whatever these are: white space is as little as JSON is read with, objects are closed, and nobody else is asked.
+    disable_any_whitespace: bool = Field(False, exclude=True)
+    disable_additional_properties: bool = Field(False, exclude=True)
+    disable_fallback: bool = Field(False, exclude=True)
 
     @model_validator(mode="after")
     def _is_one(self):
-        if len(self.model_dump(exclude_none=True)) != 1:
+        if len(self.model_dump(exclude_none=True)) > 1:
             raise ValueError("give one of json, json_object, regex, choice, grammar")
         return self
 
     def guide(self) -> Guide | None:
-        [(kind, value)] = self.model_dump(exclude_none=True).items()
-        if kind == "json_object":
-            return ANY_OBJECT if value else None
-        return Guide(kind, value if isinstance(value, str) else json.dumps(value))
+        for kind, value in self.model_dump(exclude_none=True).items():
+            if kind == "json_object":
+                return ANY_OBJECT if value else None
+            return Guide(kind, value if isinstance(value, str) else json.dumps(value))
+        return None
 
 
-class Function(BaseModel):
+class Function(Given):
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: str | None = None
     parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
+
+    @property
+    def begin(self) -> str:
+        """How a call of it begins."""
+        return f'{{"name": "{self.name}", "arguments": '
+
+    def guide(self) -> Guide:
+        """Make the guide that a call follows. A function whose schema names no parameters has none."""
+        arguments = {"type": "object", **json.loads(json.dumps(self.parameters))}
+        if not arguments.keys() & {"$ref", "allOf", "anyOf", "oneOf"}:
+            arguments.setdefault("properties", {})
+        move(arguments, "#/properties/arguments")
+        parts = {"name": {"const": self.name}, "arguments": arguments}
+        return Guide("json_schema", json.dumps({"type": "object", "properties": parts, "required": [*parts]}))
 
 
 class Tool(BaseModel):
@@ -87,6 +133,46 @@ class NamedTool(BaseModel):
     type: Literal["function"]
     function: Named
 
+    @property
+    def names(self) -> list[str]:
+        return [self.function.name]
+
+    @property
+    def must_call(self) -> bool:
+        return True
+
+
+class Allowed(BaseModel):
+    mode: Literal["auto", "required"]
+    tools: list[NamedTool]
+
+
+class AllowedTools(BaseModel):
+    type: Literal["allowed_tools"]
+    allowed_tools: Allowed
+
+    @property
+    def names(self) -> list[str]:
+        return [each.function.name for each in self.allowed_tools.tools]
+
+    @property
+    def must_call(self) -> bool:
+        return self.allowed_tools.mode == "required"
+
+
+class Called(Given):
+    name: str
+    arguments: str | dict[str, Any] = ""
+
+    def __str__(self) -> str:
+        """As the model writes it."""
+        arguments = self.arguments if isinstance(self.arguments, str) else json.dumps(self.arguments)
+        return f'{{"name": {json.dumps(self.name)}, "arguments": {arguments or "{}"}}}'
+
+
+class ToolCall(BaseModel):
+    function: Called
+
 
 class Tools:
     """The functions that an answer may call.
@@ -94,7 +180,7 @@ class Tools:
     Parameters
     ----------
     tools : list of Tool
-    choice : "auto", "none", "required" or NamedTool
+    choice : "auto", "none", "required", NamedTool or AllowedTools
         None is "auto".
 
     Raises
@@ -103,16 +189,25 @@ class Tools:
         There is no such function.
     """
 
-    def __init__(self, tools: list[Tool], choice: str | NamedTool | None):
-        self._functions = [] if choice == "none" else [tool.function for tool in tools]
-        self._must_call = choice == "required" or isinstance(choice, NamedTool)
-        if isinstance(choice, NamedTool):
-            self._functions = [each for each in self._functions if each.name == choice.function.name]
-        if self._must_call and not self._functions:
-            raise ValueError("tools has no such function")
+    def __init__(self, tools: list[Tool], choice: str | NamedTool | AllowedTools | None):
+        functions = {} if choice == "none" else {tool.function.name: tool.function for tool in tools}
+        self._must_call = choice == "required"
+        if isinstance(choice, (NamedTool, AllowedTools)):
+            self._must_call = choice.must_call
+            if unknown := [name for name in choice.names if name not in functions]:
+                raise ValueError(f"tools has no function {unknown[0]!r}")
+            functions = {name: functions[name] for name in choice.names}
+        if self._must_call and not functions:
+            raise ValueError("tools has no function that can be called")
+        self._functions = [*functions.values()]
 
     def __bool__(self) -> bool:
         return bool(self._functions)
+
+    @property
+    def begins(self) -> dict[str, str]:
+        """How a call begins -> the name of its function."""
+        return {each.begin: each.name for each in self._functions}
 
     def tell(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the messages with the functions described in the system's turn."""
@@ -121,35 +216,57 @@ class Tools:
             messages = [{"role": "system", "content": "You are a helpful assistant."}, *messages]
         return [{**messages[0], "content": messages[0]["content"] + told}, *messages[1:]]
 
-    def guide(self) -> Guide:
-        """Make the guide: the answer is a call or, where none is required, any text that does not begin as one."""
-        calls = range(len(self._functions))
-        rules = ["start: " + " | ".join(["TEXT"] * (not self._must_call) + [f"call{n}" for n in calls])]
-        rules += [r"TEXT: /([^{](.|\n)*)?/"] * (not self._must_call)
-        for n, function in enumerate(self._functions):
-            begun = json.dumps('{"name": "' + function.name + '", "arguments": ')
-            schema = json.dumps({**function.parameters, "x-guidance": JSON_FORM})
-            rules += [f'call{n}: {begun} arguments{n} "}}"', f"arguments{n}: %json {schema}"]
+    def guide(self, form_is: str, form: Guide | None) -> Guide:
+        """Make the guide: the answer is a call or, where none is required, has the form.
+
+        Without a form it is any text that does not begin as a call. The rule of the form is called `form_is`, so that
+        a message about a fault says whether it is there. Raises ValueError or RecursionError for such a form.
+        """
+        calls = {f"call{n}": rule(each.guide()) for n, each in enumerate(self._functions)}
+        if not self._must_call:
+            calls[form_is] = ANY_TEXT if form is None else rule(NO_CALL if form == ANY_OBJECT else form)
+        rules = [f"{name}: {body}" for name, body in {"start": " | ".join(calls), **calls}.items()]
         return Guide("ebnf_grammar", "\n".join(rules))
 
 
-class Call:
-    """A call of a function, as its text comes: its `name` as soon as it is there, and whether it `is_one`."""
+class Answer:
+    """An answer as its text comes: text or, if it begins like that, a call of one of the functions.
 
-    def __init__(self):
-        self.id, self.name = f"call_{uuid.uuid4().hex[:24]}", ""
-        self._text, self._num_given = "", 0
+    Parameters
+    ----------
+    begins : dict
+        As `Tools` has it.
 
-    @property
-    def is_one(self) -> bool:
-        return self._text.startswith("{")
+    Attributes
+    ----------
+    id, name : str
+        The call's, and the name of its function; blank as long as it is none.
+    is_call : bool
+        It is a whole call.
+    """
 
-    def add(self, piece: str) -> str:
-        """Return what `piece` adds to the arguments, without the brace that closes the call."""
+    def __init__(self, begins: dict[str, str]):
+        self.id, self.name, self.is_call = f"call_{uuid.uuid4().hex[:24]}", "", False
+        self._begins, self._text, self._num_given = begins, "", 0
+
+    def add(self, piece: str, is_last: bool) -> tuple[str, str]:
+        """Return what `piece` adds to the text, or to the arguments of the call; some of it may be held back."""
         self._text += piece
-        if not self.name and (begun := CALL.match(self._text)):
-            self.name, self._num_given = begun[1], begun.end()
-        if not self.name:
-            return ""
-        begin, self._num_given = self._num_given, max(self._num_given, len(self._text) - 1)
-        return self._text[begin : self._num_given]
+        if self._begins:
+            begun = next(filter(self._text.startswith, self._begins), "")
+            if not begun and not is_last and any(begin.startswith(self._text) for begin in self._begins):
+                return "", ""
+            self.name, self._num_given, self._begins = self._begins.get(begun, ""), len(begun), {}
+        # The brace that closes the call, behind its arguments, is the last character.
+        self.is_call = bool(self.name) and is_last and _is_json(self._text)
+        end = len(self._text) - (bool(self.name) and (self.is_call or not is_last))
+        added, self._num_given = self._text[self._num_given : end], max(self._num_given, end)
+        return ("", added) if self.name else (added, "")
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True

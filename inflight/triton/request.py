@@ -40,6 +40,7 @@ _ASKS_NOTHING: dict[str, Callable[[np.ndarray], bool]] = {
     "1": lambda values: bool((values == 1).all()),
     "0 or 1": lambda values: bool(((values == 0) | (values == 1)).all()),
     "at most 1": lambda values: bool((values <= 1).all()),
+    '"auto" or "none"': lambda values: all(value in ("auto", "none") for value in values.flat),
     "of one token at most": lambda values: values.size <= len(values),  # of each prompt
 }
 
@@ -118,6 +119,13 @@ _NO_LORA = "this engine has no LoRA. Merge the adapter into the checkpoint, and 
 _NO_ENCODER = "this engine's models have no encoder. Put all text into text_input."
 _NO_DRAFTS = "this engine does not check drafts of others. Leave the draft out."
 _TOP_P_STAYS = "top_p is the same for the whole answer. Leave it out."
+# How other servers, and older versions, are asked for a form: vLLM, TensorRT-LLM's tensors, SGLang, llama.cpp and TGI,
+# Ollama, text-generation-webui, TabbyAPI.
+_FORMS_ELSEWHERE = (
+    "guided_json", "guided_json_object", "guided_regex", "guided_choice", "guided_grammar", "guided_whitespace_pattern",
+    "guided_decoding", "structural_tag", "guided_decoding_guide_type", "guided_decoding_guide", "regex", "ebnf",
+    "json_schema", "grammar", "format", "grammar_string", "regex_pattern",
+)  # fmt: skip
 _LIKELIEST = "this model always takes the likeliest token. Ask the ensemble."
 
 FIELDS: tuple[Field, ...] = (
@@ -224,13 +232,14 @@ FIELDS: tuple[Field, ...] = (
     _foreign("echo", "BOOL [1]?", "false", "answers come without their prompt. Leave it out.", openai="echo"),
     _foreign("suffix", "STRING [1]?", "left out", "an answer follows its prompt. Leave it out.", openai="suffix"),
     _foreign("store", "BOOL [1]?", "false", "nothing is kept here. Leave it out.", openai="store"),
+    _foreign("function_call", "", '"auto" or "none"', "its name is tool_choice.", openai="function_call"),
     *(
         _foreign(name, "", "left out", why, openai=name)
         for why, names in (
             ("its name is tools.", ("functions",)),
-            ("its name is structured_outputs.", ("guided_json", "guided_regex", "guided_choice", "guided_grammar")),
+            ("its names are response_format and structured_outputs.", _FORMS_ELSEWHERE),
             ("stop takes texts alone. Leave it out.", ("stop_token_ids", "include_stop_str_in_output")),
-            (_AS_THEY_ARE, ("bad_words", "allowed_token_ids")),
+            (_AS_THEY_ARE, ("bad_words", "allowed_token_ids", "logits_processors", "custom_logit_processor")),
             ("this engine decodes one beam. Leave it out.", ("use_beam_search",)),
             ("every answer is a turn of its own. Leave it out.", ("continue_final_message",)),
             ("log-probabilities are not given here. Leave it out.", ("prompt_logprobs",)),
