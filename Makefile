@@ -1,5 +1,5 @@
 # Every target that needs Python sets up .venv first; that is skipped when nothing changed.
-# PYTHON3 is what .venv is made with: make test PYTHON3=python3.12
+# PYTHON3 runs set-up, and is what .venv is made with if it is 3.11 or 3.12: make test PYTHON3=python3.12
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
 # A file, and so a notebook, stays with one worker. A worker that dies is not replaced (pytest-xdist 3.8 would give out its
@@ -35,8 +35,8 @@ types: setup ## mypy
 workflows: setup ## zizmor; without --strict-collection it would only warn of what is no valid workflow
 	@.venv/bin/zizmor --offline --quiet --strict-collection .github/workflows
 
-scripts: setup ## shellcheck
-	@.venv/bin/shellcheck .ci/run postBuild $$(git ls-files 'assets/*.sh')
+scripts: setup ## shellcheck; on arm64 your own, because there is no wheel
+	@PATH="$$PWD/.venv/bin:$$PATH" shellcheck .ci/run $$(git ls-files 'assets/*.sh')
 
 sources: setup ## do notebooks, README.md, glossary and instructor's pages agree with the lessons?
 	@$(PYTHON) -m tools.lessons check
@@ -69,8 +69,8 @@ site: build/site-venv/stamp ## make the pages for the web in build/site from the
 
 # Sphinx is no part of a learner's set-up.
 build/site-venv/stamp: site/requirements.txt | setup
-	@$(PYTHON) -m venv --clear build/site-venv
-	@build/site-venv/bin/pip install --quiet --require-hashes --only-binary=:all: --no-deps -r site/requirements.txt
+	@$(PYTHON) -m venv --clear --without-pip build/site-venv
+	@$(PYTHON) -m pip --python build/site-venv install --quiet --require-hashes --only-binary=:all: --no-deps -r site/requirements.txt
 	@touch $@
 
 release: check ## make wheel and source distribution of the last commit in dist/, and print their SHA-256
@@ -84,6 +84,7 @@ clean: ## remove .venv and build/; engines in the cache stay
 	rm -rf .venv build
 
 setup:
-	@command -v $(PYTHON3) >/dev/null || { echo "error: there is no $(PYTHON3) here: install Python 3.11 or 3.12 \
-	with its venv module, then run make again." >&2; exit 2; }
-	@$(PYTHON3) -I inflight/bootstrap.py
+	@if command -v $(PYTHON3) >/dev/null; then $(PYTHON3) -I inflight/bootstrap.py; \
+	elif command -v uv >/dev/null; then uv run --no-project --python 3.12 python -I inflight/bootstrap.py; \
+	else echo "error: here is neither $(PYTHON3) nor uv, and set-up needs one of them: install Python, of any version \
+	(on Debian and Ubuntu: sudo apt install python3-venv), then run make again." >&2; exit 2; fi
