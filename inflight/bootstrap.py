@@ -38,7 +38,7 @@ MACHINES = ("x86_64", "aarch64")  # CPUs that Triton's and OpenVINO's wheels exi
 GLIBC = (2, 35)
 DISK_GB = 5  # for packages, and for what the course itself makes
 CONTAINER = "open the course in a container or in Codespaces, as README.md says"
-OLDEST_UV = (0, 9)
+OLDEST_UV = (0, 13)  # older ones do not hold a file against the hash that an index names
 UV = (
     "uv==0.13.9 --hash=sha256:d7f459fe4fd247d830351c75686d3996ace3c6f3f728eb0e85a30b7ada0cef19"  # x86-64
     " --hash=sha256:ecb6028d79dc96fbeafffe5c8af62a7099487ebc05a701e76714eebcffd06375"  # arm64
@@ -181,7 +181,7 @@ def find_uv(folder):
             )
     command = [python, "-I", "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
     command += [*target, "--no-deps", "--require-hashes", "--only-binary=:all:", "--requirement", "/dev/stdin"]
-    environ = dict(os.environ, PIP_USER="0")
+    environ = dict(os.environ, PIP_USER="0", PIP_ROOT_USER_ACTION="ignore")
     if subprocess.run(command, input=UV, universal_newlines=True, env=environ).returncode:
         raise SetupError(
             "pip could not install uv, and says why above: connect this machine to the network, or name your package "
@@ -201,7 +201,10 @@ def run(command, problem):
         It failed. `problem` says what that means, unless the disk is full.
     """
     if subprocess.call(command, cwd="/"):
-        free = shutil.disk_usage(ROOT).free / 1e9
+        places = [
+            path for path in (ROOT, os.path.expanduser("~")) if os.path.exists(path)
+        ]  # uv keeps files in the latter
+        free = min(shutil.disk_usage(path).free for path in places) / 1e9
         if free < 1:
             problem = (
                 "The disk is full ({:.1f} GB free): make room, {} GB in all (12 GB with PyTorch's build for GPUs)"
@@ -227,7 +230,14 @@ def make_venv(uv, venv):
         # Inside an activated .venv, its Python would be removed together with it: take the one that it was made from.
         wanted = getattr(sys, "_base_executable", sys.executable)
         why = "set-up was run with it"
-    elif subprocess.call([uv, "python", "find", "--quiet", "--system", "--no-python-downloads", wanted], cwd="/") == 0:
+    elif (
+        subprocess.call(
+            [uv, "python", "find", "--quiet", "--system", "--no-python-downloads", wanted],
+            cwd="/",
+            stderr=subprocess.DEVNULL,
+        )
+        == 0
+    ):
         why = "set-up was run with {}, and found this one".format(mine)
     else:
         print("Here is {}, and neither 3.11 nor 3.12: uv brings 3.12 (35 MB).".format(mine), flush=True)
@@ -235,7 +245,7 @@ def make_venv(uv, venv):
         problem = (
             "The course needs Python 3.11 or 3.12, here is {}, and uv could not bring 3.12, as it says above: connect "
             "this machine to the network, name a mirror in UV_PYTHON_INSTALL_MIRROR, or install Python 3.12 or "
-            "3.11".format(mine)
+            "3.11 (conda has both)".format(mine)
         )
     run([uv, "venv", "--quiet", "--clear", "--prompt", "inflight", "--python", wanted, venv], problem)
     return why
@@ -340,8 +350,8 @@ def install(uv, options, root, prefix, python, why_python):
     into = [uv, "pip", "install", "--python", python, "--no-deps", *options]
     run(
         [*into, "--only-binary=:all:", "--requirement", os.path.join(root, "requirements.txt"), *torch, *backend],
-        "uv could not install the packages, and says why above: where the network failed, what has come is kept; "
-        "where a hash differs, your index has another file, so name another index in pip's configuration",
+        "uv could not install the packages, and says why above: mend the network, or name in pip's configuration an "
+        "index or a folder that has these files (one with another hash is another file)",
     )
     if not IN_WHEEL:
         # setuptools, which this needs, has just been installed: no other is fetched.

@@ -292,7 +292,10 @@ def test_inflight_torch_chooses_the_build_or_set_up_ends(project, uv):
 @pytest.mark.parametrize(
     "fault, says",
     [
-        ("another hash", "where a hash differs, your index has another file"),
+        (
+            "another hash",
+            "index or a folder that has these files (one with another hash is another file)",
+        ),
         ("no bait", "uv could not install the packages, and says why above"),
         (
             "no PyTorch",
@@ -322,7 +325,7 @@ def test_a_set_up_that_cannot_go_on_says_one_sentence_and_leaves_no_stamp(projec
 
 
 @pytest.mark.parametrize(
-    "free, says", [(0.2e9, "error: The disk is full (0.2 GB free): set-up needs"), (9e9, "mend that")]
+    "free, says", [(0.2e9, "error: The disk is full (0.2 GB free): make room"), (9e9, "mend that")]
 )
 def test_a_full_disk_is_named(monkeypatch, free, says):
     monkeypatch.setattr(bootstrap.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
