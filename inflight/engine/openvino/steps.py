@@ -50,11 +50,9 @@ def to_graph(gguf_file: str | Path, folder: str | Path) -> ov.Model:
     import openvino_genai
 
     folder = Path(folder)
-    given = folder / "given.gguf"  # the library writes beside the file that it reads
-    if os.access(gguf_file, os.W_OK):
-        given.symlink_to(Path(gguf_file).absolute())
-    else:  # the library opens it to write as well
-        shutil.copyfile(gguf_file, given)
+    # A copy: the library writes beside the file that it reads, and opens that for writing as well.
+    given = folder / "given.gguf"
+    shutil.copyfile(gguf_file, given)
     # The pipeline is only made for the graph that it writes, and in bfloat16, its own choice where the CPU has it, it
     # divides by zero when there is one core for it (OpenVINO 2026.4.1).
     properties = {"enable_save_ov_model": True, "INFERENCE_PRECISION_HINT": "f32"}

@@ -17,8 +17,9 @@ from tests.engines import SMALL_BUILD, SMALL_LAYERS, write_quantized
 
 @pytest.fixture(scope="module")
 def stored(small_checkpoint, tmp_path_factory):
-    """The small model as people share it: a file of 4-bit weights."""
+    """The small model as people share it: a file of 4-bit weights, which its reader may not be allowed to write."""
     file = write_quantized(small_checkpoint.path, tmp_path_factory.mktemp("stored") / "stored.gguf", "Q4_1")
+    file.chmod(0o444)
     return fetch(str(file))
 
 
