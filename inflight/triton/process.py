@@ -277,7 +277,10 @@ def environment(server: Path) -> dict[str, str]:
 
 
 def _link_backend(triton: Path, server: Path) -> None:
-    """Make a backend folder for this Python, of links, so that nothing is written into site-packages."""
+    """Make a backend folder for this Python, so that nothing is written into site-packages: links, and the stub.
+
+    Triton sets the mode of the stub, so it is given a copy: the wheel's may be another user's, or shared with others.
+    """
     (server / BASH_ENV).write_text(f'export {STARTED_IN}="$PWD"\ncd {server}\n')
     folder = server / "backends" / "python"
     folder.mkdir(parents=True)
@@ -292,7 +295,7 @@ def _link_backend(triton: Path, server: Path) -> None:
     if not stub.exists():
         raise CourseError(f"tritonserver has no Python backend for Python {version}. Use Python 3.11 or 3.12.")
     (folder / stub.name).unlink(missing_ok=True)
-    (folder / stub.name).symlink_to(stub)
+    shutil.copyfile(stub, folder / stub.name)
 
 
 def _link_repositories(arguments: Sequence[str], folder: Path) -> list[str]:

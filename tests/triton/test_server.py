@@ -19,6 +19,7 @@ from inflight.errors import CourseError
 from inflight.triton import repository, telemetry
 from inflight.triton.client import Client
 from inflight.triton.connection import is_ok
+from inflight.triton.process import installation
 from inflight.triton.repository import PIPELINE
 from inflight.triton.server import Server
 from tests.engines import add_silent_model, how_it_ends, is_ready, metric, model_process, start_python, wait_until
@@ -33,7 +34,11 @@ def server(small_engine, tmp_path_factory):
     repo = repository.assemble(
         tmp_path_factory.mktemp("shared") / "repo", small_engine, decoupled_mode=True, apply_chat_template=False
     )
+    wheel = {path: path.stat().st_ctime_ns for path in installation().rglob("*")}
     with Server(repo) as server:
+        assert wheel == {
+            path: path.stat().st_ctime_ns for path in installation().rglob("*")
+        }  # it may be another user's
         yield server
 
 
