@@ -26,6 +26,8 @@ class Panel(ipywidgets.VBox):
         Its name for a screen reader.
     """
 
+    by_hand = ""  # how to do without the view, where there is a way
+
     def __init__(self, children: Sequence[ipywidgets.Widget], label: str):
         self.label = label
         super().__init__([*children, Keyboard(label=label)])
@@ -55,7 +57,8 @@ def side_by_side(controls: Iterable[ipywidgets.ValueWidget]) -> ipywidgets.Box:
 
 def picture(panel: Panel) -> str:
     """Return a panel's present state as static HTML: each control's name and value, each text as it is."""
-    return f'<div role="group" aria-label="{html.escape(panel.label)}" style="{FRAME}">{_drawn(panel)}</div>'
+    by_hand = f'<div class="by-hand"><small>{html.escape(panel.by_hand)}</small></div>' if panel.by_hand else ""
+    return f'<div role="group" aria-label="{html.escape(panel.label)}" style="{FRAME}">{_drawn(panel)}{by_hand}</div>'
 
 
 def _drawn(widget: ipywidgets.Widget) -> str:

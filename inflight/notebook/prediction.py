@@ -52,11 +52,31 @@ class Prediction(Panel):
 
     @property
     def value(self) -> str | float | None:
-        """The option chosen, or the number given; None until then."""
+        """The option chosen, or the number given; None until then. To set it, an option's beginning or number will do.
+
+        Raises
+        ------
+        CourseError
+            What is set is no number, or is the beginning of no option or of several.
+        """
         return self.field.value if self._options is not None else _number(self.field.value)
 
+    @value.setter
+    def value(self, said: str | float) -> None:
+        if self._options is None and _number(str(said)) is None:
+            raise CourseError(f"{said!r} is not a number, and {self.question!r} asks for one: set another value.")
+        self.field.value = str(self._right_one(said))
+
+    @property
+    def by_hand(self) -> str:
+        """How to answer where a page shows no buttons."""
+        example = "100" if self._options is None else '"…", the beginning of one of these lines'
+        return f"No buttons here? In a cell of your own: guess.value = {example}"
+
     def __repr__(self) -> str:
-        return f"Prediction: {self.question} {'none was made' if self.value is None else _shown(self.value)}"
+        if self.value is not None:
+            return f"Prediction: {self.question} {_shown(self.value)}"
+        return "\n".join([f"Prediction: {self.question} none was made", *(self._options or ()), self.by_hand])
 
     def score(self, measured: str | float, statistic: str = "") -> str:
         """Say how near the prediction came, in the widget too, and close the question.
@@ -100,7 +120,7 @@ class Prediction(Panel):
         options = self._options
         if options is None:
             return measured
-        if isinstance(options, Mapping):
+        if isinstance(options, Mapping) and not isinstance(measured, str) and measured > 0:
             return min(options, key=lambda name: abs(math.log(options[name] / measured)))
         found = [option for option in options if option.startswith(str(measured))]
         if len(found) != 1:

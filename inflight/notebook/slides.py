@@ -38,7 +38,7 @@ PAGE = """{%- extends 'reveal/base.html.j2' -%}
 <style>{{ resources.inlining.css | join }}
 :root { --jp-content-font-size1: 24px; --jp-code-font-size: 20px; --jp-cell-padding: 4px }
 .slides section { height: 100%; overflow-y: auto; text-align: left; font-family: var(--jp-content-font-family) }
-.jp-InputPrompt, .jp-OutputPrompt, .anchor-link { display: none }
+.jp-InputPrompt, .jp-OutputPrompt, .anchor-link, .by-hand { display: none }
 .jp-RenderedSVG > * { width: 100%; height: 670px }
 </style></head>
 <body data-jp-theme-light="true"><div class="reveal"><div class="slides">

@@ -43,6 +43,41 @@ def test_a_number_is_scored(said, measured, told):
     assert guess.score(measured, "the count of one run") == f"{told} That is the count of one run."
 
 
+@pytest.mark.parametrize(
+    "options, said, value",
+    [
+        (None, 1000, 1000),
+        (None, " 2.5", 2.5),
+        (OPTIONS, "pre", OPTIONS[1]),
+        (SPEEDS, "twi", "twice"),
+        (SPEEDS, 9, "eight times"),
+    ],
+)
+def test_where_a_page_shows_no_buttons_a_line_makes_the_prediction(options, said, value):
+    guess = predict("How many?", options)
+    shown = guess._repr_mimebundle_()
+    for form in ("text/plain", "text/html"):
+        assert "guess.value = " in shown[form] and all(option in shown[form] for option in options or ())
+    guess.value = said
+    assert guess.value == value and "guess.value" not in repr(guess)
+
+
+@pytest.mark.parametrize(
+    "options, said, why",
+    [
+        (None, "many", "'many' is not a number"),
+        (OPTIONS, "p0", "0 options of 'How many.' begin with 'p0'"),
+        (OPTIONS, "", "2 options of 'How many.' begin with ''"),
+        (SPEEDS, 0, "0 options of 'How many.' begin with 0"),
+    ],
+)
+def test_a_line_that_names_no_option_is_refused(options, said, why):
+    guess = predict("How many?", options)
+    with pytest.raises(CourseError, match=why):
+        guess.value = said
+    assert guess.value is None
+
+
 def test_an_option_is_scored_by_its_beginning_or_its_number():
     guess = predict("Which?", OPTIONS)
     guess.field.value = OPTIONS[1]
