@@ -11,7 +11,7 @@ SCRIPTS := inflight/lessons/*/lecture.py inflight/lessons/*/lab.py
 CHECKS := lint imports types workflows scripts sources advisories
 
 .DEFAULT_GOAL := help
-.PHONY: help setup course check $(CHECKS) quick test test-all lab notebooks site release clean
+.PHONY: help setup course check $(CHECKS) quick test test-all lab notebooks site release address clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/make \1	\2/p' Makefile | expand -t 18
@@ -36,7 +36,7 @@ workflows: setup ## zizmor; without --strict-collection it would only warn of wh
 	@.venv/bin/zizmor --offline --quiet --strict-collection .github/workflows
 
 scripts: setup ## shellcheck; on arm64 your own, because there is no wheel
-	@PATH="$$PWD/.venv/bin:$$PATH" shellcheck .ci/run $$(git ls-files 'assets/*.sh')
+	@PATH="$$PWD/.venv/bin:$$PATH" shellcheck .ci/* $$(git ls-files 'assets/*.sh')
 
 sources: setup ## do notebooks, README.md, glossary and instructor's pages agree with the lessons?
 	@$(PYTHON) -m tools.lessons check
@@ -79,6 +79,9 @@ release: check ## make wheel and source distribution of the last commit in dist/
 	@cd build/release && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(CURDIR)/$(PYTHON) -c "from setuptools import build_meta; \
 	build_meta.build_sdist('$(CURDIR)/dist'); build_meta.build_wheel('$(CURDIR)/dist')" >../release.log
 	@cd dist && sha256sum *
+
+address: setup ## write the repository's address wherever it is needed: make address URL=https://github.com/you/your-course
+	@$(PYTHON) -m tools.address $(URL)
 
 clean: ## remove .venv and build/; engines in the cache stay
 	rm -rf .venv build

@@ -6,7 +6,7 @@ import sys
 from inflight.errors import CourseError
 
 __all__ = ["CourseError", "__version__"]
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 # Nothing is sent home, by us or by a library. Here, because this runs before any of them is imported, in every process
 # of ours; what those start inherits the variables.

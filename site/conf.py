@@ -4,7 +4,6 @@ The clone itself is the source: notebooks as they are stored, and its own Markdo
 finished pages fetch nothing from another host.
 """
 
-import os
 import re
 import sys
 import tomllib
@@ -62,7 +61,7 @@ CONTENTS = {
     ],
     "Work on it": ["CONTRIBUTING", "SECURITY"],
 }
-REPOSITORY = os.environ.get("GITHUB_REPOSITORY", "")  # "owner/name", where GitHub Actions makes the pages
+ADDRESS = tomllib.loads((CLONE / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
 suppress_warnings = [
     "misc.highlighting_failure",  # cells with magics, and outputs in a fence: shown as they are
     "mystnb.unknown_mime_type",  # a figure's data for plotly.js
@@ -87,7 +86,7 @@ html_js_files = [("site.js", {"defer": "defer"})]
 html_sidebars = {"**": ["course-contents"]}
 html_show_sourcelink = False
 html_copy_source = False
-html_context = {"repository": REPOSITORY}
+html_context = {"repository": ADDRESS}
 html_theme_options = {
     "logo": {"text": "Serving LLMs with Triton"},
     "navbar_center": [],
@@ -105,13 +104,10 @@ html_theme_options = {
 
 
 def _read(app, docname: str, source: list[str]) -> None:
-    """README.md, which is the first page, without its badges, with links to its repository, and with all contents."""
+    """README.md, which is the first page, without its badges, and with all contents."""
     if docname != root_doc:
         return
     text = re.sub(r"^\[!\[.*\n+", "", source[0], flags=re.M)
-    address = f"https://github.com/{REPOSITORY}" if REPOSITORY else ""
-    text = re.sub(r"\[([^\]]*)\]\(\.\./\.\./(\S+)\)", rf"[\1]({address}/\2)" if address else r"\1", text)
-    text = text.replace("URL-OF-THIS-REPOSITORY", address or "URL-OF-THIS-REPOSITORY")
     for caption, pages in CONTENTS.items():
         text += "\n".join(["\n\n```{toctree}", ":hidden:", ":glob:", f":caption: {caption}", "", *pages, "```"])
     source[0] = text

@@ -509,7 +509,7 @@ def test_a_half_made_outdated_or_moved_venv_is_not_ready(project, change):
 
 
 def test_the_version_stands_in_the_package_alone():
-    assert PROJECT["project"]["dynamic"] == ["version"]
+    assert "version" in PROJECT["project"]["dynamic"]
     assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "inflight.__version__"}
 
 
