@@ -1,5 +1,6 @@
-"""What a build adds to the package: the course itself, as `inflight/course`, and its page on the package index. All else
-is in pyproject.toml.
+"""What a build adds to the package: the course itself, as `inflight/course`, and its page on the package index.
+
+All else is in pyproject.toml.
 
 A clone has the course beside the package (`inflight/paths.py`), so an editable installation copies nothing.
 """
