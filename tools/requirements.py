@@ -1,4 +1,4 @@
-"""Resolves what is installed: `python -m tools.requirements` writes requirements.txt and assets/site/requirements.txt.
+"""Resolves what is installed: `python -m tools.requirements` writes requirements.txt and site/requirements.txt.
 
 uv resolves pyproject.toml, and names for each package all the files that the index has. What is written has the hashes
 of those alone that an installer takes: the best wheel for each Python and processor that the course runs on. A pin that
@@ -22,7 +22,7 @@ from inflight.paths import COURSE
 # File -> what uv is asked for. PyTorch's build is chosen by set-up; the site's browser is driven from the course's own.
 FILES = {
     "requirements.txt": "pyproject.toml --extra dev --group model --no-emit-package torch",
-    "assets/site/requirements.txt": "--group site --no-emit-package playwright --no-emit-package greenlet "
+    "site/requirements.txt": "--group site --no-emit-package playwright --no-emit-package greenlet "
     "--no-emit-package pyee",
 }
 OLDER = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}  # names from before manylinux had glibc's number
