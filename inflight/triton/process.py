@@ -18,7 +18,6 @@ import socket
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import time
 import uuid
 import weakref
