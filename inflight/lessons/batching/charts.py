@@ -124,8 +124,8 @@ def who_pays(runs: dict[str, pd.DataFrame]) -> go.Figure:
     fig.add_shape(EQUAL, x0=0, y0=0, x1=most, y1=most, showlegend=True)
     for text, x, y in ((f"later {after}", 0.12, 0.94), (f"earlier {after}", 0.88, 0.06)):
         fig.add_annotation(x=x * most, y=y * most, text=text, font_color=WASTE_TEXT, showarrow=False)
-    fig.update_xaxes(range=[0, most])
-    fig.update_yaxes(range=[0, most], scaleanchor="x")
+    fig.update_xaxes(range=[0, most], constrain="domain")
+    fig.update_yaxes(range=[0, most], constrain="domain", scaleanchor="x")
     return fig
 
 

@@ -331,7 +331,9 @@ for rule in rules:
 types = {"static": "V1", "in-flight": "inflight_fused_batching"}
 waits = {rule: lesson.waits(lengths * 2, slots, types[rule], every=8) for rule in rules}
 table = pd.DataFrame(waits).rename_axis("request").reset_index()
-figure = px.line(table.melt("request", var_name="rule"), "request", "value", "rule")
+figure = px.line(
+    table.melt("request", var_name="rule"), x="request", y="value", color="rule"
+)
 figure.update_layout(yaxis_title="iterations until it has a slot", meta={"device": ""})
 summary = ", ".join(f"{rule} at most {max(waits[rule])}" for rule in rules)
 charts.show(figure, f"Waits for a slot, in iterations: {summary}.")
