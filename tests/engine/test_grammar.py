@@ -6,11 +6,14 @@ import threading
 from queue import SimpleQueue
 
 import jsonschema
+import numpy as np
 import pytest
 
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.config import ExecutorConfig, Guide, Request, SamplingConfig
 from inflight.engine.executor import Executor
+from inflight.engine.folder import read
+from inflight.engine.grammar import Guides
 from inflight.errors import CourseError
 from inflight.paths import PACKAGE
 from tests.engines import wait_until
@@ -76,7 +79,8 @@ def test_it_ends_with_its_guide_also_where_the_request_names_no_end(executor, to
         ("json_schema", '{"type": "objct"}', "Invalid type: objct"),
         ("json_schema", '{"type": ', "line 1 column 10"),
         ("json_schema", '{"type": "array", "uniqueItems": true}', "uniqueItems"),
-        ("json_schema", '{"not": {}, "x-guidance": {"lenient": true}}', "not"),
+        ("json_schema", '{"not": {"type": "null"}, "x-guidance": {"lenient": true}}', "not"),
+        ("json_schema", '{"format": "iri"}', "iri"),
         ("json_schema", '{"$ref": "https://a.example/b"}', "a.example"),
         ("json_schema", '{"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}', "no text at all"),
         ("json_schema", "[" * 50_000, "recursion"),
@@ -85,6 +89,8 @@ def test_it_ends_with_its_guide_also_where_the_request_names_no_end(executor, to
         ("regex", "(a", "unclosed group"),
         ("regex", "(?=a)b", "look-ahead"),
         ("ebnf_grammar", "root ::= nobody", "nobody"),
+        ("ebnf_grammar", "?start: nobody", "nobody"),
+        ("ebnf_grammar", 'start: %json {"uniqueItems": true}', "uniqueItems"),
         ("choice", '["yes", 3]', "a JSON list of texts"),
         ("choice", "[]", "a JSON list of texts"),
     ],
@@ -92,6 +98,138 @@ def test_it_ends_with_its_guide_also_where_the_request_names_no_end(executor, to
 def test_a_guide_that_cannot_be_followed_is_refused_before_the_first_token(executor, tokenizer, kind, text, told):
     with pytest.raises(CourseError, match=re.escape(told)):
         executor.generate(asked(tokenizer, Guide(kind, text)))
+
+
+@pytest.fixture(scope="module")
+def allowed(course_engine, tokenizer):
+    """Return those of some texts that a guide allows as whole answers."""
+    guides = Guides(read(course_engine))
+
+    def allows(guide, text):
+        matcher = guides.matcher(guide)
+        for token in [*tokenizer.encode(text), tokenizer.end_id]:
+            logits = np.zeros(tokenizer.vocab_size)
+            matcher.mask([], logits)
+            if logits[token] < 0:
+                return False
+            matcher.take(token)
+        return True
+
+    return lambda kind, text, texts: [each for each in texts if allows(Guide(kind, text), each)]
+
+
+@pytest.mark.parametrize(
+    "kind, text, told",
+    [
+        ("regex", r"\d{2}|[\w/]x|\\d", ["12", "_x", "/x", r"\d"]),
+        (
+            "json_schema",
+            r'{"type": "string", "pattern": "^(\\d{2}|[\\w/]x|\\\\d)$"}',
+            ['"12"', '"_x"', '"/x"', r'"\\d"'],
+        ),
+        ("json_schema", r'{"patternProperties": {"^\\d$": {}}, "type": "object"}', ['{"1": 0}']),
+        ("json_schema", r'{"enum": ["\\d", {"pattern": "\\d"}]}', [r'"\\d"', r'{"pattern": "\\d"}']),
+        (
+            "ebnf_grammar",
+            'start: "\\\\d" | "/" /[\\w\\/]x/ | NUMBER // "/\nNUMBER: /\\d{2}/',
+            [r"\d", "/_x", "//x", "12"],
+        ),
+        ("ebnf_grammar", r'start: %json {"type": "string", "pattern": "^\\d{2}$"} | "é"', ['"12"', "é"]),
+    ],
+)
+def test_digits_and_letters_of_regular_expressions_are_asciis(allowed, kind, text, told):
+    others = [each.replace("12", "१२").replace("1", "１").replace("_x", "éx") for each in told]
+    assert allowed(kind, text, told) == told
+    assert allowed(kind, text, [other for other, own in zip(others, told) if other != own]) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '?start: a\n?a: "x" | "(" a ")"',
+        '!start: "x"',
+        '// root ::= a\n# root ::= a\n\n start : _a\n_a: "x"',
+        '%import common.INT\n%ignore " "\r\n?start: "x" | INT\r\n',
+        'x: "x"\nstart: x | "root ::= x"',
+        '%llguidance {}\nstart[lazy]: "x"',
+        'root ::= x\nx ::= "x" | "?start: a"',
+        '# start: "y"\n  root::= "x" |\n    "y"',
+    ],
+)
+def test_a_grammar_is_read_in_the_language_it_is_written_in(allowed, text):
+    assert allowed("ebnf_grammar", text, ["x", "start", "::="]) == ["x"]
+
+
+A, B = ({"type": "object", "properties": {name: {"type": "integer"}}, "required": [name]} for name in "ab")
+ANY = {"type": "object", "additionalProperties": True}
+OPEN = {"a": 1, "z": 2}
+
+
+@pytest.mark.parametrize(
+    "schema, value, more",
+    [
+        (A, {"a": 1}, OPEN),
+        ({"properties": {"in": {"type": "array", "items": A}}}, {"in": [{"a": 1}]}, {"in": [OPEN]}),
+        ({"additionalProperties": A}, {"x": {"a": 1}}, {"x": OPEN}),
+        ({"$defs": {"A": A}, "$ref": "#/$defs/A"}, {"a": 1}, OPEN),
+        ({"anyOf": [A, B]}, {"b": 1}, {"a": 1, "b": 2}),
+        ({"oneOf": [A, {"type": "null"}]}, {"a": 1}, OPEN),
+        ({"allOf": [A, B]}, {"a": 1, "b": 2}, {"a": 1, "b": 2, "z": 3}),
+        (
+            {"definitions": {"A": A}, "allOf": [{"$ref": "#/definitions/A"}], **B},
+            {"a": 1, "b": 2},
+            {"a": 1, "b": 2, "z": 3},
+        ),
+        ({"properties": {"b": {}}, "anyOf": [A, {"required": ["b"]}]}, {"b": 2}, {"b": 2, "z": 1}),
+        ({"type": "object", "properties": {}}, {}, {"z": 1}),
+        ({"patternProperties": {"^x": {}}}, {"x1": 1}, {"x1": 1, "z": 2}),
+        ({"type": "object", "required": ["a", "z"], "properties": {"a": {}}}, OPEN, {"a": 1, "z": 2, "y": 3}),
+        ({"type": "array", "prefixItems": [A]}, [{"a": 1}], [{"a": 1}, 2]),
+    ],
+)
+def test_an_object_has_no_other_properties_than_are_named(allowed, schema, value, more):
+    jsonschema.validate(value, schema)
+    texts = [json.dumps(each) for each in (value, more)]
+    assert allowed("json_schema", json.dumps(schema), texts) == texts[:1]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object"},
+        A | {"additionalProperties": {"type": "integer"}},
+        A | {"unevaluatedProperties": True},
+        {"allOf": [A, ANY]},
+        {"properties": {"a": {}}, "anyOf": [{"$ref": "#/$defs/ANY"}], "$defs": {"ANY": ANY}},
+    ],
+)
+def test_it_has_if_the_schema_says_so_or_names_none(allowed, schema):
+    assert allowed("json_schema", json.dumps(schema), [json.dumps(OPEN)])
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"uniqueItems": False}, {"minItems": 0}, {"minLength": 0}, {"additionalProperties": True}, {"required": []},
+        {"deprecated": True}, {"title": "T"}, {"examples": [1]}, {"default": None}, {"readOnly": True}, {"x-order": 1},
+        {"discriminator": {"propertyName": "a"}}, {"format": "path"}, {"format": "int32"}, {"contentMediaType": "a/b"},
+        {"$schema": "https://json-schema.org/draft-07/schema#"}, {"$schema": "http://json-schema.org/schema#"},
+        {"unevaluatedProperties": True}, {"unevaluatedItems": {}}, {"propertyNames": {"type": "string"}},
+        {"propertyNames": True}, {"dependentRequired": {}}, {"dependentSchemas": {"a": True}},
+        {"dependencies": {"a": []}}, {"contains": {"const": 1}, "minContains": 0}, {"maxContains": 3}, {"not": False},
+        {"if": {"const": 1}}, {"then": {"const": 1}}, {"if": {"const": 1}, "else": {}}, {"$dynamicAnchor": "a"},
+        {"pattern": None, "minimum": None, "items": None, "type": None},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_keyword_that_asks_for_nothing_is_taken(allowed, more):
+    texts = ['"a"', "[1, 1]", '{"a": 1}', "null"]
+    assert allowed("json_schema", json.dumps(more), texts) == texts
+
+
+def test_and_so_is_one_by_which_a_value_is_left_out(allowed):
+    schema = {"anyOf": [{"not": {}}, A], "properties": {"a": {}, "z": {"not": {}}}}
+    assert allowed("json_schema", json.dumps(schema), ["7", '{"a": 1}', json.dumps(OPEN)]) == ['{"a": 1}']
 
 
 @pytest.fixture

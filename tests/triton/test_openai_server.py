@@ -176,7 +176,9 @@ def test_who_writes_the_template_himself_keeps_its_tokens(http, course_engine):
 ASK_NOTHING = {
     "n": 1, "best_of": 1, "echo": False, "suffix": "", "logprobs": False, "top_logprobs": 0, "logit_bias": {},
     "response_format": {"type": "text"}, "tools": [], "tool_choice": "none", "min_p": 0, "functions": [],
-    "stop": [], "structured_outputs": None, "seed": None, "stream_options": None, "max_tokens": None,
+    "stop": [], "structured_outputs": {"json": None, "regex": None, "disable_fallback": False}, "seed": None,
+    "stream_options": None, "max_tokens": None, "function_call": "auto", "grammar": "", "format": "", "regex": None,
+    "guided_json": None, "guided_decoding_backend": "xgrammar", "nvext": {"guided_json": None, "annotations": []},
 }  # fmt: skip
 UNKNOWN = {
     "service_tier": "auto", "prompt_cache_key": "k", "skip_special_tokens": True, "name_of_my_own": [1],
@@ -208,8 +210,21 @@ def test_what_asks_for_nothing_and_what_is_not_known_is_taken(http, path, more):
 @pytest.mark.parametrize(
     "messages",
     [
-        [{"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": {}}]}],
-        [{"role": "tool", "content": "5", "tool_call_id": "1"}],
+        [
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f"}}],
+            }
+        ],
+        [
+            {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}},
+            {"role": "function", "content": "5"},
+        ],
+        [{"role": "tool", "content": [{"type": "text", "text": "5"}], "tool_call_id": "1"}],
+        [{"role": "user", "content": [{"type": "input_text", "text": "Hello."}], "name": "ana"}],
+        [{"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}],
+        [{"role": "assistant", "content": None, "refusal": "No.", "tool_calls": []}],
         [{"role": "developer", "content": "Be brief.", "name": "x"}],
         [{"role": "user", "content": [{"type": "text", "text": "What is"}, {"type": "text", "text": " France?"}]}],
         [{"role": "assistant", "content": ""}],
@@ -220,9 +235,22 @@ def test_messages_in_all_their_forms_are_taken(http, messages):
 
 
 def test_nothing_of_a_null_content_is_read_as_a_word(http):
-    call = {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {}}]}
+    call = {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f"}}]}
     null, blank = (post(http, CHAT, messages=[{**call, "content": text}], max_tokens=1) for text in (None, ""))
     assert null["usage"] == blank["usage"]
+
+
+@pytest.mark.parametrize("arguments", ['{"city": "Lima"}', {"city": "Lima"}])
+@pytest.mark.parametrize("said", ["Let me look.", None])
+def test_a_call_is_in_the_prompt_as_the_model_writes_it_and_so_are_its_text_and_its_result(http, said, arguments):
+    calls = [{"id": "1", "type": "function", "function": {"name": "weather", "arguments": arguments}}]
+    written = "\n".join(filter(None, (said, '{"name": "weather", "arguments": {"city": "Lima"}}')))
+    turns = lambda **answer: [FRANCE[1], {"role": "assistant", **answer}, {"role": "tool", "content": "12 degrees"}]
+    ask = lambda messages: post(http, CHAT, messages=messages, max_tokens=8)
+    told = ask(turns(content=said, tool_calls=calls))
+    same, without = ask(turns(content=written)), ask(turns(content=written)[:2])
+    assert (told["usage"], told["choices"]) == (same["usage"], same["choices"])
+    assert same["usage"]["prompt_tokens"] > without["usage"]["prompt_tokens"]
 
 
 # What is refused ------------------------------------------------------------------------------------------------------
@@ -232,7 +260,10 @@ REFUSED = [
     ("n", 2), ("best_of", 2), ("logprobs", 5), ("min_p", 0.1), ("logit_bias", {"5": 1}), ("temperature", -1),
     ("temperature", 1e39), ("top_p", 2), ("top_k", -2), ("top_k", 10**20), ("min_tokens", -1), ("max_tokens", 0),
     ("max_tokens", 16.5), ("stop", [""]), ("stop", ["x" * 10_000]), ("stop", ["x"] * 10_000), ("stream_options", []),
-    ("guided_json", {"type": "object"}),
+    *((name, "x") for name in ("guided_regex", "grammar", "regex", "ebnf", "structural_tag", "guided_decoding_guide")),
+    *((name, {"type": "object"}) for name in ("guided_json", "json_schema", "format")), ("guided_choice", ["a", "b"]),
+    ("functions", [{"name": "f"}]), ("function_call", {"name": "f"}), ("tool_choice", "required"),
+    ("tools", [{"type": "function", "function": {"name": "f"}}]),
 ]  # fmt: skip
 NO_MESSAGES = [
     [],
@@ -245,6 +276,7 @@ NO_MESSAGES = [
 ]
 
 
+NESTED = ("nvext", "extra_body")
 NO_PROMPTS = (["x", [-1]], [-1], "", None, [""], ["x"] * 257)
 
 
@@ -256,6 +288,7 @@ NO_PROMPTS = (["x", [-1]], [-1], "", None, [""], ["x"] * 257)
             (TEXT, {"prompt": prompt}, 400, "prompt", None)
             for prompt in (["x", [-1]], [-1], "", None, [""], ["x"] * 257)
         ),
+        *((TEXT, {"prompt": "x", name: {"guided_json": {}, "regex": "x"}}, 400, "regex", None) for name in NESTED),
         (TEXT, {}, 400, "prompt", None),
         (TEXT, {"prompt": "x " * 1100}, 400, "prompt", "context_length_exceeded"),
         (TEXT, {"prompt": "x" * 100_000}, 400, "prompt", "context_length_exceeded"),

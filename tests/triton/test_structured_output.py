@@ -1,14 +1,22 @@
 """Structured output and tools through OpenAI's protocol and TensorRT-LLM's tensors, as outside clients ask for them."""
 
+import json
+import re
 from functools import partial
 
 import httpx
+import numpy as np
 import openai
 import pydantic
 import pytest
 
+from inflight.checkpoint.tokenizer import load_tokenizer
+from inflight.engine.config import Guide
+from inflight.engine.folder import read
+from inflight.engine.grammar import Guides
 from inflight.triton.client import Client
 from inflight.triton.openai_server import OpenAIServer
+from inflight.triton.openai_tools import ANY_OBJECT, Answer, Tool, Tools
 
 pytestmark = pytest.mark.server
 
@@ -86,6 +94,117 @@ def test_a_required_tool_is_called_whole_and_streamed(ask, choice):
     assert ask(messages=[*ASKED, turn, result]).choices[0].message.content
 
 
+FORMS = {
+    "schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "P", "schema": {"enum": ["a", 7]}}}},
+    "any object": {"response_format": {"type": "json_object"}},
+    "its schema": {"response_format": {"type": "json_object", "schema": {"enum": ["a", 7]}}},
+    "regex": {"structured_outputs": {"regex": "[0-9]{3}"}},
+    "choice": {"structured_outputs": {"choice": ["Lima", "nowhere"]}},
+    "GBNF": {"structured_outputs": {"grammar": 'root ::= "Lima" | "no"'}},
+    "Lark": {"structured_outputs": {"grammar": '?start: "Lima" | "no"', "json": None, "disable_fallback": False}},
+}
+
+
+def follows(form, said):
+    if form == "any object":
+        return isinstance(json.loads(said), dict)
+    return said in ('"a"', "7", "Lima", "nowhere", "no") or re.fullmatch("[0-9]{3}", said)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("choice", ["auto", "required", "none"])
+def test_with_tools_and_a_form_the_answer_is_a_call_or_has_the_form(ask, form, choice):
+    either = partial(ask, tools=[TOOL, OTHER], tool_choice=choice, extra_body=FORMS[form])
+    [whole] = either().choices
+    if choice == "required" or (choice == "auto" and whole.message.tool_calls):
+        [call] = whole.message.tool_calls
+        assert whole.message.content is None and whole.finish_reason == "tool_calls"
+        made = Weather.model_validate_json if call.function.name == "weather-of" else {"{}": True}.__getitem__
+        assert made(call.function.arguments)
+    else:
+        assert whole.finish_reason == "length" or follows(form, whole.message.content)
+    pieces = [chunk.choices[0] for chunk in either(stream=True)]
+    said = "".join(piece.delta.content or "" for piece in pieces)
+    calls = [piece.delta.tool_calls[0].function for piece in pieces if piece.delta.tool_calls]
+    assert pieces[-1].finish_reason == whole.finish_reason and said == (whole.message.content or "")
+    assert "".join(each.arguments for each in calls) == "".join(
+        each.function.arguments for each in whole.message.tool_calls or ()
+    )
+
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name"],
+}
+NESTED = {"type": "object", "properties": {"who": {"$ref": "#/$defs/P"}}, "required": ["who"], "$defs": {"P": PERSON}}
+CALLS = {
+    '{"name": "f", "arguments": {"who": {"name": "Ana"}}}': '{"who": {"name": "Ana"}}',
+    '{"name": "f-2", "arguments": {}}': "{}",
+}
+NO_CALLS = [
+    '{"name": "f", "arguments": {"who": {"name": "Ana", "size": 3}}}',
+    '{"name": "f", "arguments": {"who": {"name": "Ana"}, "and": 1}}',
+    '{"name": "f-2", "arguments": {"and": 1}}',
+    '{"name": "g", "arguments": {}}',
+]
+ANSWERS = {
+    None: ["Hello {you}", ""],
+    Guide("json_schema", json.dumps(PERSON)): ['{"name": "f", "age": 3}', '{"name": "Ana"}'],
+    ANY_OBJECT: ['{"name": "f"}', '{"a": {"arguments": 1}}', "{}"],
+    Guide("regex", r"\{\d\}|a/b"): ["{3}", "a/b"],
+    Guide("choice", '["yes", "{"]'): ["yes", "{"],
+    Guide("ebnf_grammar", '?start: "{" WORD "}"\nWORD: /[a-z]+/\n%ignore / +/'): ["{ab}"],
+}
+
+
+@pytest.mark.parametrize("form", ANSWERS)
+def test_both_a_call_and_the_form_are_reached_and_nothing_else(course_engine, form):
+    tools = Tools(
+        [
+            Tool.model_validate(called("f", parameters=NESTED, strict=True)),
+            Tool.model_validate(called("f-2", parameters=None)),
+        ],
+        "auto",
+    )
+    guides, tokenizer = Guides(read(course_engine)), load_tokenizer(course_engine)
+    for text in [*CALLS, *NO_CALLS, *ANSWERS[form]]:
+        matcher, allows = guides.matcher(tools.guide("form", form)), True
+        for token in [*tokenizer.encode(text), tokenizer.end_id]:
+            logits = np.zeros(tokenizer.vocab_size)
+            matcher.mask([], logits)
+            allows = logits[token] == 0
+            if not allows:
+                break
+            matcher.take(token)
+        assert allows == (text not in NO_CALLS), text
+
+
+@pytest.mark.parametrize("length", [1, 5, 1000])
+@pytest.mark.parametrize("text", [*CALLS, '{"name": "fine"}', '{"name": "f"', "{", "Hello"])
+def test_what_is_sent_is_a_call_or_a_text_however_it_is_cut(text, length):
+    tools = Tools([Tool.model_validate(called(name)) for name in ("f", "f-2")], None)
+    answer, pieces = Answer(tools.begins), [text[place : place + length] for place in range(0, len(text), length)]
+    told = [answer.add(piece, number == len(pieces)) for number, piece in enumerate(pieces, 1)]
+    said, arguments = ("".join(each) for each in zip(*told))
+    assert (said, arguments) == (("", CALLS[text]) if text in CALLS else (text, ""))
+    assert answer.is_call == bool(answer.name) == (text in CALLS)
+
+
+def test_a_call_that_is_cut_has_all_that_came_of_its_arguments():
+    answer = Answer(Tools([Tool.model_validate(called("f"))], None).begins)
+    told = [answer.add('{"name": "f", "arguments": {"a": {"b"', False), answer.add(": {}", True)]
+    assert told == [("", '{"a": {"b'), ("", '": {}')] and answer.name == "f" and not answer.is_call
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_of_allowed_tools_no_other_is_called(ask, mode):
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [called("other")]}}
+    [answer] = ask(tools=[TOOL, OTHER], tool_choice=allowed, parallel_tool_calls=True).choices
+    names = [call.function.name for call in answer.message.tool_calls or ()]
+    assert names == ["other"] or (mode == "auto" and answer.message.content)
+
+
 @pytest.mark.parametrize("choice", ["auto", "none"])
 def test_without_need_an_answer_may_be_text(ask, choice):
     hello = [{"role": "user", "content": "Say hello."}]
@@ -102,11 +221,29 @@ def test_without_need_an_answer_may_be_text(ask, choice):
         ("structured_outputs", {"structured_outputs": {"regex": "(a"}}),
         ("structured_outputs", {"structured_outputs": {"regex": "a", "choice": ["b"]}}),
         ("structured_outputs", {"structured_outputs": {"structural_tag": "a"}}),
+        ("structured_outputs", {"structured_outputs": {"regex": "a", "whitespace_pattern": " "}}),
+        ("response_format", {"response_format": {"type": "regex", "value": "a"}}),
+        ("response_format", {"response_format": {"type": "json_object", "value": {"type": "object"}}}),
+        ("response_format", {"response_format": {"type": "structural_tag", "structures": []}}),
+        ("response_format", {"response_format": {"type": "text", "schema": {}}}),
+        (
+            "response_format",
+            {"response_format": {"type": "json_object", "schema": {"uniqueItems": True}}, "tools": [TOOL]},
+        ),
+        ("tool_choice", {"tools": [TOOL], "tool_choice": "any"}),
+        (
+            "tool_choice",
+            {
+                "tools": [TOOL],
+                "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [OTHER]}},
+            },
+        ),
+        ("tools", {"tools": [{"type": "custom", "custom": {"name": "f"}}]}),
         ("structured_outputs", {"structured_outputs": {"json": {}}, "response_format": {"type": "json_object"}}),
         ("tool_choice", {"tools": [TOOL], "tool_choice": OTHER}),
         ("tool_choice", {"tool_choice": "required"}),
         ("tools", {"tools": [called("a b")]}),
-        ("tools", {"tools": [called("f", parameters={"not": {}})]}),
+        ("tools", {"tools": [called("f", parameters={"not": {"type": "null"}})]}),
     ],
 )
 def test_what_cannot_be_followed_is_refused_and_named(ask, param, body):
