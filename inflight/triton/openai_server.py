@@ -688,7 +688,10 @@ class OpenAIServer:
 
         An address is no name, and whoever has a key is no web page.
         """
-        name = urlsplit(f"//{request.headers.get('Host', HOST)}").hostname or ""
+        try:
+            name = urlsplit(f"//{request.headers.get('Host', HOST)}").hostname or ""
+        except ValueError:  # a bracket that does not close
+            name = ""
         if not (self._key or name in self._hosts or _is_address(name)):
             message = f"The host {name!r} is not this machine's: ask {HOST} or localhost, or start it with a key."
             return await _answer_error(request, OpenAIError(message, status=421))
