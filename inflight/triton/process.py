@@ -185,7 +185,7 @@ class Process:
             self.stop(drain_s=0)
             records.withdraw(folder)
             if self._keeper.returncode == keeper.NO_RECORD:
-                raise records.no_room(reason)
+                raise records.no_room(records.folder(), reason)
             raise CourseError(
                 f"tritonserver cannot be started ({reason}). If its installation is incomplete, {REINSTALL}"
             )

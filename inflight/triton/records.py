@@ -36,9 +36,7 @@ def folder() -> Path:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise CourseError(
-            f"{path} cannot be made ({error.strerror}). Make room there, or set XDG_CACHE_HOME to a folder of yours."
-        ) from error
+        raise no_room(path, str(error.strerror)) from error
     return path
 
 
@@ -84,13 +82,13 @@ def announce(server: Path) -> None:
     try:
         keeper.write(_announced(server), starter)
     except OSError as error:
-        raise no_room(str(error.strerror)) from error
+        raise no_room(folder(), str(error.strerror)) from error
 
 
-def no_room(why: str) -> CourseError:
+def no_room(path: Path, why: str) -> CourseError:
     """Make the error for a record that cannot be written."""
     return CourseError(
-        f"{folder()} cannot be written ({why}). Make room there, or set XDG_CACHE_HOME to a folder of yours."
+        f"{path} cannot be written ({why}). Make room there, or set XDG_CACHE_HOME to a folder of yours."
     )
 
 
@@ -111,7 +109,7 @@ def sweep() -> None:
             keeper.end_processes(record["folder"])
             withdraw(Path(record["folder"]))
     for file, record in _all():
-        if not _lives(file.stem, record["keeper_started"]):
+        if not _lives(record["keeper"], record["keeper_started"]):
             keeper.end_processes(record["shm_prefix"])
             keeper.remove_shared_memory(record["shm_prefix"])
             shutil.rmtree(record["folder"], ignore_errors=True)
@@ -125,7 +123,7 @@ def _all(pattern: str = "*.json") -> Iterator[tuple[Path, dict]]:
         with contextlib.suppress(FileNotFoundError, ValueError):
             record = json.loads(file.read_text())
             if record["machine"] == here:
-                yield file, record | {"keeper": int(file.stem)}
+                yield file, record | {"keeper": file.stem}
 
 
 def _lives(pid: int | str, started: int) -> bool:

@@ -512,6 +512,7 @@ def own(course_engine, tmp_path_factory):
 
 def test_a_full_queue_is_a_rate_limit(own):
     server, served = own
+    in_flight = lambda kind: metric(server, "nv_trt_llm_request_metrics", request_type=kind)
     with openai.OpenAI(base_url=served.url, api_key="none", max_retries=0) as client:
         ask = lambda: client.completions.create(
             model="tensorrt_llm", prompt="Once", max_tokens=LONG, stream=True, extra_body={"ignore_eos": True}
@@ -521,9 +522,10 @@ def test_a_full_queue_is_a_rate_limit(own):
             for _ in range(8):  # the engine's batch, each of them begun before the next is asked
                 running.append(ask())
                 next(iter(running[-1]))
+            wait_until(lambda: in_flight("active") == 8 and in_flight("waiting") == 0, "the figures have come that far")
             waiting = threading.Thread(target=lambda: running.append(ask()))
             waiting.start()
-            wait_until(lambda: metric(server, "nv_trt_llm_request_metrics", request_type="waiting") == 1, "one waits")
+            wait_until(lambda: in_flight("waiting") == 1, "one waits")
             with pytest.raises(openai.RateLimitError) as caught:
                 ask()
         finally:
