@@ -189,6 +189,7 @@ def compiled(graph: ov.Model, config: BuildConfig, quant_algo: str | None) -> ov
         "INFERENCE_PRECISION_HINT": OPENVINO_TYPE[config.dtype],
         "KV_CACHE_PRECISION": OPENVINO_TYPE[config.kv_cache_quant_algo or config.dtype],
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": A8_GROUP if rounds else 0,
+        "CPU_RUNTIME_CACHE_CAPACITY": processor.KEPT_KERNELS,
     }
     return processor.core().compile_model(graph, "CPU", properties)
 

@@ -1,6 +1,8 @@
 """An engine made step by step is the one that a build makes; each step changes what it says."""
 
 import errno
+import subprocess
+import sys
 from collections import Counter
 
 import openvino as ov
@@ -76,3 +78,31 @@ def test_a_graph_that_cannot_be_written_leaves_the_old_one(by_hand, monkeypatch)
     assert caught.value.errno == errno.ENOSPC
     assert (folder / MODEL_FILE).read_bytes() == before
     assert {path.name for path in folder.iterdir()} == {MODEL_FILE, WEIGHTS_FILE}
+
+
+MEMORY = """
+import ctypes, sys
+from inflight import processor
+processor.KEPT_KERNELS = int(sys.argv[2])
+from inflight.engine import Chunk, load
+
+Mallinfo2 = type("Mallinfo2", (ctypes.Structure,), {"_fields_": [(f"field_{n}", ctypes.c_size_t) for n in range(10)]})
+libc = ctypes.CDLL("libc.so.6")
+libc.mallinfo2.restype = Mallinfo2
+model = load(sys.argv[1])
+model.allocate_kv_cache(64)
+for tokens in [128, *range(1, 81)]:
+    model.forward([Chunk([7] * tokens, 0, list(range(64)), num_logits=1)])
+    if tokens in (40, 80):
+        print(libc.mallinfo2().field_7)  # bytes in use
+"""
+
+
+def test_what_is_kept_for_lengths_that_were_met_has_a_bound(small_engine):
+    def grown(kept):
+        """Bytes that the second 40 lengths add."""
+        command = [sys.executable, "-c", MEMORY, str(small_engine), str(kept)]
+        first, second = map(int, subprocess.run(command, capture_output=True, check=True, text=True).stdout.split())
+        return second - first
+
+    assert grown(8) < grown(1000) / 4
