@@ -7,7 +7,7 @@ import pytest
 
 from inflight.checkpoint import sources as checkpoints
 from inflight.checkpoint import weights
-from inflight.engine import builder as engine
+from inflight.engine.building import builder as engine
 from inflight.triton import repository
 from inflight.triton.server import Server
 from tests.engines import build_small, write_small_gguf, write_tiny

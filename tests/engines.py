@@ -23,9 +23,9 @@ import pytest
 
 from inflight.checkpoint import as_huggingface, tokenizer, weights
 from inflight.checkpoint import sources as checkpoints
-from inflight.engine import builder as engine
-from inflight.engine.config import BuildConfig
+from inflight.engine.building import builder as engine
 from inflight.engine.fake_model import next_token
+from inflight.engine.settings import BuildConfig
 from inflight.triton import telemetry
 from inflight.triton.client import Client
 from inflight.triton.connection import Connection, is_ok

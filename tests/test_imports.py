@@ -35,7 +35,7 @@ IMPORTS = {
         f"{path.parent.name}/{path.stem}": f"import inflight.lessons.{path.parent.name}.{path.stem}"
         for path in OF_LESSONS
     },
-    "the engine's vocabulary": "import inflight.engine.config, inflight.engine.folder",
+    "the engine's vocabulary": "from inflight.engine import messages, settings; import inflight.engine.building.folder",
     "Triton's face": "from inflight.triton import *",
     "the repository's face": "from inflight.triton.repository import *",
     "planning a load": "import inflight.bench.workload, inflight.bench.report",

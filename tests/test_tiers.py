@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from inflight import machine, tiers
-from inflight.engine import builder
-from inflight.engine.config import BuildConfig
+from inflight.engine.building import builder
+from inflight.engine.settings import BuildConfig
 from inflight.errors import CourseError
 from inflight.triton import process, repository
 

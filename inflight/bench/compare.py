@@ -23,8 +23,9 @@ from inflight.bench.load import Run, Sender, Sends, Timing, send_all, warm_up
 from inflight.bench.turns import Progress, ratio, result, silent, take_turns
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import load_tokenizer
-from inflight.engine.config import BATCHING_TYPES, Request
 from inflight.engine.executor import Executor
+from inflight.engine.messages import Request
+from inflight.engine.settings import BATCHING_TYPES
 from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.client import Client

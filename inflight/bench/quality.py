@@ -29,9 +29,10 @@ from inflight import engine, machine, models
 from inflight.bench.turns import Progress, result, silent
 from inflight.checkpoint.sources import Checkpoint
 from inflight.checkpoint.tokenizer import Tokenizer
-from inflight.engine.config import BuildConfig, Chunk
+from inflight.engine.messages import Chunk
 from inflight.engine.model import load
 from inflight.engine.sampling import log_probability
+from inflight.engine.settings import BuildConfig
 from inflight.errors import CourseError
 from inflight.paths import PACKAGE
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from inflight.bench.dataset import MINI_CNN_EVAL, Record, input_len, read_dataset
 from inflight.checkpoint.tokenizer import ChatTokenizer
-from inflight.engine.config import BuildConfig
+from inflight.engine.settings import BuildConfig
 from inflight.errors import CourseError
 from inflight.paths import ASSETS
 

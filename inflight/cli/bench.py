@@ -14,7 +14,7 @@ from inflight import bench, engine, models
 from inflight import checkpoint as checkpoints
 from inflight.cli import terminal
 from inflight.cli.terminal import ENGINE_DIR, console
-from inflight.engine.config import BuildConfig
+from inflight.engine.settings import BuildConfig
 from inflight.errors import CourseError
 from inflight.triton.repository.layout import BASELINE
 

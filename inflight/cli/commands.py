@@ -22,7 +22,7 @@ from inflight import engine, models, triton
 from inflight.checkpoint.sources import DEFAULT
 from inflight.cli import bench, progress, terminal
 from inflight.cli.terminal import ENGINE_DIR, SET, console
-from inflight.engine.config import BuildConfig
+from inflight.engine.settings import BuildConfig
 from inflight.errors import CourseError
 from inflight.triton.repository.layout import BASELINE, BLS, DEFAULT_CONTRACT, LLMAPI, OLDEST_CONTRACT, PIPELINE
 

@@ -18,10 +18,11 @@ from typing import Protocol
 
 import numpy as np
 
-from inflight.engine.config import Chunk, SpeculativeConfig
+from inflight.engine.messages import Chunk
 from inflight.engine.model import Model
-from inflight.engine.own_part import OwnPart, PartError
+from inflight.engine.own.part import OwnPart, PartError
 from inflight.engine.sequences import Sequence, Sequences
+from inflight.engine.settings import SpeculativeConfig
 
 ROUNDS, PAST = 5, 128  # rounds of measuring prices, and tokens that are in the cache then
 FORGETTING = 0.99  # factor by which what was learnt of all requests' drafts fades in an iteration

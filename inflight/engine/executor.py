@@ -26,19 +26,20 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from inflight.engine.config import Chunk, ExecutorConfig, IterationStats, Request, Response, SpeculativeConfig
+from inflight.engine.building.folder import EngineInfo, check_weights, read
 from inflight.engine.drafts import Drafting, IterationPrices
-from inflight.engine.folder import EngineInfo, check_weights, read
 from inflight.engine.grammar import Guides
 from inflight.engine.kv_cache import BlockManager
+from inflight.engine.messages import Chunk, IterationStats, Request, Response
 from inflight.engine.model import Model, free_bytes
 from inflight.engine.model import load as load_model
-from inflight.engine.own_part import PartError
-from inflight.engine.own_scheduler import accepted
-from inflight.engine.plan_rules import enforce
+from inflight.engine.own.part import PartError
+from inflight.engine.own.plan_rules import enforce
+from inflight.engine.own.scheduler import accepted
 from inflight.engine.sampling import log_probability
 from inflight.engine.scheduler import EMPTY_PLANS, Plan, Scheduler, built_in
 from inflight.engine.sequences import Sequence, Sequences
+from inflight.engine.settings import ExecutorConfig, SpeculativeConfig
 from inflight.errors import ENGINE_FAILED, QUEUE_FULL, SHUT_DOWN, TIMED_OUT, TOO_LONG, CourseError
 
 log = logging.getLogger("inflight.engine.executor")

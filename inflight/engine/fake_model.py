@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from inflight.engine.config import BuildConfig, Chunk
-from inflight.engine.folder import EngineInfo
+from inflight.engine.building.folder import EngineInfo
+from inflight.engine.messages import Chunk
+from inflight.engine.settings import BuildConfig
 
 EMPTY = -1
 

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from inflight.engine.config import Guide
-from inflight.engine.folder import EngineInfo
+from inflight.engine.building.folder import EngineInfo
 from inflight.engine.json_schema import ascii_regex, prepare
-from inflight.engine.own_part import OwnPart, PartError
+from inflight.engine.messages import Guide
+from inflight.engine.own.part import OwnPart, PartError
 from inflight.errors import GUIDE, CourseError
 
 if TYPE_CHECKING:

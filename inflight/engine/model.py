@@ -10,8 +10,8 @@ from typing import Protocol
 import numpy as np
 import psutil
 
-from inflight.engine.config import Chunk
-from inflight.engine.folder import EngineInfo, read
+from inflight.engine.building.folder import EngineInfo, read
+from inflight.engine.messages import Chunk
 from inflight.errors import CourseError
 
 # The first word of an engine's version -> the class that runs it. By name: a runner brings its

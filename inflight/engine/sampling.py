@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from inflight.engine.config import SamplingConfig
+from inflight.engine.settings import SamplingConfig
 from inflight.errors import CourseError
 
 if TYPE_CHECKING:

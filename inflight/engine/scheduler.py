@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Protocol
 
-from inflight.engine.config import ExecutorConfig
+from inflight.engine.settings import ExecutorConfig
 
 EMPTY_PLANS = 100  # consecutive plans that compute nothing, after which the scheduler counts as stuck
 

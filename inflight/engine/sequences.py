@@ -10,10 +10,11 @@ from collections import abc
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from inflight.engine.config import BuildConfig, Chunk, Request, Response
 from inflight.engine.kv_cache import BlockManager
+from inflight.engine.messages import Chunk, Request, Response
 from inflight.engine.sampling import Sampler
 from inflight.engine.scheduler import Now, Plan, RequestView
+from inflight.engine.settings import BuildConfig
 
 if TYPE_CHECKING:
     from inflight.engine.drafts import Guesser

@@ -12,7 +12,7 @@ from inflight.bench import trace_run
 from inflight.bench.load import COLUMNS, Run
 from inflight.bench.trace_run import TraceRun
 from inflight.bench.workload import TimedRequest
-from inflight.engine.config import IterationStats
+from inflight.engine.messages import IterationStats
 from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.client import Client

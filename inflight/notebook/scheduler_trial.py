@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from inflight.engine.own_part import PartError
-from inflight.engine.own_scheduler import OwnScheduler
-from inflight.engine.play import Trial
+from inflight.engine.own.part import PartError
+from inflight.engine.own.scheduler import OwnScheduler
 from inflight.engine.scheduler import Now, Plan, Scheduler, tokens_to_compute
+from inflight.engine.simulate import Trial
 from inflight.notebook.findings import Compared
 
 

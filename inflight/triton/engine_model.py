@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight.engine.config import Request, Response
+from inflight.engine.messages import Request, Response
 from inflight.errors import CourseError
 from inflight.triton import python_model
 from inflight.triton.request import FIELDS, parsed

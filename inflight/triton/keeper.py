@@ -41,7 +41,7 @@ NO_RECORD = 3  # exit status where none can be written; why is on standard error
 STARTING = ".starting"  # how the file in RECORDS ends that its starter keeps until this process has written its own
 TRACEBACK_LINES = 500  # of all threads of a model
 # File, line and function of a learner's part that did not return, as Python's `faulthandler` writes them.
-HUNG = re.compile(r'^Timeout \(.*?File "([^\n]+)", line (\d+) in (\S+)\n +File "[^\n]*own_part\.py"', re.M | re.S)
+HUNG = re.compile(r'^Timeout \(.*?File "([^\n]+)", line (\d+) in (\S+)\n +File "[^\n]*own/part\.py"', re.M | re.S)
 ESCAPED = re.compile(r"\\(x..|u.{4}|U.{8})")  # what `faulthandler` writes for a letter that is not ASCII
 NAMES = {"<module>": "the file", "__call__": "the logits processor"}
 SHM = Path("/dev/shm")

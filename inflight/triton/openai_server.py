@@ -46,8 +46,9 @@ from tritonclient.utils import InferenceServerException
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from inflight.checkpoint.tokenizer import load_tokenizer
-from inflight.engine.config import Guide, SamplingConfig
-from inflight.engine.folder import read
+from inflight.engine.building.folder import read
+from inflight.engine.messages import Guide
+from inflight.engine.settings import SamplingConfig
 from inflight.errors import ENGINE_FAILED, GUIDE, QUEUE_FULL, SHUT_DOWN, TIMED_OUT, TOO_LONG, CourseError
 from inflight.triton import telemetry
 from inflight.triton.client import Client

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, Json, model_validator
 
-from inflight.engine.config import Guide
 from inflight.engine.grammar import rule
 from inflight.engine.json_schema import move
+from inflight.engine.messages import Guide
 
 MOST_TOOLS = 64
 TOLD = """

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from inflight.engine.config import Guide, Request, SamplingConfig
+from inflight.engine.messages import Guide, Request
+from inflight.engine.settings import SamplingConfig
 from inflight.errors import CourseError, did_you_mean
 from inflight.triton.repository.layout import BASELINE, DEFAULT_CONTRACT, LLMAPI, OLDEST_CONTRACT
 

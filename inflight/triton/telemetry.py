@@ -18,7 +18,7 @@ from typing import TypeVar
 import pandas as pd
 from prometheus_client.parser import text_string_to_metric_families
 
-from inflight.engine.config import IterationStats
+from inflight.engine.messages import IterationStats
 from inflight.errors import CourseError
 from inflight.triton.address import Address
 from inflight.triton.connection import Refused, errors, get_json, http_client

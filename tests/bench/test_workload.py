@@ -9,7 +9,7 @@ import pytest
 from inflight.bench import workload
 from inflight.bench.workload import Traffic
 from inflight.checkpoint.tokenizer import load_tokenizer
-from inflight.engine.config import BuildConfig
+from inflight.engine.settings import BuildConfig
 from inflight.errors import CourseError
 
 BUILD = BuildConfig()

@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from inflight.checkpoint import as_huggingface, cache_dir, fetch, sources
-from inflight.engine import builder
+from inflight.engine.building import builder
 from inflight.errors import CourseError
 from inflight.paths import COURSE
 

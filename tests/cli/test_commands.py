@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from inflight.cli.commands import app
-from inflight.engine.config import BuildConfig
+from inflight.engine.settings import BuildConfig
 
 ROWS = 40
 

@@ -9,10 +9,11 @@ from math import e
 import numpy as np
 import pytest
 
-from inflight.engine.config import BuildConfig, ExecutorConfig, Guide, Request, SamplingConfig
 from inflight.engine.drafts import IterationPrices, PromptLookup
 from inflight.engine.executor import Executor
 from inflight.engine.fake_model import FakeModel, next_token
+from inflight.engine.messages import Guide, Request
+from inflight.engine.settings import BuildConfig, ExecutorConfig, SamplingConfig
 from inflight.errors import CourseError
 from tests.engine.test_executor import load_real  # noqa: F401  the runners that compute
 from tests.engines import SMALL_VOCAB, fake_answer, wait_until

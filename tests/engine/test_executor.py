@@ -13,17 +13,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from inflight.engine.config import (
-    POLICIES,
-    ExecutorConfig,
-    IterationStats,
-    Request,
-    Response,
-    SamplingConfig,
-)
 from inflight.engine.executor import Executor
 from inflight.engine.fake_model import FakeModel
+from inflight.engine.messages import IterationStats, Request, Response
 from inflight.engine.sampling import Sampler
+from inflight.engine.settings import POLICIES, ExecutorConfig, SamplingConfig
 from inflight.errors import CourseError
 from tests.engines import SMALL_BUILD, SMALL_VOCAB, build_small, build_tiny, fake_answer, wait_until
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from inflight.engine.config import SamplingConfig
 from inflight.engine.sampling import Sampler, log_probability
+from inflight.engine.settings import SamplingConfig
 from inflight.errors import CourseError
 
 LOGITS = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))  # so that probabilities are these, in this order

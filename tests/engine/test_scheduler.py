@@ -5,9 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from inflight.engine.config import BuildConfig, ExecutorConfig
-from inflight.engine.plan_rules import broken_rule
-from inflight.engine.play import Trial, TrialRequest
+from inflight.engine.own.plan_rules import broken_rule
 from inflight.engine.scheduler import (
     GuaranteedNoEvict,
     MaxUtilization,
@@ -18,6 +16,8 @@ from inflight.engine.scheduler import (
     built_in,
     tokens_to_compute,
 )
+from inflight.engine.settings import BuildConfig, ExecutorConfig
+from inflight.engine.simulate import Trial, TrialRequest
 
 LIMITS = BuildConfig(max_batch_size=4, max_input_len=48, max_seq_len=96, max_num_tokens=64)
 BLOCKS_OF_ONE = 3  # a longest request's

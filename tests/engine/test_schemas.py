@@ -11,9 +11,9 @@ import jsonschema
 import pandas as pd
 import pytest
 
-from inflight.engine.config import Guide
-from inflight.engine.folder import read
+from inflight.engine.building.folder import read
 from inflight.engine.grammar import Guides
+from inflight.engine.messages import Guide
 from inflight.errors import CourseError
 from inflight.lessons.structured_output.grading import answer_at_random
 

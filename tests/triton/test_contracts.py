@@ -9,8 +9,9 @@ import tritonclient.grpc as grpc
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from inflight.checkpoint.tokenizer import load_tokenizer
-from inflight.engine.config import Request, SamplingConfig
 from inflight.engine.executor import Executor
+from inflight.engine.messages import Request
+from inflight.engine.settings import SamplingConfig
 from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.client import Client

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from inflight.engine import executor
-from inflight.engine.folder import WEIGHTS_FILE, read
+from inflight.engine.building.folder import WEIGHTS_FILE, read
 from inflight.errors import CourseError
 from inflight.triton import keeper, repository
 from inflight.triton.client import Client

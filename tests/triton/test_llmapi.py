@@ -9,8 +9,9 @@ import yaml
 from tritonclient.utils import InferenceServerException
 
 from inflight.checkpoint.tokenizer import load_tokenizer
-from inflight.engine.config import Request, SamplingConfig
 from inflight.engine.executor import Executor
+from inflight.engine.messages import Request
+from inflight.engine.settings import SamplingConfig
 from inflight.errors import CourseError
 from inflight.triton import OpenAIServer, repository
 from inflight.triton.address import Address

@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import pytest
 
-from inflight.engine.config import ExecutorConfig
+from inflight.engine.settings import ExecutorConfig
 from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.repository import PARAMETERS, PIPELINE, assemble, edit, fill, parse, problems, read_config, to_text

@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from inflight.engine.config import Guide, Request, SamplingConfig
+from inflight.engine.messages import Guide, Request
+from inflight.engine.settings import SamplingConfig
 from inflight.errors import CourseError
 from inflight.triton.request import FIELDS, OPENAI, engine_request, fields
 

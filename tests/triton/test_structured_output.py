@@ -11,9 +11,9 @@ import pydantic
 import pytest
 
 from inflight.checkpoint.tokenizer import load_tokenizer
-from inflight.engine.config import Guide
-from inflight.engine.folder import read
+from inflight.engine.building.folder import read
 from inflight.engine.grammar import Guides
+from inflight.engine.messages import Guide
 from inflight.triton.client import Client
 from inflight.triton.openai_server import OpenAIServer
 from inflight.triton.openai_tools import ANY_OBJECT, Answer, Tool, Tools

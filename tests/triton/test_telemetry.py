@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from inflight.engine.config import IterationStats
+from inflight.engine.messages import IterationStats
 from inflight.errors import CourseError
 from inflight.triton.telemetry import COLUMNS, iterations, metrics, read_log, shares, slots
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import numpy as np
 import openvino as ov
 
-from inflight.engine.config import Chunk
-from inflight.engine.folder import EngineInfo, cannot_be_loaded
+from inflight.engine.building.folder import EngineInfo, cannot_be_loaded
+from inflight.engine.messages import Chunk
 from inflight.engine.model import rows_with_logits
 from inflight.engine.openvino import steps
 from inflight.errors import reason

@@ -8,7 +8,7 @@ from pathlib import Path
 import ipywidgets
 
 from inflight.bench.workload import TimedRequest
-from inflight.engine.config import BATCHING_TYPES
+from inflight.engine.settings import BATCHING_TYPES
 from inflight.lessons.batching.charts import slot_map, slot_map_summary
 from inflight.notebook.boards import Runs
 from inflight.notebook.dashboard import Dashboard, Frame

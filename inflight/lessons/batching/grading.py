@@ -11,9 +11,9 @@ from functools import partial
 
 import pandas as pd
 
-from inflight.engine.config import BuildConfig
-from inflight.engine.play import Trial, TrialRequest
 from inflight.engine.scheduler import GuaranteedNoEvict, Scheduler, StaticBatching
+from inflight.engine.settings import BuildConfig
+from inflight.engine.simulate import Trial, TrialRequest
 from inflight.lessons.batching.schedule_on_paper import schedule
 from inflight.notebook import scheduler_trial
 from inflight.notebook.answers import is_untouched

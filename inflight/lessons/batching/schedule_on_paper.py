@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from inflight.engine.config import BuildConfig, ExecutorConfig
-from inflight.engine.play import Trial, TrialRequest
 from inflight.engine.scheduler import built_in
+from inflight.engine.settings import BuildConfig, ExecutorConfig
+from inflight.engine.simulate import Trial, TrialRequest
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from functools import partial
 
 import pandas as pd
 
-from inflight.engine.config import POLICIES
+from inflight.engine.settings import POLICIES
 from inflight.errors import CourseError
 from inflight.lessons.capstone import service
 from inflight.lessons.capstone.rehearsal import Prices

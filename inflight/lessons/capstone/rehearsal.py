@@ -17,12 +17,13 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from inflight.engine.config import BuildConfig, Chunk, ExecutorConfig, Request
 from inflight.engine.kv_cache import BlockManager
-from inflight.engine.own_scheduler import accepted
-from inflight.engine.play import play
+from inflight.engine.messages import Chunk, Request
+from inflight.engine.own.scheduler import accepted
 from inflight.engine.scheduler import built_in
 from inflight.engine.sequences import Sequence, Sequences
+from inflight.engine.settings import BuildConfig, ExecutorConfig
+from inflight.engine.simulate import play
 
 
 @dataclass(frozen=True)

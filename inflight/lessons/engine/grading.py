@@ -12,9 +12,10 @@ import numpy as np
 
 from inflight import checkpoint, engine
 from inflight.checkpoint import q4_1
-from inflight.engine.config import BuildConfig, Chunk, Request
 from inflight.engine.executor import Executor
 from inflight.engine.fake_model import FakeModel
+from inflight.engine.messages import Chunk, Request
+from inflight.engine.settings import BuildConfig
 from inflight.notebook import parts, progress
 from inflight.notebook.answers import load
 from inflight.notebook.checks import grades

@@ -9,7 +9,7 @@ from pathlib import Path
 import ipywidgets
 
 from inflight.bench.workload import TimedRequest
-from inflight.engine.config import POLICIES
+from inflight.engine.settings import POLICIES
 from inflight.errors import CourseError
 from inflight.lessons.kv_cache import promised_blocks
 from inflight.lessons.kv_cache.charts import kv_blocks, kv_blocks_summary

@@ -4,10 +4,10 @@ import random
 from collections.abc import Callable
 from math import ceil
 
-from inflight.engine.config import BuildConfig
-from inflight.engine.own_scheduler import OwnScheduler
-from inflight.engine.play import Trial, TrialRequest
+from inflight.engine.own.scheduler import OwnScheduler
 from inflight.engine.scheduler import GuaranteedNoEvict, MaxUtilization
+from inflight.engine.settings import BuildConfig
+from inflight.engine.simulate import Trial, TrialRequest
 from inflight.notebook import scheduler_trial
 from inflight.notebook.answers import load
 from inflight.notebook.checks import grades

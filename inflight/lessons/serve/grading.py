@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from inflight import files
-from inflight.engine import folder as engine_folder
+from inflight.engine.building import folder as engine_folder
 from inflight.errors import CourseError
 from inflight.notebook import parts
 from inflight.notebook.answers import load

@@ -12,7 +12,7 @@ from operator import index
 from pathlib import Path
 from typing import Any
 
-from inflight.engine.own_part import OwnPart
+from inflight.engine.own.part import OwnPart
 from inflight.errors import CourseError
 from inflight.notebook.checks import grades
 from inflight.notebook.findings import NOT_YET, Case, Finding, Measured, asked, told

@@ -10,8 +10,8 @@ import numpy as np
 
 from inflight import engine
 from inflight.checkpoint import fetch, load_tokenizer
-from inflight.engine.config import Guide
 from inflight.engine.grammar import Guides
+from inflight.engine.messages import Guide
 from inflight.errors import CourseError
 from inflight.notebook.answers import load
 from inflight.notebook.checks import grades

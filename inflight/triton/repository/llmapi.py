@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, PositiveInt, ValidationError, model_valid
 from pydantic_core import ErrorDetails
 
 from inflight import files
-from inflight.engine.config import BuildConfig, ExecutorConfig
+from inflight.engine.settings import BuildConfig, ExecutorConfig
 from inflight.errors import CourseError, did_you_mean
 
 # Policy -> the engine's setting that makes it.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from inflight.engine.config import ExecutorConfig
+from inflight.engine.settings import ExecutorConfig
 from inflight.errors import CourseError, did_you_mean
 from inflight.triton.repository.layout import BASELINE, BATCH_COST, EMBEDDING, LLMAPI, VARIABLE
 

@@ -10,7 +10,7 @@ from inflight.checkpoint import as_huggingface
 from inflight.checkpoint.sources import fetch
 from inflight.checkpoint.weights import GgufFile, requantize
 from inflight.engine import model as engine_model
-from inflight.engine.config import Chunk
+from inflight.engine.messages import Chunk
 from tests.engines import build_small, write_quantized
 
 LLAMA3 = {

@@ -17,12 +17,13 @@ import transformers
 
 from inflight.checkpoint import GgufFile, as_huggingface, tokenizer
 from inflight.checkpoint import sources as checkpoints
-from inflight.engine import builder as engine
 from inflight.engine import model as engine_model
-from inflight.engine.config import Chunk, ExecutorConfig, Request
+from inflight.engine.building import builder as engine
+from inflight.engine.building.folder import read
 from inflight.engine.drafts import IterationPrices
 from inflight.engine.executor import Executor
-from inflight.engine.folder import read
+from inflight.engine.messages import Chunk, Request
+from inflight.engine.settings import ExecutorConfig
 from inflight.engine.torch import attention, runner
 from inflight.engine.torch.graphs import StepBuffers
 from inflight.engine.torch.runner import TorchModel

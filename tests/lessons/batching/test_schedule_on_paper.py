@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from inflight.engine.config import BuildConfig, ExecutorConfig
-from inflight.engine.play import Trial, TrialRequest
 from inflight.engine.scheduler import built_in
+from inflight.engine.settings import BuildConfig, ExecutorConfig
+from inflight.engine.simulate import Trial, TrialRequest
 from inflight.lessons.batching.schedule_on_paper import schedule, waits
 
 

@@ -6,10 +6,10 @@ import random
 import pandas as pd
 import pytest
 
-from inflight.engine.config import BuildConfig, ExecutorConfig
-from inflight.engine.play import Trial
-from inflight.engine.play import TrialRequest as Lengths
 from inflight.engine.scheduler import built_in
+from inflight.engine.settings import BuildConfig, ExecutorConfig
+from inflight.engine.simulate import Trial
+from inflight.engine.simulate import TrialRequest as Lengths
 from inflight.errors import CourseError
 from inflight.lessons.capstone.rehearsal import Prices, TokenRequest, rehearse
 from inflight.lessons.capstone.stack import prices_in

@@ -3,7 +3,7 @@
 import pytest
 
 from inflight.checkpoint.sources import fetch
-from inflight.engine import builder as engine
+from inflight.engine.building import builder as engine
 from inflight.lessons import start_here
 from inflight.lessons.start_here import request_path
 from inflight.triton import repository

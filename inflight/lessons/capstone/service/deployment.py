@@ -20,7 +20,7 @@ from inflight.bench import load as loads
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint import fetch
 from inflight.checkpoint.tokenizer import ChatTokenizer, load_tokenizer
-from inflight.engine.config import BuildConfig, ExecutorConfig
+from inflight.engine.settings import BuildConfig, ExecutorConfig
 from inflight.errors import CourseError
 from inflight.lessons.capstone import rehearsal
 from inflight.paths import ASSETS

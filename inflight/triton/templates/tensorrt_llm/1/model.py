@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight.engine import own_part
-from inflight.engine.config import ExecutorConfig, Response
 from inflight.engine.executor import Executor
+from inflight.engine.messages import Response
+from inflight.engine.own import part
+from inflight.engine.settings import ExecutorConfig
 from inflight.errors import CourseError
 from inflight.triton import python_model
 from inflight.triton.engine_model import EngineModel
@@ -31,7 +32,7 @@ class TritonPythonModel(EngineModel):
         settings = {
             name: self.parameters[name] for name in ExecutorConfig.__dataclass_fields__ if name in self.parameters
         }
-        own_part.end_late_calls(traceback_to=STDERR)  # which goes into the server's log
+        part.end_late_calls(traceback_to=STDERR)  # which goes into the server's log
         executor = Executor.load(self.parameters["gpt_model_path"], ExecutorConfig(**settings))
         periods = ("allotted_time_ms", "cancellation_check_period_ms", "stats_check_period_ms")
         self.start(args, executor, python_model.is_decoupled(args), **{name: self.parameters[name] for name in periods})

@@ -2,10 +2,10 @@
 
 import pytest
 
-from inflight.engine.config import BuildConfig
-from inflight.engine.plan_rules import SchedulerError
-from inflight.engine.play import Trial, TrialRequest
+from inflight.engine.own.plan_rules import SchedulerError
 from inflight.engine.scheduler import GuaranteedNoEvict, Plan
+from inflight.engine.settings import BuildConfig
+from inflight.engine.simulate import Trial, TrialRequest
 
 LIMITS = BuildConfig(max_batch_size=4, max_input_len=150, max_seq_len=300, max_num_tokens=256)
 

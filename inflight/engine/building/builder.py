@@ -18,8 +18,8 @@ from pathlib import Path
 from inflight import cache, files, processor, tiers
 from inflight.checkpoint import sources, tokenizer, weights
 from inflight.checkpoint.sources import Checkpoint
-from inflight.engine.config import BuildConfig
-from inflight.engine.folder import CONFIG_FILE, engine_version
+from inflight.engine.building.folder import CONFIG_FILE, engine_version
+from inflight.engine.settings import BuildConfig
 from inflight.errors import CourseError, reason
 
 FOLDER_FORMAT = 6  # of the engines in the cache: a change of what a build writes gives them another name

@@ -15,11 +15,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from inflight.engine.config import BuildConfig, Chunk, Request
 from inflight.engine.kv_cache import BlockManager
-from inflight.engine.plan_rules import SchedulerError, enforce, place
+from inflight.engine.messages import Chunk, Request
+from inflight.engine.own.plan_rules import SchedulerError, enforce, place
 from inflight.engine.scheduler import EMPTY_PLANS, Plan, Scheduler
 from inflight.engine.sequences import Sequence, Sequences
+from inflight.engine.settings import BuildConfig
 
 TOKEN = 1  # all answers are made of this token
 MOST_ITERATIONS = 100_000

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from inflight import cache, processor
 from inflight.checkpoint.sources import Checkpoint
-from inflight.engine.config import BuildConfig
+from inflight.engine.settings import BuildConfig
 from inflight.errors import CourseError
 
 MODEL_FILE = "openvino_model.xml"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from inflight.engine.own_part import PartError
+from inflight.engine.own.part import PartError
 from inflight.engine.scheduler import Now, Plan, RequestView, Scheduler
 
 

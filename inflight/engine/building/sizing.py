@@ -11,8 +11,8 @@ from pathlib import Path
 import pandas as pd
 
 from inflight import checkpoint
-from inflight.engine.config import BuildConfig
-from inflight.engine.folder import EngineInfo
+from inflight.engine.building.folder import EngineInfo
+from inflight.engine.settings import BuildConfig
 from inflight.errors import CourseError
 
 # Bits that the engine stores for one weight, by the checkpoint's format; with 4 and 8 bits, the 32 weights of a block

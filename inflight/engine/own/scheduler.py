@@ -14,11 +14,11 @@ from dataclasses import replace
 from operator import index
 from pathlib import Path
 
-from inflight.engine.config import BuildConfig, ExecutorConfig
-from inflight.engine.own_part import OwnPart
-from inflight.engine.plan_rules import SchedulerError
-from inflight.engine.play import Trial, TrialRequest
+from inflight.engine.own.part import OwnPart
+from inflight.engine.own.plan_rules import SchedulerError
 from inflight.engine.scheduler import Now, Plan
+from inflight.engine.settings import BuildConfig, ExecutorConfig
+from inflight.engine.simulate import Trial, TrialRequest
 
 
 class OwnScheduler:

@@ -6,11 +6,12 @@ import threading
 
 import pytest
 
-from inflight.engine.config import BuildConfig, ExecutorConfig, Request
 from inflight.engine.executor import Executor
 from inflight.engine.fake_model import FakeModel
-from inflight.engine.own_part import PartError
-from inflight.engine.own_scheduler import OwnScheduler, accepted
+from inflight.engine.messages import Request
+from inflight.engine.own.part import PartError
+from inflight.engine.own.scheduler import OwnScheduler, accepted
+from inflight.engine.settings import BuildConfig, ExecutorConfig
 from inflight.errors import CourseError
 from tests.engines import SMALL_VOCAB, fake_answer
 
@@ -101,13 +102,13 @@ def test_a_fault_is_told_with_file_line_and_rule_before_it_serves(write, fault):
 def test_one_that_does_not_return_ends_its_process_after_a_traceback(write, text):
     path = write(text)
     script = f"""
-import inflight.engine.own_part as own_part
-import inflight.engine.own_scheduler as own_scheduler
+import inflight.engine.own.part as own_part
+import inflight.engine.own.scheduler as own_scheduler
 own_part.LONGEST_S = 2
 own_part.end_late_calls(traceback_to=2)
 own_scheduler.accepted({config(str(path))!r}, {LIMITS!r})
 """
-    names = "from inflight.engine.config import BuildConfig, ExecutorConfig"
+    names = "from inflight.engine.settings import BuildConfig, ExecutorConfig"
     ran = subprocess.run([sys.executable, "-c", f"{names}\n{script}"], capture_output=True, text=True)
     line = next(number for number, line in enumerate(text.splitlines(), 1) if "while True" in line)
     assert ran.returncode == 1 and f'File "{path}", line {line} in' in ran.stderr, ran.stderr
@@ -117,7 +118,7 @@ def test_it_ends_also_while_calls_of_another_thread_return(write):
     path = write("class Scheduler:\n    def schedule(self, now):\n        while True: pass\n")
     script = f"""
 import threading
-import inflight.engine.own_part as own_part
+import inflight.engine.own.part as own_part
 own_part.LONGEST_S = 1
 own_part.end_late_calls(traceback_to=2)
 part = own_part.OwnPart({str(path)!r}, "Scheduler", "schedule", "self, now")
