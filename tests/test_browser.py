@@ -50,8 +50,9 @@ from pathlib import Path
 import ipywidgets
 import plotly.graph_objects as go
 from inflight.lessons import batchers, batching
-from inflight.notebook import progress, session, widgets
-from inflight.notebook.dashboard import Dashboard, Frame
+from inflight.notebook.pages import progress, session
+from inflight.notebook import widgets
+from inflight.notebook.widgets.dashboard import Dashboard, Frame
 from inflight.triton import Server, repository
 
 workdir = tempfile.TemporaryDirectory()

@@ -5,7 +5,7 @@ import pytest
 from playwright.sync_api import expect
 from plotly.offline import get_plotlyjs
 
-from inflight.notebook import execution, slides
+from inflight.notebook.pages import execution, slides
 from tests.browser import needs_chromium
 
 LECTURES = sorted(path.stem for path in execution.NOTEBOOKS.glob("*.ipynb"))

@@ -28,9 +28,9 @@ for name in ("triton_python_backend_utils", "c_python_backend_utils"):
 """
 
 IMPORTS = {
-    "charts": "import inflight.notebook.charts",
-    "widgets": "import inflight.notebook.widgets",
-    "checks": "import inflight.notebook.checks",
+    "charts": "from inflight.notebook.charts import *",
+    "widgets": "from inflight.notebook.widgets import *",
+    "checks": "from inflight.notebook.checks import *",
     **{
         f"{path.parent.name}/{path.stem}": f"import inflight.lessons.{path.parent.name}.{path.stem}"
         for path in OF_LESSONS

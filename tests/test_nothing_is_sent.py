@@ -110,7 +110,7 @@ IPython.display.display(go.Figure(go.Scatter(y=[1, 2])))
 """
 PAPERMILL = """
 import sys, pathlib, nbformat
-from inflight.notebook import execution
+from inflight.notebook.pages import execution
 execution.execute(nbformat.read(sys.argv[1], as_version=4), "it", pathlib.Path(sys.argv[1]).parent)
 """
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import nbformat
 
 from inflight.errors import CourseError
-from inflight.notebook import guide, syllabus
-from inflight.notebook.syllabus import Lesson
+from inflight.notebook.pages import instructor, syllabus
+from inflight.notebook.pages.syllabus import Lesson
 from inflight.paths import COURSE
 from tools import titles
 
@@ -123,20 +123,24 @@ def _minutes(what: str, stated: int, lessons: dict[str, Lesson]) -> int:
 def problems() -> Iterator[str]:
     """A page that is missing, a part of it that is, and a section or an exercise that its lesson does not have."""
     for lesson in syllabus.read():
-        page, parts = f"inflight/lessons/{lesson.topic}/instructor.md", guide.parts(lesson.folder)
-        for part in guide.PARTS:
+        page, parts = f"inflight/lessons/{lesson.topic}/instructor.md", instructor.parts(lesson.folder)
+        for part in instructor.PARTS:
             if not parts.get(part):
                 yield f"{page}: says nothing under {part!r}"
         sections = _headings(COURSE / "notebooks" / f"{lesson.name}.ipynb")
-        named = [heading for part in (guide.POINTS, guide.CUTS) for heading, _ in guide.points(parts.get(part, ""))]
-        named += [row[0] for row in guide.rows(parts.get(guide.EXPECTED, ""))]
+        named = [
+            heading
+            for part in (instructor.POINTS, instructor.CUTS)
+            for heading, _ in instructor.points(parts.get(part, ""))
+        ]
+        named += [row[0] for row in instructor.rows(parts.get(instructor.EXPECTED, ""))]
         for heading in sorted(set(named) - sections):
             yield f"{page}: the lecture has no section {heading!r}"
         lab = COURSE / "labs" / titles.file_name("labs", lesson.name)
         exercises = (
             {heading for heading in _headings(lab) if heading.startswith("Exercise ")} if lab.exists() else set()
         )
-        told = set(re.findall(r"^### (Exercise .+)", parts.get(guide.WRONG, ""), re.M))
+        told = set(re.findall(r"^### (Exercise .+)", parts.get(instructor.WRONG, ""), re.M))
         for heading in sorted(exercises ^ told):
             yield f"{page}: {heading!r} is in the page or in the lab, not in both"
 

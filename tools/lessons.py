@@ -31,9 +31,9 @@ import nbformat
 from nbformat import NotebookNode
 
 from inflight.errors import CourseError
-from inflight.notebook import blanks, syllabus
-from inflight.notebook.execution import WIDGET_MIME, execute, select
-from inflight.notebook.syllabus import Lesson
+from inflight.notebook.pages import blanks, syllabus
+from inflight.notebook.pages.execution import WIDGET_MIME, execute, select
+from inflight.notebook.pages.syllabus import Lesson
 from tools import homes, instructor, pictures, titles
 
 ROOT = Path(__file__).resolve().parent.parent

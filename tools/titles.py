@@ -23,8 +23,8 @@ from pathlib import Path
 import jupytext
 
 from inflight.errors import CourseError
-from inflight.notebook import blanks, syllabus
-from inflight.notebook.syllabus import Lesson
+from inflight.notebook.pages import blanks, syllabus
+from inflight.notebook.pages.syllabus import Lesson
 
 FIELD = re.compile(r"\{(heading|minutes|core|question|navigation|next|lab|counterpart)\}")
 # A tab shows a notebook's name without its folder: lecture, lab and solution of a lesson are told apart by it.

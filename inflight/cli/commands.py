@@ -270,7 +270,7 @@ def run_command(
 
     Example: [bold]inflight run 00 01[/]
     """
-    from inflight.notebook import execution
+    from inflight.notebook.pages import execution
 
     if url is not None:
         os.environ[triton.address.URL] = url
@@ -289,7 +289,7 @@ def slides(
 
     Example: [bold]inflight slides 04[/]
     """
-    from inflight.notebook import slides as made_from
+    from inflight.notebook.pages import slides as made_from
 
     print(made_from.write(lesson, output))
 
@@ -310,7 +310,7 @@ def lab(
 
     Example: [bold]inflight lab 03[/]
     """
-    from inflight.notebook import workspace
+    from inflight.notebook.pages import workspace
 
     jupyters = context.args
     if lesson is not None and lesson.startswith("-"):  # an option of JupyterLab's without a lesson before it

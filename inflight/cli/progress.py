@@ -45,7 +45,8 @@ def progress(
         )
     if of_class is not None:
         return _show_class(of_class, as_json, as_csv)
-    from inflight.notebook import record, workspace
+    from inflight.notebook.checks import record
+    from inflight.notebook.pages import workspace
 
     folder = workspace.around(Path.cwd()) or workspace.home()
     if hand_in is not None:
@@ -64,7 +65,7 @@ def progress(
 
 
 def _show_class(folder: Path, as_json: bool, as_csv: bool) -> None:
-    from inflight.notebook import record
+    from inflight.notebook.checks import record
 
     found, problems = record.read_class(folder)
     marks, hints = record.marks(found), record.hints(found)

@@ -7,7 +7,7 @@ from inflight.checkpoint import quantized
 from inflight.checkpoint.weights import GgufFile
 from inflight.engine import BuildConfig, Executor, Request
 from inflight.errors import CourseError
-from inflight.notebook import parts
+from inflight.notebook.checks import parts
 
 
 def test_the_courses_quantizer_makes_an_engine(small_checkpoint, tmp_path):

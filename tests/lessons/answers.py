@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from inflight.notebook import syllabus
+from inflight.notebook.pages import syllabus
 from tools import lessons
 
 SERVER, SLOW = pytest.mark.server, pytest.mark.slow

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from inflight.notebook import checks
 from inflight.notebook.checks import check
+from inflight.notebook.checks import grading as checks
 from inflight.paths import PACKAGE
 from tests.lessons.answers import Answer, handed_in
 

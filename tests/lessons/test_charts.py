@@ -34,7 +34,7 @@ from inflight.lessons import (
 from inflight.lessons.batchers.batch_run import Outcome
 from inflight.lessons.batching.schedule_on_paper import schedule
 from inflight.lessons.capstone.service.contract import LECTURE, ROUND, Contract
-from inflight.notebook.palette import DECODE, EMPTY, INK, PREFILL, REQUEST, SHADES, WASTE
+from inflight.notebook.charts.palette import DECODE, EMPTY, INK, PREFILL, REQUEST, SHADES, WASTE
 from inflight.paths import PACKAGE
 from inflight.triton.telemetry import Statistics
 

@@ -9,7 +9,7 @@ import pytest
 from ipykernel.kernelspec import get_kernel_dict
 from jupyter_client.kernelspec import KernelSpec
 
-from inflight.notebook.execution import KernelOfThisPython
+from inflight.notebook.pages.execution import KernelOfThisPython
 from inflight.paths import COURSE
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]  # each lab from top to bottom, in a kernel and with its servers

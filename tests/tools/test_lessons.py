@@ -8,7 +8,8 @@ import nbformat
 import pytest
 
 from inflight.errors import CourseError
-from inflight.notebook import guide, syllabus
+from inflight.notebook.pages import syllabus
+from inflight.notebook.pages.instructor import PARTS
 from tools import instructor, lessons, titles
 
 ORDER = """[[part]]
@@ -124,7 +125,7 @@ def test_the_instructors_pages_name_the_headings_of_their_lessons(monkeypatch, t
     found = "\n".join(instructor.problems())
     assert "batching/instructor.md: the lecture has no section 'On papers'" in found
     assert "batching/instructor.md: 'Exercise 4.2: static batching' is in the page or in the lab, not in both" in found
-    assert found.count("sequences/instructor.md: says nothing under") == len(guide.PARTS)
+    assert found.count("sequences/instructor.md: says nothing under") == len(PARTS)
 
 
 def test_executing_keeps_outputs_and_nothing_that_differs_from_run_to_run(root):

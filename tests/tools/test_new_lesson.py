@@ -8,7 +8,7 @@ import sys
 import nbformat
 import pytest
 
-from inflight.notebook import guide, syllabus
+from inflight.notebook.pages import instructor, syllabus
 from inflight.paths import COURSE
 from tests.browser import needs_chromium
 
@@ -47,7 +47,8 @@ LAB = """# %% [markdown]
 # %%
 import tempfile
 
-from inflight.notebook import check, parts
+from inflight.notebook import check
+from inflight.notebook.checks import parts
 
 work = tempfile.mkdtemp()
 
@@ -74,7 +75,7 @@ GRADING = '''"""The graders of lab 13."""
 
 import runpy
 
-from inflight.notebook.findings import Case, asked
+from inflight.notebook.checks.findings import Case, asked
 from inflight.notebook.checks import grades
 
 CASES = [Case((8, 3), right=5, hint="Guests take a slot each."), Case((2, 5), right=0, hint="No slot is empty.")]
@@ -136,7 +137,7 @@ def course(tmp_path_factory):
         shutil.copytree(COURSE / name, course / name, ignore=litter)
     for file in (path for path in COURSE.iterdir() if path.is_file()):
         shutil.copy(file, course)
-    page = "".join(f"## {part}\n\nWords.\n\n" for part in guide.PARTS)
+    page = "".join(f"## {part}\n\nWords.\n\n" for part in instructor.PARTS)
     wrong = "### Exercise 13.1: a counter of your own\n\nWords.\n"
     files = {
         "inflight/lessons/counting/lesson.toml": LESSON,
@@ -145,7 +146,9 @@ def course(tmp_path_factory):
         "inflight/lessons/counting/__init__.py": FACE,
         "inflight/lessons/counting/charts.py": CHARTS,
         "inflight/lessons/counting/grading.py": GRADING,
-        "inflight/lessons/counting/instructor.md": page.replace(f"{guide.WRONG}\n\n", f"{guide.WRONG}\n\n{wrong}"),
+        "inflight/lessons/counting/instructor.md": page.replace(
+            f"{instructor.WRONG}\n\n", f"{instructor.WRONG}\n\n{wrong}"
+        ),
         "tests/lessons/counting/lab.py": ANSWERS,
         "tests/lessons/counting/test_charts.py": CHART_TEST,
     }
@@ -180,7 +183,7 @@ def test_the_lesson_before_and_both_tables_name_it(course):
 def test_its_part_is_one_of_the_learners_stack(course):
     script = """
 from pathlib import Path
-from inflight.notebook import parts
+from inflight.notebook.checks import parts
 print(parts.load("counter").count(8, 3), parts.table(Path()))
 """
     told = call(course, "-c", script)
@@ -189,7 +192,7 @@ print(parts.load("counter").count(8, 3), parts.table(Path()))
 
 def test_the_tests_find_its_modules_graders_and_answers(course):
     chosen = ["-k", "counting or 13.1 or heavy or first_cells or a_face or in_a_table or has_its_test or test_parts"]
-    files = ["tests/test_imports.py", "tests/test_rooms.py", "tests/notebook/test_parts.py"]
+    files = ["tests/test_imports.py", "tests/test_rooms.py", "tests/notebook/checks/test_parts.py"]
     files += [f"tests/lessons/{name}.py" for name in ("test_answers", "test_charts", "counting/test_charts")]
     told = call(course, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *chosen, *files)
     assert int(told.split(" passed")[0].split()[-1]) > 20

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 from inflight.errors import CourseError
-from inflight.notebook import iterative_trial
+from inflight.notebook.checks import simulate_triton
 from tests import backend_stand_ins
 from tests.engines import wait_until
 
 IDLE_S = 5.0
 ARGS = {"model_config": json.dumps({"sequence_batching": {"max_sequence_idle_microseconds": str(int(IDLE_S * 1e6))}})}
-FINAL, RELEASE_ALL, RESCHEDULE = iterative_trial.FINAL, iterative_trial.ALL, iterative_trial.RESCHEDULE
+FINAL, RELEASE_ALL, RESCHEDULE = simulate_triton.FINAL, simulate_triton.ALL, simulate_triton.RESCHEDULE
 SHORT_S = 0.001
 
 
 @pytest.fixture
 def iterative():
     """The module, with stand-ins for what only a model's process has, and a clock that a test sets."""
-    with backend_stand_ins.backend(iterative_trial.backend()):
+    with backend_stand_ins.backend(simulate_triton.backend()):
         yield importlib.import_module("inflight.triton.iterative")
 
 
@@ -64,7 +64,7 @@ class Request:
     def inputs(self):
         values = {"correlation_id": np.array([[self.client.number]], np.uint64)}
         values |= {name: np.array([[float(value)]], np.float32) for name, value in self.controls.items()}
-        return [iterative_trial.Tensor(name, array) for name, array in values.items()]
+        return [simulate_triton.Tensor(name, array) for name, array in values.items()]
 
     def get_response_sender(self):
         return self.client
@@ -170,7 +170,7 @@ def test_responses_have_all_left_before_it_goes_on(house):
 
         def response(member):
             together.wait()
-            return iterative_trial.InferenceResponse()
+            return simulate_triton.InferenceResponse()
 
         house.keeps.send(execution.members, response)
         got = [list(client.got) for client in clients]

@@ -11,8 +11,8 @@ import plotly.graph_objects as go
 
 from inflight import machine, tiers
 from inflight.notebook.charts.marks import counted, once_in_legend, saying
+from inflight.notebook.charts.palette import INK, ON_SHADES, REQUEST, SHADES, WASTE, pattern
 from inflight.notebook.charts.panels import add_strip, axes_of, panels
-from inflight.notebook.palette import INK, ON_SHADES, REQUEST, SHADES, WASTE, pattern
 
 if TYPE_CHECKING:
     from inflight.lessons.batchers.batch_run import Outcome

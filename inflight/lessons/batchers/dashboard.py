@@ -13,9 +13,9 @@ from inflight.bench import workload
 from inflight.lessons.batchers import batch_run
 from inflight.lessons.batchers.batch_run import Arrival, Outcome, at
 from inflight.lessons.batchers.charts import batches, batches_summary
-from inflight.notebook.boards import edit_and_load
-from inflight.notebook.dashboard import Dashboard, Frame
 from inflight.notebook.widgets import field
+from inflight.notebook.widgets.dashboard import Dashboard, Frame
+from inflight.notebook.widgets.live_runs import edit_and_load
 from inflight.triton import repository
 from inflight.triton.repository.batchers import FIELDS, get_field
 from inflight.triton.server import Server

@@ -16,7 +16,7 @@ from inflight.lessons.batchers.batch_run import Arrival
 from inflight.lessons.batchers.batches_on_paper import OnPaper, on_paper
 from inflight.notebook import progress
 from inflight.notebook.checks import grades
-from inflight.notebook.findings import NOT_YET, Case, Compared, Finding, Measured, asked
+from inflight.notebook.checks.findings import NOT_YET, Case, Compared, Finding, Measured, asked
 from inflight.triton import repository
 from inflight.triton.server import Server
 

@@ -6,8 +6,8 @@ import plotly.express as px
 import plotly.graph_objects as go
 
 from inflight.notebook.charts.marks import counted, in_order, once_in_legend
+from inflight.notebook.charts.palette import EMPTY, PATTERN, REQUEST, SYMBOLS, WASTE, WASTE_TEXT
 from inflight.notebook.charts.panels import panels
-from inflight.notebook.palette import EMPTY, PATTERN, REQUEST, SYMBOLS, WASTE, WASTE_TEXT
 
 WASTED = "empty slot: waste"
 COLOURS = {

@@ -10,8 +10,8 @@ import ipywidgets
 from inflight.bench.workload import TimedRequest
 from inflight.engine.settings import BATCHING_TYPES
 from inflight.lessons.batching.charts import slot_map, slot_map_summary
-from inflight.notebook.boards import Runs
-from inflight.notebook.dashboard import Dashboard, Frame
+from inflight.notebook.widgets.dashboard import Dashboard, Frame
+from inflight.notebook.widgets.live_runs import Runs
 from inflight.triton.server import Server
 
 

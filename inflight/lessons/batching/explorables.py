@@ -6,9 +6,9 @@ import plotly.graph_objects as go
 
 from inflight.lessons.batching.charts import length_class, slot_map
 from inflight.lessons.batching.schedule_on_paper import Schedule, schedule
-from inflight.notebook.dashboard import Frame
-from inflight.notebook.explorable import Explorable
-from inflight.notebook.palette import INK
+from inflight.notebook.charts.palette import INK
+from inflight.notebook.widgets.dashboard import Frame
+from inflight.notebook.widgets.explorable import Explorable
 
 PANELS = {"V1": "static (V1)", "inflight_fused_batching": "in-flight"}
 

@@ -15,10 +15,9 @@ from inflight.engine.scheduler import GuaranteedNoEvict, Scheduler, StaticBatchi
 from inflight.engine.settings import BuildConfig
 from inflight.engine.simulate import Trial, TrialRequest
 from inflight.lessons.batching.schedule_on_paper import schedule
-from inflight.notebook import scheduler_trial
-from inflight.notebook.answers import is_untouched
-from inflight.notebook.checks import grades
-from inflight.notebook.findings import NOT_YET, Case, Compared, Finding, Measured, asked, told
+from inflight.notebook.checks import grades, simulate_scheduler
+from inflight.notebook.checks.answers import is_untouched
+from inflight.notebook.checks.findings import NOT_YET, Case, Compared, Finding, Measured, asked, told
 
 TRIAL_S = 30  # for all that a learner's scheduler plays; it takes one or two, or some on a busy machine
 SLACK = 1.03  # so much of the built-in rule's count is another way to do the same
@@ -109,7 +108,7 @@ def _beside(path: str, trial: Trial, built_in: Scheduler, empty_slots: str) -> C
 
     `empty_slots` is the advice for who leaves slots empty.
     """
-    beside = scheduler_trial.beside(path, [trial], built_in, ADVICE | {"empty_slots": empty_slots})
+    beside = simulate_scheduler.beside(path, [trial], built_in, ADVICE | {"empty_slots": empty_slots})
     if beside.own == beside.nothing:
         raise NotImplementedError
     return beside

@@ -20,10 +20,10 @@ from inflight.lessons.capstone.rehearsal import Prices
 from inflight.lessons.capstone.service.contract import BIAS, LECTURE, ROUND, SHARE, Contract, contract_for, in_time
 from inflight.lessons.capstone.service.deployment import Settings
 from inflight.notebook import progress
-from inflight.notebook.answers import is_untouched
 from inflight.notebook.checks import grades
-from inflight.notebook.findings import NOT_YET, Case, Finding, Measured, asked, told
-from inflight.notebook.parts import COURSES_OWN
+from inflight.notebook.checks.answers import is_untouched
+from inflight.notebook.checks.findings import NOT_YET, Case, Finding, Measured, asked, told
+from inflight.notebook.checks.parts import COURSES_OWN
 
 RUNS = 20  # hidden runs of a check, of 100 requests each: so many that no lucky burst decides
 QUEUED = 0.9  # of the course's requests in time at twice the load

@@ -7,7 +7,7 @@ import plotly.express as px
 import plotly.graph_objects as go
 
 from inflight.notebook.charts.marks import counted, saying
-from inflight.notebook.palette import DECODE, INK, PREFILL, SYMBOLS, WASTE, pattern
+from inflight.notebook.charts.palette import DECODE, INK, PREFILL, SYMBOLS, WASTE, pattern
 
 PHASES = {"decode": DECODE, "prefill": PREFILL}
 GREYS = ("#444444", "#6A6A6A", "#8C8C8C", "#AEAEAE")  # weights by kind: neighbours that are told apart

@@ -8,9 +8,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.engine import BuildConfig, Sizing
-from inflight.notebook.dashboard import Frame
-from inflight.notebook.explorable import Explorable
-from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE
+from inflight.notebook.charts.palette import DECODE, INK, REQUEST, WASTE
+from inflight.notebook.widgets.dashboard import Frame
+from inflight.notebook.widgets.explorable import Explorable
 
 MB, GB = 1e6, 1e9
 AS_COMPUTED = "as computed"  # the KV cache has the precision of the computation

@@ -17,9 +17,9 @@ from inflight.engine.fake_model import FakeModel
 from inflight.engine.messages import Chunk, Request
 from inflight.engine.settings import BuildConfig
 from inflight.notebook import parts, progress
-from inflight.notebook.answers import load
 from inflight.notebook.checks import grades
-from inflight.notebook.findings import NOT_YET, Case, Finding, Measured, asked
+from inflight.notebook.checks.answers import load
+from inflight.notebook.checks.findings import NOT_YET, Case, Finding, Measured, asked
 
 # 1.1: the KV cache of any model ---------------------------------------------------------------------------------------
 

@@ -6,8 +6,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.notebook.charts.marks import keep_panel, once_in_legend, saying
+from inflight.notebook.charts.palette import DASHES, INK, REQUEST
 from inflight.notebook.charts.panels import axes_of, panels
-from inflight.notebook.palette import DASHES, INK, REQUEST
 
 COLOURS = [*REQUEST[:4], INK]
 NEAR = 0.01  # of the axis: lines that end so near each other have one label

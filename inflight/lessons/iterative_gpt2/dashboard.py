@@ -12,7 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.lessons.iterative_gpt2 import charts, gpt2_client
-from inflight.notebook.dashboard import Dashboard
+from inflight.notebook.widgets.dashboard import Dashboard
 from inflight.triton import repository
 from inflight.triton.server import Server
 

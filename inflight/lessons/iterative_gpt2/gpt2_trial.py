@@ -1,6 +1,6 @@
 """Counts what goes through a GPT-2 model's network while the model is played as Triton would.
 
-It changes the network for that: it is for a process of its own, as `iterative_trial` is.
+It changes the network for that: it is for a process of its own, as `simulate_triton` is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.models import gpt2_network
-from inflight.notebook.iterative_trial import Names, PlayedStream, Triton
+from inflight.notebook.checks.simulate_triton import Names, PlayedStream, Triton
 from inflight.paths import ASSETS
 
 CHECKPOINT = ASSETS / "checkpoints" / "course-gpt2"

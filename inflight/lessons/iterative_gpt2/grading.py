@@ -16,9 +16,9 @@ from inflight.errors import CourseError
 from inflight.lessons.iterative_gpt2 import gpt2_client, gpt2_trial
 from inflight.lessons.iterative_gpt2.log import executions, passes
 from inflight.notebook.checks import grades
-from inflight.notebook.findings import NOT_YET, Case, Compared, Finding, Measured, asked
-from inflight.notebook.iterative_trial import PlayedStream
-from inflight.notebook.parts import COURSES_OWN
+from inflight.notebook.checks.findings import NOT_YET, Case, Compared, Finding, Measured, asked
+from inflight.notebook.checks.parts import COURSES_OWN
+from inflight.notebook.checks.simulate_triton import PlayedStream
 from inflight.triton import repository
 from inflight.triton.server import Server
 

@@ -7,8 +7,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.notebook.charts.marks import area_saying, counted, in_order, keep_panel, once_in_legend, saying
+from inflight.notebook.charts.palette import INK, PREFILL, REQUEST, SHADES, WASTE
 from inflight.notebook.charts.panels import add_strip, axes_of, panels
-from inflight.notebook.palette import INK, PREFILL, REQUEST, SHADES, WASTE
 from inflight.triton import telemetry
 
 PROMISED, PAUSED = REQUEST[0], REQUEST[3]

@@ -8,12 +8,11 @@ from inflight.engine.own.scheduler import OwnScheduler
 from inflight.engine.scheduler import GuaranteedNoEvict, MaxUtilization
 from inflight.engine.settings import BuildConfig
 from inflight.engine.simulate import Trial, TrialRequest
-from inflight.notebook import scheduler_trial
-from inflight.notebook.answers import load
-from inflight.notebook.checks import grades
-from inflight.notebook.findings import Case, Compared, Finding, Measured, asked
-from inflight.notebook.parts import COURSES_OWN
-from inflight.notebook.scheduler_trial import Counts, counted
+from inflight.notebook.checks import grades, simulate_scheduler
+from inflight.notebook.checks.answers import load
+from inflight.notebook.checks.findings import Case, Compared, Finding, Measured, asked
+from inflight.notebook.checks.parts import COURSES_OWN
+from inflight.notebook.checks.simulate_scheduler import Counts, counted
 
 NUM_BLOCKS = 32
 LIMITS = BuildConfig(max_input_len=512, max_seq_len=1024)
@@ -79,7 +78,7 @@ PAUSES = {
     within_s=TRIALS_S,
 )
 def _admission(path: str, choose: random.Random) -> list[Measured]:
-    beside = scheduler_trial.beside(path, _trials(choose, SHORT_ITERATIONS), GuaranteedNoEvict(), PROMISES)
+    beside = simulate_scheduler.beside(path, _trials(choose, SHORT_ITERATIONS), GuaranteedNoEvict(), PROMISES)
     return [
         beside.measured("pauses", exactly=0),
         beside.measured("iterations", at_most=beside.course.iterations),

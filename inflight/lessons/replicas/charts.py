@@ -4,8 +4,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.notebook.charts.marks import once_in_legend, saying
+from inflight.notebook.charts.palette import DECODE, INK, REQUEST, WASTE, WASTE_TEXT
 from inflight.notebook.charts.panels import axes_of, panels
-from inflight.notebook.palette import DECODE, INK, REQUEST, WASTE, WASTE_TEXT
 
 FOUND = {"shape": "/", "fillmode": "overlay", "fgcolor": "white", "fgopacity": 1, "size": 7, "solidity": 0.5}
 FIRST = {"symbol": "line-ns-open", "size": 16, "color": INK, "line": {"width": 2}}

@@ -7,9 +7,9 @@ from itertools import accumulate
 
 from inflight.errors import CourseError
 from inflight.lessons.replicas.trial import Asked, Counts, InTurn, Server, WithinReach, days, play
-from inflight.notebook.answers import load
 from inflight.notebook.checks import grades
-from inflight.notebook.findings import NOT_YET, Case, Compared, Finding, Measured, asked, told
+from inflight.notebook.checks.answers import load
+from inflight.notebook.checks.findings import NOT_YET, Case, Compared, Finding, Measured, asked, told
 
 TRIAL_S = 30
 MOST_COMPUTED = 0.75  # of what is computed in turn: homes come to 0.5, homes within reach to 0.65

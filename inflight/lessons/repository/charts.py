@@ -5,7 +5,7 @@ import itertools
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.notebook.palette import DECODE, INK, WASTE, WASTE_TEXT
+from inflight.notebook.charts.palette import DECODE, INK, WASTE, WASTE_TEXT
 
 # Pixels, and so are the units of both axes: the map is never wider than this, and a page narrower still shrinks it.
 _WIDTH, _RAIL, _ARROW, _BOX_LEFT, _BOX_RIGHT, _FILES = 420, 14, 52, 28, 172, 184

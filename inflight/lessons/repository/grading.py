@@ -19,8 +19,8 @@ from inflight.engine import BuildConfig, ExecutorConfig, engine_version
 from inflight.errors import CourseError
 from inflight.lessons.repository.served import ANSWER_S, PIPELINE, served, stand_ins
 from inflight.notebook.checks import grades
-from inflight.notebook.findings import NOT_YET, Case, Finding, Measured, asked
-from inflight.notebook.parts import COURSES_OWN
+from inflight.notebook.checks.findings import NOT_YET, Case, Finding, Measured, asked
+from inflight.notebook.checks.parts import COURSES_OWN
 from inflight.triton import repository
 from inflight.triton.connection import Connection, text
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import partial
 
 from inflight.notebook.checks import grades
-from inflight.notebook.findings import Case, Finding, Measured, asked
-from inflight.notebook.iterative_trial import Names, Played, PlayedStream, Triton
+from inflight.notebook.checks.findings import Case, Finding, Measured, asked
+from inflight.notebook.checks.simulate_triton import Names, Played, PlayedStream, Triton
 
 Event = tuple[int, int | None]  # who, and a number; None: the page was closed
 

@@ -5,7 +5,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.notebook.charts.marks import saying
-from inflight.notebook.palette import DECODE, INK, WASTE
+from inflight.notebook.charts.palette import DECODE, INK, WASTE
 
 
 def token_timeline(pieces: pd.DataFrame) -> go.Figure:

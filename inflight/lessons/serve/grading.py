@@ -20,9 +20,9 @@ from inflight import files
 from inflight.engine.building import folder as engine_folder
 from inflight.errors import CourseError
 from inflight.notebook import parts
-from inflight.notebook.answers import load
 from inflight.notebook.checks import grades
-from inflight.notebook.findings import NOT_YET, Case, Finding, Measured, asked, told
+from inflight.notebook.checks.answers import load
+from inflight.notebook.checks.findings import NOT_YET, Case, Finding, Measured, asked, told
 from inflight.triton import Client, Server, repository, telemetry
 from inflight.triton.client import Answer
 

@@ -6,8 +6,8 @@ import plotly.express as px
 import plotly.graph_objects as go
 
 from inflight.notebook.charts.marks import counted, once_in_legend
+from inflight.notebook.charts.palette import DECODE, INK, REQUEST, SYMBOLS, WASTE, WASTE_TEXT, pattern
 from inflight.notebook.charts.panels import panels
-from inflight.notebook.palette import DECODE, INK, REQUEST, SYMBOLS, WASTE, WASTE_TEXT, pattern
 
 THROWN = "drafts thrown away"
 STEPS = {"the token that comes in any case": DECODE, "accepted drafts": REQUEST[0], THROWN: WASTE}

@@ -5,8 +5,8 @@ import numpy as np
 import pandas as pd
 
 from inflight.lessons.speculation.charts import gains, gains_summary
-from inflight.notebook.dashboard import Frame
-from inflight.notebook.explorable import Explorable
+from inflight.notebook.widgets.dashboard import Frame
+from inflight.notebook.widgets.explorable import Explorable
 
 
 def turning_point(prices: pd.DataFrame, brought: pd.DataFrame) -> Explorable:

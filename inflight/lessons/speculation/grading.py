@@ -15,8 +15,8 @@ from typing import Any
 from inflight.engine.own.part import OwnPart
 from inflight.errors import CourseError
 from inflight.notebook.checks import grades
-from inflight.notebook.findings import NOT_YET, Case, Finding, Measured, asked, told
-from inflight.notebook.parts import COURSES_OWN
+from inflight.notebook.checks.findings import NOT_YET, Case, Finding, Measured, asked, told
+from inflight.notebook.checks.parts import COURSES_OWN
 
 END = 0  # ends an answer of 11.2
 TRIALS, SIGMAS = 2000, 6  # of the rule; a share so many standard deviations off has another probability

@@ -5,7 +5,7 @@ import plotly.express as px
 import plotly.graph_objects as go
 
 from inflight.notebook.charts.marks import saying
-from inflight.notebook.palette import DECODE, INK, PREFILL, REQUEST, WASTE, pattern
+from inflight.notebook.charts.palette import DECODE, INK, PREFILL, REQUEST, WASTE, pattern
 
 _LANES = ("postprocessing", "tensorrt_llm", "preprocessing", "client")  # from the bottom up
 _STEPS = {

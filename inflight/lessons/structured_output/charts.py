@@ -4,8 +4,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.notebook.charts.marks import once_in_legend, saying
+from inflight.notebook.charts.palette import DECODE, INK, WASTE
 from inflight.notebook.charts.panels import axes_of, panels
-from inflight.notebook.palette import DECODE, INK, WASTE
 
 FORCED = "a single token is allowed"
 

@@ -13,9 +13,9 @@ from inflight.checkpoint import fetch, load_tokenizer
 from inflight.engine.grammar import Guides
 from inflight.engine.messages import Guide
 from inflight.errors import CourseError
-from inflight.notebook.answers import load
 from inflight.notebook.checks import grades
-from inflight.notebook.findings import NOT_YET, Case, Finding, asked, told
+from inflight.notebook.checks.answers import load
+from inflight.notebook.checks.findings import NOT_YET, Case, Finding, asked, told
 
 WORDS = ["red", "green", "dark blue", "New York", "repair", "nobody", "seventeen", "telephone"]
 PRICES, BAG = {"coffee": 300, "tea": 250, "cake": 420}, 20

@@ -5,6 +5,6 @@ A figure function takes DataFrames and returns a plotly figure; `show(figure, al
 besides when an author builds them.
 """
 
-from inflight.notebook.charts.display import show, table
+import lazy_loader
 
-__all__ = ["show", "table"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -11,7 +11,18 @@ from IPython.display import HTML, display
 
 from inflight import machine
 from inflight.errors import CourseError
-from inflight.notebook.palette import DECODE, FONT, GRID, HEIGHT, INK, MARGIN, PREFILL, REQUEST, WASTE, WASTE_TEXT
+from inflight.notebook.charts.palette import (
+    DECODE,
+    FONT,
+    GRID,
+    HEIGHT,
+    INK,
+    MARGIN,
+    PREFILL,
+    REQUEST,
+    WASTE,
+    WASTE_TEXT,
+)
 
 _TICKS = {"ticks": "outside", "ticklen": 6, "tickcolor": "white"}  # or the zeros of both axes would touch
 _AXIS = {

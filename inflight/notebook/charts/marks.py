@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.notebook.palette import INK
+from inflight.notebook.charts.palette import INK
 
 
 def saying(texts: Iterable[str]) -> dict:

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from inflight.notebook.parts import COURSES_OWN
+from inflight.notebook.checks.parts import COURSES_OWN
 from tests.lessons.answers import SERVER, SLOW, Answer, File, of_the_lab, replaced, written
 
 MOST, DELAY = "max_batch_size", "dynamic_batching.max_queue_delay_microseconds"

@@ -5,7 +5,7 @@ import textwrap
 import numpy as np
 import pandas as pd
 
-from inflight.notebook.parts import COURSES_OWN
+from inflight.notebook.checks.parts import COURSES_OWN
 from tests.lessons.answers import Answer, File, of_the_lab, replaced
 
 # With these, a body has `running`, `waiting` and what several rules have in common.

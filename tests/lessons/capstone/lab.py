@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from inflight.lessons.capstone.grading import COURSES
-from inflight.notebook.parts import COURSES_OWN
+from inflight.notebook.checks.parts import COURSES_OWN
 from tests.lessons.answers import Answer, Made, defined, of_the_lab, replaced, written
 
 REUSE, INT8, PAUSES = (

@@ -11,7 +11,7 @@ from inflight.lessons.capstone import service
 from inflight.lessons.capstone.service import deployment
 from inflight.lessons.capstone.service.contract import LECTURE, ROUND, SERVICES, Contract
 from inflight.lessons.capstone.stack import OwnClient, prices_of
-from inflight.notebook import parts
+from inflight.notebook.checks import parts
 from inflight.triton import repository
 from inflight.triton.server import Server
 

@@ -6,7 +6,7 @@ import pandas as pd
 from inflight.errors import CourseError
 from inflight.lessons.iterative_gpt2 import grading
 from inflight.models import gpt2_checkpoint
-from inflight.notebook.parts import COURSES_OWN
+from inflight.notebook.checks.parts import COURSES_OWN
 from inflight.triton import repository
 from inflight.triton.server import Server
 from tests.lessons.answers import SERVER, SLOW, Answer, File, Made, of_the_lab, replaced

@@ -6,7 +6,7 @@ import pytest
 
 from inflight.lessons.iterative_gpt2 import gpt2_client
 from inflight.models import gpt2_checkpoint
-from inflight.notebook import parts
+from inflight.notebook.checks import parts
 from inflight.triton import repository
 from inflight.triton.server import Server
 

@@ -4,7 +4,7 @@ import shutil
 
 from inflight import engine
 from inflight.lessons.repository import broken_repositories, served
-from inflight.notebook.parts import COURSES_OWN
+from inflight.notebook.checks.parts import COURSES_OWN
 from inflight.triton import repository
 from tests.lessons.answers import SERVER, SLOW, Answer, Made, of_the_lab, replaced
 

@@ -1,6 +1,6 @@
 """The course's part of lab 02, which later labs serve."""
 
-from inflight.notebook.parts import COURSES_OWN
+from inflight.notebook.checks.parts import COURSES_OWN
 from inflight.triton import repository
 from tests.lessons.repository.lab import extend
 

@@ -1,6 +1,6 @@
 """Lab 07's answers: a gateway's marks, what becomes of requests, and models that ask to be called again."""
 
-from inflight.notebook.parts import COURSES_OWN
+from inflight.notebook.checks.parts import COURSES_OWN
 from tests.lessons.answers import Answer, File, of_the_lab, replaced
 
 

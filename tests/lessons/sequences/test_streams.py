@@ -3,7 +3,7 @@
 import pytest
 
 from inflight.lessons.sequences import streams
-from inflight.notebook.parts import COURSES_OWN
+from inflight.notebook.checks.parts import COURSES_OWN
 from inflight.triton.connection import NoAnswer
 from inflight.triton.server import Server
 from tests.engines import wait_until

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pandas as pd
 
 from inflight.lessons.serve.grading import MODELS
-from inflight.notebook.answers import load
-from inflight.notebook.parts import COURSES_OWN
+from inflight.notebook.checks.answers import load
+from inflight.notebook.checks.parts import COURSES_OWN
 from inflight.triton import telemetry
 from inflight.triton.client import Client
 from tests.lessons.answers import SERVER, SLOW, Answer, Made, of_the_lab, replaced, written

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from inflight.notebook.parts import COURSES_OWN
+from inflight.notebook.checks.parts import COURSES_OWN
 from tests.lessons.answers import Answer, File, of_the_lab, replaced
 
 

@@ -1,0 +1,112 @@
+"""Counts what a scheduler's plans do on an engine without a model, next to the course's and to one request at a time.
+
+trials = [Trial(requests, num_blocks=32, limits=BuildConfig())]
+compared = beside("scheduler.py", trials, GuaranteedNoEvict(), {"pauses": "Promise for the longest answer."})
+compared.own.pauses, compared.course.pauses, compared.nothing.pauses
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from inflight.engine.own.part import PartError
+from inflight.engine.own.scheduler import OwnScheduler
+from inflight.engine.scheduler import Now, Plan, Scheduler, tokens_to_compute
+from inflight.engine.simulate import Trial
+from inflight.notebook.checks.findings import Compared
+
+
+class OneAtATime:
+    """The scheduler that does the least: it runs the oldest request alone."""
+
+    def schedule(self, now: Now) -> Plan:
+        first = [*now.running, *now.waiting][:1]
+        admit = [] if now.running else [request.id for request in first]
+        return Plan(admit=admit, compute=tokens_to_compute(now, first))
+
+
+@dataclass
+class Counts:
+    """Counts of all trials together."""
+
+    iterations: int = 0  # `iterations`, `twice` and `pauses` as in `play.Counts`
+    twice: int = 0
+    pauses: int = 0
+    p99: int = 0  # of the latencies of all requests, in iterations
+    joined: int = 0  # requests that started while others ran
+    overtaken: int = 0  # requests that waited while one that came later started
+    passed_over: int = 0  # requests let in for the first time while somebody who was paused waited on
+    too_soon: int = 0  # requests let in although their prompts could not be computed in that iteration
+    empty_slots: int = 0  # slots that computed nothing while requests waited, over all iterations
+    given_up: int = 0  # tokens that those who were paused had
+    fewest: int = 0  # the fewest tokens that pausing as many would have given up
+
+    @property
+    def cost(self) -> float:
+        """Tokens that pauses gave up, over the fewest that would have done."""
+        return self.given_up / self.fewest if self.fewest else 1.0
+
+
+class _Watched:
+    """Wraps a scheduler, and counts what its plans do when they are made."""
+
+    def __init__(self, scheduler: Scheduler, counts: Counts):
+        self._scheduler, self._counts, self.has_admitted = scheduler, counts, False
+
+    def __getattr__(self, name: str):
+        return getattr(self._scheduler, name)
+
+    def schedule(self, now: Now) -> Plan:
+        plan = self._scheduler.schedule(now)
+        if isinstance(plan, Plan):
+            tokens = {request.id: request.known_tokens for request in now.running}
+            self.has_admitted = self.has_admitted or bool(plan.admit)
+            self._counts.given_up += sum(tokens.get(request, 0) for request in plan.pause)
+            self._counts.fewest += sum(sorted(tokens.values())[: len(plan.pause)])
+        return plan
+
+
+def beside(path: str | Path, trials: Sequence[Trial], course: Scheduler, advice: Mapping[str, str]) -> Compared:
+    """Return the `Counts` of the scheduler in a file, with those of the course's and of one request at a time."""
+    return Compared(*(counted(each, trials) for each in (OwnScheduler(path), course, OneAtATime())), advice)
+
+
+def counted(scheduler: Scheduler, trials: Sequence[Trial]) -> Counts:
+    """Play the trials one after the other, and count.
+
+    Raises
+    ------
+    NotImplementedError
+        It starts nobody at all.
+    PartError
+        It breaks a rule, fails, or does not come to an end.
+    """
+    counts, latencies = Counts(), []
+    watched = _Watched(scheduler, counts)
+    for trial in trials:
+        try:
+            iterations = list(trial.play(watched))
+        except PartError as error:
+            if "computed nothing" in str(error) and not watched.has_admitted:
+                raise NotImplementedError from error
+            raise
+        played = trial.counts(iterations)
+        counts.iterations += played.iterations
+        counts.twice += played.twice
+        counts.pauses += played.pauses
+        latencies += played.latencies
+        for each in iterations:
+            admitted, paused, waiting = set(each.plan.admit), set(each.paused), each.waiting
+            places = [place for place, number in enumerate(waiting) if number in admitted]
+            counts.joined += len(places) if each.running else 0
+            counts.overtaken += places[-1] + 1 - len(places) if places else 0
+            counts.passed_over += len(admitted - paused) if paused - admitted else 0
+            counts.too_soon += len(admitted - set(each.plan.compute))
+            if len(places) < len(waiting):
+                counts.empty_slots += trial.limits.max_batch_size - len(each.plan.compute)
+    counts.p99 = int(np.quantile(latencies, 0.99, method="higher"))
+    return counts

@@ -1,0 +1,109 @@
+"""The result of a check, and how a notebook shows it."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from inflight.notebook.checks.findings import NOT_YET, Finding, Measured, figures, said
+
+SEED = "INFLIGHT_SEED"  # the environment's: the same hidden cases again
+
+# Border colour and words: the words alone say it too, for those who do not see the colour.
+_LOOK = {
+    "done": ("#009E73", "Done"),
+    NOT_YET: ("#999999", "Not done yet"),
+    "partly": ("#E69F00", "Partly right"),
+    "wrong": ("#D55E00", "Not right yet"),
+}
+_OF_A_PART = {"done": "{} ✓", NOT_YET: "{} still open", "wrong": "{} not right yet"}
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of `check`.
+
+    Attributes
+    ----------
+    exercise : str
+    status : str
+        "done", "not done yet", "partly" or "wrong".
+    hint : str
+        Helps when something is wrong.
+    parts : dict of str to str
+        Of an answer with several parts, the status of each: "done", "not done yet" or "wrong".
+    insight : str
+        What to remember, in a sentence, when all is right.
+    figures : list of Measured
+        The measured figures, right or not.
+    seed : int or None
+        Of the hidden cases, where there were any.
+    kept : str
+        Which part of the answer was kept, in a sentence.
+    """
+
+    exercise: str
+    status: str
+    hint: str = ""
+    parts: dict[str, str] = field(default_factory=dict)
+    insight: str = ""
+    figures: list[Measured] = field(default_factory=list)
+    seed: int | None = None
+    kept: str = ""
+
+    @classmethod
+    def of(cls, exercise: str, found: dict[str, Finding], insight: str = "", seed: int | None = None) -> Result:
+        """Make the result from the finding for each part, in which "" stands for the whole answer."""
+        words = {part: said(finding) for part, finding in found.items()}
+        statuses = {part: {None: "done", NOT_YET: NOT_YET}.get(each, "wrong") for part, each in words.items()}
+        kinds = set(statuses.values())
+        status = kinds.pop() if len(kinds) == 1 else "partly" if "done" in kinds else "wrong"
+        is_one_cause = status == "wrong" and len(set(words.values())) == 1  # for all parts, such as an exception
+        return cls(
+            exercise,
+            status,
+            next((each for each in words.values() if each not in (None, NOT_YET)), ""),
+            {} if is_one_cause or "" in found else statuses,
+            insight if status == "done" else "",
+            [figure for finding in found.values() for figure in figures(finding)],
+            seed,
+        )
+
+    def __repr__(self) -> str:
+        lines = [" ".join(filter(None, [f"Exercise {self.exercise}: {self._verdict()}.", self.hint, self.insight]))]
+        for what, row in self._table().iterrows():
+            lines.append(f"  {what}: {'; '.join(f'{name} {value}' for name, value in row.items() if value)}")
+        return "\n".join([*lines, *filter(None, [self.kept, self._cases()])])
+
+    def _repr_html_(self) -> str:
+        style = f"border-left: 6px solid {_LOOK[self.status][0]}; padding: 4px 12px"
+        more = "".join(f"<br>{html.escape(text)}" for text in (self.hint, self.insight) if text)
+        less = "".join(f"<br><small>{html.escape(text)}</small>" for text in (self.kept, self._cases()) if text)
+        verdict = html.escape(f"Exercise {self.exercise}: {self._verdict()}.")
+        table = self._table().to_html(border=0, justify="left") if self.figures else ""
+        return f'<div style="{style}"><strong>{verdict}</strong>{more}{table}{less}</div>'
+
+    def _verdict(self) -> str:
+        word = _LOOK[self.status][1]
+        if not self.parts or self.status in ("done", NOT_YET):
+            return word
+        return f"{word}: {', '.join(_OF_A_PART[status].format(part) for part, status in self.parts.items())}"
+
+    def _table(self) -> pd.DataFrame:
+        """Return the figures as a table, a row each, without empty columns."""
+        rows = [
+            {
+                "yours": figure.number(figure.value),
+                "wanted": figure.budget,
+                "the course's": figure.number(figure.course),
+                "doing nothing": figure.number(figure.nothing),
+            }
+            for figure in self.figures
+        ]
+        table = pd.DataFrame(rows, index=[figure.what for figure in self.figures])
+        return table.loc[:, (table != "").any()]
+
+    def _cases(self) -> str:
+        return "" if self.seed is None else f"Hidden cases: seed {self.seed} ({SEED}={self.seed} repeats them)."

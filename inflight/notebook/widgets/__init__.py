@@ -1,0 +1,8 @@
+"""Controls for notebooks: a prediction, a playground, an editor of a model's config; and what dashboards are made of.
+
+A notebook runs without anybody touching a widget; what goes wrong is shown inside the widget.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

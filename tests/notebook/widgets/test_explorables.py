@@ -1,0 +1,51 @@
+"""A picture that follows its sliders, and how measured points join it; the lessons' own are in `test_charts`."""
+
+import ipywidgets
+import plotly.graph_objects as go
+import pytest
+
+from inflight.notebook.charts.display import PLOTLY_MIME
+from inflight.notebook.pages.execution import WIDGET_MIME
+from inflight.notebook.widgets.dashboard import Frame
+from inflight.notebook.widgets.explorable import Explorable
+
+
+@pytest.fixture
+def explorable():
+    def draw(points, slots, kind):
+        fig = go.Figure(go.Bar(y=[slots], name=kind))
+        if len(points):
+            fig.add_scatter(y=points["iterations"].tolist(), name="measured")
+        return Frame(fig, f"{slots} slots, {kind}.")
+
+    slider = ipywidgets.IntSlider(4, 1, 9, description="slots")
+    return Explorable({"slots": slider, "kind": ipywidgets.Dropdown(options=["V1", "V2"])}, draw, "Slots")
+
+
+def drawn(explorable):
+    return [(trace.name, list(trace.y)) for trace in explorable.figure.data]
+
+
+def test_each_control_changes_picture_and_words_at_once(explorable):
+    assert drawn(explorable) == [("V1", [4])] and explorable.words.value == "4 slots, V1."
+    for name, value in (("slots", 7), ("kind", "V2")):
+        before = explorable.picture.value
+        explorable.controls[name].value = value
+        assert explorable.picture.value != before
+    assert drawn(explorable) == [("V2", [7])] and explorable.words.value == "7 slots, V2."
+
+
+def test_measured_points_are_shown_with_the_settings_of_their_run(explorable):
+    for _ in range(2):  # the cell was run twice
+        explorable.measured([{"iterations": 90}], slots=8)
+        assert explorable.controls["slots"].value == 8 and drawn(explorable)[1:] == [("measured", [90])]
+    explorable.controls["kind"].value = "V2"
+    assert drawn(explorable)[1:] == [("measured", [90])], "it was not among the settings"
+    explorable.controls["slots"].value = 3
+    assert drawn(explorable)[1:] == []
+
+
+def test_where_there_is_no_kernel_the_picture_and_its_words_stay(explorable):
+    bundle = explorable._repr_mimebundle_()
+    assert bundle[PLOTLY_MIME]["data"][0]["y"] == [4] and WIDGET_MIME in bundle
+    assert bundle["text/plain"].startswith("4 slots, V1. Set: slots = 4, kind = V1.")
