@@ -10,26 +10,24 @@ what to compute (`scheduler`), runs the model once, hands each request its token
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
-from itertools import chain, islice
-from numbers import Integral
+from dataclasses import replace
+from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from queue import SimpleQueue
 
 import numpy as np
 
-from inflight.engine.building.folder import EngineInfo, check_weights, read
+from inflight.engine.building.folder import check_weights, read
 from inflight.engine.drafts import Drafting, IterationPrices
-from inflight.engine.grammar import Guides
+from inflight.engine.grammar import Guides, GuideThread, Matcher
 from inflight.engine.kv_cache import BlockManager
+from inflight.engine.limits import check_memory, out_of_time, within_limits
 from inflight.engine.messages import Chunk, IterationStats, Request, Response
 from inflight.engine.model import Model, free_bytes
 from inflight.engine.model import load as load_model
@@ -40,34 +38,12 @@ from inflight.engine.sampling import log_probability
 from inflight.engine.scheduler import EMPTY_PLANS, Plan, Scheduler, built_in
 from inflight.engine.sequences import Sequence, Sequences
 from inflight.engine.settings import ExecutorConfig, SpeculativeConfig
-from inflight.errors import ENGINE_FAILED, QUEUE_FULL, SHUT_DOWN, TIMED_OUT, TOO_LONG, CourseError
+from inflight.engine.statistics import Statistics
+from inflight.errors import ENGINE_FAILED, QUEUE_FULL, SHUT_DOWN, CourseError
 
 log = logging.getLogger("inflight.engine.executor")
 
 EMPTY_PLAN_S = 0.01  # after a plan that computes nothing, how long to wait for news before the scheduler is asked again
-
-
-def check_memory(info: EngineInfo) -> None:
-    """Check, before anything of an engine is loaded, that memory has room for it beside all that runs.
-
-    It needs room for its weights and the KV cache of one longest request. The engine that it is to replace may still
-    run, and serves on if there is no room.
-
-    Raises
-    ------
-    CourseError
-        There is not enough memory.
-    """
-    weights, build = info.weight_bytes, info.build_config
-    blocks = -(-build.max_seq_len // build.tokens_per_block)
-    kv_cache = blocks * build.tokens_per_block * info.kv_cache_bytes_per_token
-    available = free_bytes(info)
-    if weights + kv_cache > available:
-        raise CourseError(
-            f"The engine in {info.folder} needs {(weights + kv_cache) / 1e6:.1f} MB ({weights / 1e6:.1f} MB of weights "
-            f"and {kv_cache / 1e6:.1f} MB of KV cache for one request), and {available / 1e6:.1f} MB of memory are "
-            "available. Unload or stop something, or build an engine with a smaller max_seq_len or of a smaller model."
-        )
 
 
 class Executor:
@@ -90,6 +66,20 @@ class Executor:
     CourseError
         The KV cache would be too small for one longest request; a `drafter_path` of no use.
     """
+
+    def step(self) -> None:
+        """Compute one iteration."""
+        started = time.time(), time.perf_counter()
+        self._take_in()
+        plan = self._plan()
+        chunks = self._sequences.carry_out(plan)
+        if self.drafting:
+            self.drafting.add(chunks, self._sequences)
+        logits: Iterable = self.model.forward(list(chunks.values())) if chunks else ()
+        num_finished = self._give_tokens(chunks, logits)
+        if chunks:
+            self._record(started, chunks, num_finished)
+        self._deliver()  # after the record: a client that has its answer finds its iterations in the log
 
     def __init__(
         self,
@@ -117,17 +107,16 @@ class Executor:
             self.drafting = Drafting(options, prices, vocab_size, self.config.drafter_path)
         self.scheduler = scheduler or built_in(self.config)
         self._answers_together = getattr(self.scheduler, "answers_together", False)
-        self.iteration_stats: deque[IterationStats] = deque(maxlen=1000)
 
         # Used by the loop only.
         self._sequences = Sequences(
             self.blocks, self.build_config, self.config.enable_chunked_context, self.config.enable_kv_cache_reuse
         )
+        self._statistics = Statistics(self._sequences, self.config.iteration_log_path)
+        self.iteration_stats = self._statistics.latest
         self._held: list[Sequence] = []  # finished, to be answered when nobody runs
         self._outbox: list[tuple[Sequence, Response]] = []
-        self._iteration = 0
         self._num_empty_plans = 0
-        self._log_file = self._open_log()
         # Shared with those who call, under the lock of `_work`.
         self._work = threading.Condition()
         self._unguided: dict[int, Sequence] = {}  # their guides are not compiled yet
@@ -139,8 +128,7 @@ class Executor:
 
         self._thread = threading.Thread(target=self._loop, name="executor", daemon=True)
         self._thread.start()
-        self._to_compile: SimpleQueue[Sequence | None] = SimpleQueue()
-        threading.Thread(target=self._compile_guides, name="guides", daemon=True).start()
+        self._compiler = GuideThread(self._guides, self._guide_made)
 
     @classmethod
     def load(cls, engine_dir: str | Path, config: ExecutorConfig | None = None) -> Executor:
@@ -171,30 +159,16 @@ class Executor:
             try:
                 self.step()
             except PartError as error:
-                log.error("iteration %d: %s", self._iteration, error)
+                log.error("iteration %d: %s", self._statistics.iteration, error)
                 self._fail_all(error)
             except Exception as error:  # whatever the model raises: its requests fail, the engine goes on
                 self._fail_all(self._what_happened(error))
-
-    def step(self) -> None:
-        """One iteration."""
-        started = time.time(), time.perf_counter()
-        self._take_in()
-        plan = self._plan()
-        chunks = self._sequences.carry_out(plan)
-        if self.drafting:
-            self.drafting.add(chunks, self._sequences)
-        logits: Iterable = self.model.forward(list(chunks.values())) if chunks else ()
-        num_finished = self._give_tokens(chunks, logits)
-        if chunks:
-            self._record(started, chunks, num_finished)
-        self._deliver()  # last, so that who has an answer finds its iterations in the log
 
     def _take_in(self) -> None:
         """Let new requests wait, and end those whose clients asked for it or whose time is over."""
         with self._work:
             for sequence in self._inbox:
-                sequence.last_computed = self._iteration
+                sequence.last_computed = self._statistics.iteration
                 self._sequences.add(sequence)
             self._inbox.clear()
             now_s = time.monotonic()
@@ -207,24 +181,17 @@ class Executor:
         for sequence, reason in leaving:
             self._finish(sequence, reason)
 
-    def _compile_guides(self) -> None:
-        """Compile guides, in a thread of its own as it may take a second, and let their requests wait."""
-        for sequence in iter(self._to_compile.get, None):
-            guide, error = sequence.request.guide, None
-            if guide is None or sequence.id not in self._unguided:  # ended meanwhile
-                continue
-            try:
-                sequence.sampler.guide = self._guides.matcher(guide)
-            except Exception as refused:
-                error = self._what_happened(refused)
-            with self._work:
-                if self._unguided.pop(sequence.id, None) is None:
-                    continue
-                if error:
-                    sequence.error, self._asked_to_end[sequence.id] = error, "error"
-                else:
-                    self._inbox.append(sequence)
-                self._work.notify()
+    def _guide_made(self, sequence: Sequence, made: Matcher | Exception) -> None:
+        """Let a request wait whose guide is compiled, or end it with the reason why it cannot be."""
+        with self._work:
+            if self._unguided.pop(sequence.id, None) is None:
+                return  # it ended meanwhile
+            if isinstance(made, Exception):
+                sequence.error, self._asked_to_end[sequence.id] = self._what_happened(made), "error"
+            else:
+                sequence.guide = made
+                self._inbox.append(sequence)
+            self._work.notify()
 
     def _plan(self) -> Plan:
         """Ask the scheduler for a plan, and check that it can be carried out."""
@@ -254,7 +221,7 @@ class Executor:
         """
         num_finished, rows = 0, iter(logits)
         for sequence, chunk in chunks.items():
-            sequence.last_computed = self._iteration + 1
+            sequence.last_computed = self._statistics.iteration + 1
             drafts, own = chunk.drafts, list(islice(rows, chunk.num_logits))
             self._sequences.computed(sequence, len(chunk.token_ids) - len(drafts) - chunk.num_padding)
             if not own:
@@ -296,15 +263,15 @@ class Executor:
         """Return one sentence for the clients; the traceback of an unforeseen error goes into the log."""
         if isinstance(error, CourseError):
             return error
-        log.error("iteration %d failed", self._iteration, exc_info=error)
-        why = f"iteration {self._iteration} failed ({type(error).__name__}): the engine's log says where."
+        log.error("iteration %d failed", self._statistics.iteration, exc_info=error)
+        why = f"iteration {self._statistics.iteration} failed ({type(error).__name__}): the engine's log says where."
         return CourseError(why, code=ENGINE_FAILED)
 
     def _finish(self, sequence: Sequence, reason: str) -> None:
         """Take `sequence` out of the engine and answer it. In static batching the answer waits for the whole batch."""
         sequence.finish_reason = reason
         if reason == "timed_out":
-            sequence.error = _out_of_time(sequence.request)
+            sequence.error = out_of_time(sequence.request)
         is_held = self._answers_together and sequence.id in self._sequences.running and reason != "timed_out"
         self._sequences.remove(sequence)
         with self._work:
@@ -360,6 +327,11 @@ class Executor:
             self._respond(sequence)
         self._deliver()
 
+    def _record(self, started: tuple[float, float], chunks: dict[Sequence, Chunk], num_finished: int) -> None:
+        with self._work:
+            unfinished, not_taken_in = len(self._unfinished), len(self._unguided) + len(self._inbox)
+        self._statistics.record(started, chunks, num_finished, unfinished, not_taken_in)
+
     # What others call -------------------------------------------------------------------------------------------------
 
     def enqueue_request(self, request: Request, on_response: Callable[[Response], None]) -> int:
@@ -376,7 +348,7 @@ class Executor:
             The request breaks a limit of the engine, the queue is full, or the executor is closed. A guide that cannot
             be followed is told in the only response.
         """
-        request = self._within_limits(request)
+        request = within_limits(request, self.model.info, streams=not self._answers_together)
         guesser = self.drafting.guesser() if self.drafting else None  # here, and not in the engine's thread
         with self._work:
             if self._closing:
@@ -392,7 +364,7 @@ class Executor:
             self._unfinished[sequence.id] = sequence
             if request.guide:
                 self._unguided[sequence.id] = sequence
-                self._to_compile.put(sequence)
+                self._compiler.compile(sequence)
             else:
                 self._inbox.append(sequence)
             self._work.notify()
@@ -439,156 +411,26 @@ class Executor:
                 raise CourseError(responses[request_id].error, code=responses[request_id].error_code)
         return [responses[request_id] for request_id in ids]
 
+    def snapshot(self) -> IterationStats:
+        """Return the latest iteration's figures, or an idle engine's when there is nothing to do."""
+        with self._work:
+            if self._unfinished and self.iteration_stats:
+                return self.iteration_stats[-1]
+            return self._statistics.of_an_idle_engine()
+
     def shutdown(self) -> None:
         """Stop after the running iteration; unfinished requests get an error. May be called twice."""
         with self._work:
             already, self._closing = self._closing, True
             self._work.notify()
         if not already:
-            self._to_compile.put(None)
+            self._compiler.end()
             self._thread.join()
             self._fail_all(CourseError("the engine was shut down", code=SHUT_DOWN))
-            if self._log_file:
-                self._log_file.close()
+            self._statistics.close()
 
     def __enter__(self) -> Executor:
         return self
 
     def __exit__(self, *_) -> None:
         self.shutdown()
-
-    # Limits and statistics --------------------------------------------------------------------------------------------
-
-    def _within_limits(self, request: Request) -> Request:
-        limits, length = self.build_config, len(request.input_ids)
-        vocab_size = self.model.info.pretrained_config["vocab_size"]
-        if length == 0:
-            raise CourseError("The prompt is empty: it needs at least one token.")
-        if not isinstance(request.request_output_len, Integral) or request.request_output_len < 1:
-            raise CourseError(
-                f"request_output_len (max_tokens) is {request.request_output_len}; it must be at least 1."
-            )
-        if length > limits.max_input_len:
-            raise CourseError(
-                f"Prompt length ({length}) exceeds maximum input length ({limits.max_input_len}): shorten "
-                "the prompt, or build the engine with a larger max_input_len.",
-                code=TOO_LONG,
-            )
-        words = {"stop_words_list": request.stop_words, "bad_words_list": request.bad_words}
-        for name in words:
-            if not all(words[name]):
-                raise CourseError(f"{name} has an empty word: leave it out.")
-        ids = {name: list(chain(*words[name])) for name in words} | {"input_ids": request.input_ids}
-        ids["end_id"] = [] if request.end_id is None else [request.end_id]
-        for name, tokens in ids.items():
-            wrong = [token for token in tokens if not isinstance(token, Integral) or not 0 <= token < vocab_size]
-            if wrong:
-                raise CourseError(
-                    f"{name} has the token id {wrong[0]}; this model's ids go from 0 to {vocab_size - 1}."
-                )
-        if request.streaming and self._answers_together:  # as TensorRT-LLM's executor does
-            log.warning("static batching (gpt_model_type V1) cannot stream: the request gets its whole answer at once")
-            request = replace(request, streaming=False)
-        room = limits.max_seq_len - length
-        if request.request_output_len > room:
-            log.warning(
-                "prompt (%d) + request_output_len (%d) exceed max_seq_len (%d): at most %d tokens are made",
-                length,
-                request.request_output_len,
-                limits.max_seq_len,
-                room,
-            )
-            request = replace(request, request_output_len=room)
-        return request
-
-    def _record(self, started: tuple[float, float], chunks: dict[Sequence, Chunk], num_finished: int) -> None:
-        rows, num_rows, drafted, accepted = [], 0, 0, 0
-        for sequence, chunk in chunks.items():
-            num_new, is_context = len(chunk.token_ids) - chunk.num_padding, chunk.is_context
-            num_rows += chunk.num_logits
-            if chunk.num_logits > 1:
-                drafted += len(chunk.drafts)
-                accepted += sequence.num_cached - chunk.num_past - 1
-            num_blocks = self.blocks.blocks_for(chunk.num_past + num_new)  # the sequence's own are gone if it finished
-            rows.append([sequence.id, num_new if is_context else 0, 0 if is_context else num_new, num_blocks])
-        lines = self._sequences
-        num_unscheduled = sum(other not in chunks for other in lines.running.values())
-        with self._work:
-            active = len(self._unfinished) + num_finished
-            num_waiting = len(self._unguided) + len(self._inbox) + len(lines.waiting) + num_unscheduled
-        self._iteration += 1
-        stats = IterationStats(
-            iteration=self._iteration,
-            timestamp=started[0],
-            iteration_ms=(time.perf_counter() - started[1]) * 1000,
-            active=active,
-            scheduled=len(chunks),
-            waiting=num_waiting,
-            paused=len(lines.paused),
-            context_tokens=sum(row[1] for row in rows),
-            generation_tokens=sum(row[2] for row in rows),
-            rows=num_rows,
-            drafted=drafted,
-            accepted=accepted,
-            kv_blocks_used=self.blocks.num_used,
-            kv_blocks_free=self.blocks.num_free,
-            kv_blocks_max=self.blocks.num_blocks,
-            kv_blocks_reused=self.blocks.num_reused,
-            tokens_per_block=self.blocks.tokens_per_block,
-            finished=num_finished,
-            empty_seats=self.build_config.max_batch_size - len(chunks),
-            requests=rows,
-            client_ids=[sequence.request.request_id for sequence in chunks],
-            paused_ids=list(lines.paused)[::-1],
-            longest_wait=self._longest_wait(),
-        )
-        self.iteration_stats.append(stats)
-        if self._log_file:
-            try:
-                self._log_file.write(json.dumps(asdict(stats)) + "\n")
-            except OSError as error:
-                log.warning("iteration log %s cannot be written (%s): going on without it", self._log_file.name, error)
-                self._log_file = None
-
-    def _longest_wait(self) -> list[int] | None:
-        """Return the request that has waited longest: [its id, iterations since it was computed or came]."""
-        lines = self._sequences
-        left_out = chain(lines.running.values(), lines.paused.values(), islice(lines.waiting.values(), 1))
-        oldest = min(left_out, key=attrgetter("last_computed"), default=None)
-        return None if oldest is None else [oldest.id, self._iteration - oldest.last_computed]
-
-    def snapshot(self) -> IterationStats:
-        """Return the latest iteration's figures, or an idle engine's when there is nothing to do."""
-        with self._work:
-            if self._unfinished and self.iteration_stats:
-                return self.iteration_stats[-1]
-            timestamp = self.iteration_stats[-1].timestamp if self.iteration_stats else time.time()
-            return IterationStats(
-                self._iteration,
-                timestamp,
-                kv_blocks_free=self.blocks.num_blocks,
-                kv_blocks_max=self.blocks.num_blocks,
-                kv_blocks_reused=self.blocks.num_reused,
-                tokens_per_block=self.blocks.tokens_per_block,
-                empty_seats=self.build_config.max_batch_size,
-            )
-
-    def _open_log(self):
-        if self.config.iteration_log_path is None:
-            return None
-        try:
-            return open(self.config.iteration_log_path, "a", encoding="utf-8", buffering=1)
-        except OSError as error:
-            raise CourseError(
-                f"The iteration log {self.config.iteration_log_path} cannot be written "
-                f"({error.strerror}). Name another file."
-            ) from error
-
-
-def _out_of_time(request: Request) -> CourseError:
-    return CourseError(
-        f"The request was not finished within {request.allotted_time_ms:,.0f} ms, its wait included, and was ended: "
-        "ask for fewer tokens, send it when fewer requests run, or allow it more time (allotted_time_ms of "
-        "tensorrt_llm, or the timeout that the request brings).",
-        code=TIMED_OUT,
-    )

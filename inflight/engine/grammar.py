@@ -13,8 +13,11 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -27,6 +30,7 @@ from inflight.errors import GUIDE, CourseError
 
 if TYPE_CHECKING:
     from inflight.checkpoint.tokenizer import ChatTokenizer
+    from inflight.engine.sequences import Sequence
 
 LONGEST_GUIDE = 64 * 1024  # characters
 # Limits of a matcher. A state of its lexer takes one to two kB; a step's fuel is about 14 ms.
@@ -104,6 +108,41 @@ class Guides:
 
         text = (self._info.folder / "tokenizer.json").read_text(encoding="utf-8")
         return llguidance.LLTokenizer(text, self._info.pretrained_config["vocab_size"], self._tokenizer.end_id)
+
+
+class GuideThread:
+    """Compiles guides one after another in a thread of its own, because one may take a second.
+
+    Parameters
+    ----------
+    guides : Guides
+    made : callable
+        Called in that thread with each request and its matcher, or the error that there was.
+    """
+
+    def __init__(self, guides: Guides, made: Callable[[Sequence, Matcher | Exception], None]):
+        self._guides, self._made = guides, made
+        self._queue: SimpleQueue[Sequence | None] = SimpleQueue()
+        threading.Thread(target=self._run, name="guides", daemon=True).start()
+
+    def compile(self, sequence: Sequence) -> None:
+        """Compile the guide of a request after those before it."""
+        self._queue.put(sequence)
+
+    def end(self) -> None:
+        """Let the thread end."""
+        self._queue.put(None)
+
+    def _run(self) -> None:
+        for sequence in iter(self._queue.get, None):
+            made: Matcher | Exception
+            if sequence.request.guide is None or sequence.finish_reason:  # it ended while it waited
+                continue
+            try:
+                made = self._guides.matcher(sequence.request.guide)
+            except Exception as error:
+                made = error
+            self._made(sequence, made)
 
 
 class _LibraryMatcher:

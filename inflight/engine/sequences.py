@@ -8,16 +8,18 @@ from __future__ import annotations
 import math
 from collections import abc
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from inflight.engine.kv_cache import BlockManager
 from inflight.engine.messages import Chunk, Request, Response
-from inflight.engine.sampling import Sampler
 from inflight.engine.scheduler import Now, Plan, RequestView
 from inflight.engine.settings import BuildConfig
 
 if TYPE_CHECKING:
     from inflight.engine.drafts import Guesser
+    from inflight.engine.grammar import Matcher
+    from inflight.engine.sampling import Sampler
     from inflight.errors import CourseError
 
 
@@ -49,7 +51,7 @@ class Sequence:
         self.receive = receive
         self.ends_by_s = ends_by_s
         self.guesser = guesser
-        self.sampler = Sampler(request.sampling, request.end_id, request.bad_words)
+        self.guide: Matcher | None = None  # says which tokens may come next
         self.tokens = list(request.input_ids)  # prompt and answer so far
         self.answer: list[int] = []
         self.log_probs: list[float] = []
@@ -60,6 +62,13 @@ class Sequence:
         self.finish_reason: str | None = None
         self.error: CourseError | None = None
 
+    @cached_property
+    def sampler(self) -> Sampler:
+        """Chooses its tokens. Made for the first of them: what plays without a model needs no NumPy."""
+        from inflight.engine.sampling import Sampler
+
+        return Sampler(self.request.sampling, self.request.end_id, self.request.bad_words, self.guide)
+
     @property
     def num_pending(self) -> int:
         """The number of known tokens that are not in the cache: the whole prompt at first, then one."""
@@ -67,7 +76,7 @@ class Sequence:
 
     def add(self, token: int) -> str | None:
         """Make `token` part of the answer, unless it is the end token; return why the answer ends now, or None."""
-        guide = self.sampler.guide
+        guide = self.guide
         is_complete = guide is not None and guide.take(token)
         if token == self.request.end_id or (guide is not None and token == guide.end_id):
             return "end_id"

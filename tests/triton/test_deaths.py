@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from inflight.engine import executor
+from inflight.engine import executor, limits
 from inflight.engine.building.folder import WEIGHTS_FILE, read
 from inflight.errors import CourseError
 from inflight.triton import keeper, repository
@@ -97,7 +97,7 @@ def test_when_triton_itself_is_killed_its_end_is_told(server):
 
 def test_an_engine_without_room_in_memory_is_refused_before_it_is_loaded(small_engine, monkeypatch):
     info, real = read(small_engine), psutil.virtual_memory()
-    executor.check_memory(info)
+    limits.check_memory(info)
     weights = (small_engine / WEIGHTS_FILE).stat().st_size
     monkeypatch.setattr(psutil, "virtual_memory", lambda: real._replace(available=weights))
     monkeypatch.setattr(executor, "load_model", lambda _: pytest.fail("something was loaded"))

@@ -9,7 +9,8 @@ import triton_python_backend_utils as pb_utils
 
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.building import folder
-from inflight.engine.executor import Executor, check_memory
+from inflight.engine.executor import Executor
+from inflight.engine.limits import check_memory
 from inflight.engine.model import load
 from inflight.triton import python_model
 from inflight.triton.detokenizer import Detokenizer
