@@ -7,7 +7,7 @@ The keeper starts `tritonserver`, and asks it nothing. It ends the server
 - when a line "stop SECONDS" comes on the keeper's standard input: requests that run have so many seconds to end;
 - when its standard input is closed, which also happens when the kernel ends, in whatever way;
 - when the process of a model is dead: Triton 2.51 still calls such a model READY, and no longer answers its requests.
-  The engine's process ends itself when a learner's scheduler does not return, after a traceback of where it was.
+  The engine's process ends itself when a learner's scheduler does not return, after a line of JSON that says where.
 - when a model's process is stopped and Triton is not: Triton gives it up at the next request, still calls it READY,
   and crashes when it goes on.
 
@@ -22,13 +22,13 @@ import contextlib
 import ctypes
 import json
 import os
-import re
 import select
 import shutil
 import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 LOOK_S = 0.5
@@ -39,11 +39,7 @@ GRACE_S = 4  # for the requests of a server whose starter is gone
 LOG, RECORD = "triton.log", "record.json"  # in the server's folder
 NO_RECORD = 3  # exit status where none can be written; why is on standard error
 STARTING = ".starting"  # how the file in RECORDS ends that its starter keeps until this process has written its own
-TRACEBACK_LINES = 500  # of all threads of a model
-# File, line and function of a learner's part that did not return, as Python's `faulthandler` writes them.
-HUNG = re.compile(r'^Timeout \(.*?File "([^\n]+)", line (\d+) in (\S+)\n +File "[^\n]*own/part\.py"', re.M | re.S)
-ESCAPED = re.compile(r"\\(x..|u.{4}|U.{8})")  # what `faulthandler` writes for a letter that is not ASCII
-NAMES = {"<module>": "the file", "__call__": "the logits processor"}
+LAST_LINES = 100  # of the log, among which is the one about a learner's part that did not return
 SHM = Path("/dev/shm")
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # only its input ends it: cleaning up is never cut short
 PR_SET_PDEATHSIG = 1
@@ -81,11 +77,8 @@ def main(folder: Path, records: Path, command: list[str]) -> None:
     server.wait()
     remove_shared_memory(record["shm_prefix"])
     if death:
-        hung = HUNG.search("\n".join(last_lines(folder / LOG, TRACEBACK_LINES)))
-        if hung:
-            function = NAMES.get(hung[3], f"{hung[3]}()")
-            file_name = ESCAPED.sub(lambda escape: chr(int(escape[1][1:], 16)), Path(hung[1]).name)
-            death = f"{file_name}, line {hung[2]}: {function} did not return. {death}"
+        if late := _late_call(last_lines(folder / LOG, LAST_LINES)):
+            death = f"{late['file']}, line {late['line']}: {late['function']} did not return. {death}"
         with contextlib.suppress(OSError):  # on a full disk only who started the server is told
             write(file, record | {"death": death})
     else:
@@ -95,6 +88,14 @@ def main(folder: Path, records: Path, command: list[str]) -> None:
     while os.read(0, 100):  # the log is kept until whoever started the server has let go of it
         pass
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _late_call(lines: Iterable[str]) -> dict | None:
+    """Return where a learner's part was that did not return, as `inflight.engine.own.part` wrote it into the log."""
+    for line in lines:
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            return json.loads(line)["late_call"]
+    return None
 
 
 def _end_with_keeper() -> None:

@@ -3,7 +3,7 @@
 `own_scheduler` (`scheduler_path`), `grammar` (`logits_processor_path`) and `drafts` (`drafter_path`) load theirs here.
 A part runs in the engine's own process. What it raises becomes a sentence with file and line. A call that does not
 return is ended by whoever started the process: a user interrupts a notebook, and a Triton model's process ends itself,
-after a traceback of where the call was.
+after a line of JSON that says where the call was.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import ast
 import contextlib
 import faulthandler
 import inspect
+import json
+import os
 import sys
 import threading
 import time
@@ -25,9 +27,12 @@ from typing import Any
 from inflight.errors import ENGINE_FAILED, CourseError
 
 LONGEST_S = 10  # longest run of a part's file, and longest call of it, where late calls are ended
-_traceback_to: int | None = None  # file descriptor; None: no call is ended
-_watched: list[float] = []  # deadlines of running calls in all threads, the earliest first
-_watching = threading.Lock()
+HELD_S = 5  # so much later a call ends the process that lets no other thread run, such as a match of `re`
+CALLED = {"<module>": "the file", "__call__": "the logits processor"}  # what a message calls a function
+_calls: list[tuple[float, int]] = []  # running calls, the earliest first: when it has to end, and its thread
+_watched = threading.Condition()
+_report_to: int | None = None  # file descriptor; None: no call is ended
+_is_idle = True  # the watchdog waits for a call
 
 
 class PartError(CourseError):
@@ -36,16 +41,43 @@ class PartError(CourseError):
     code = ENGINE_FAILED
 
 
-def end_late_calls(traceback_to: int) -> None:
-    """Let a call of a part that takes longer than LONGEST_S end this process, after a traceback of where it was.
+def end_late_calls(report_to: int) -> None:
+    """Let a call of a part that takes longer than LONGEST_S end this process, after a line that says where it was.
+
+    The line is a JSON object `{"late_call": {"file": …, "line": …, "function": …}}`.
 
     Parameters
     ----------
-    traceback_to : int
-        File descriptor to which the traceback is written.
+    report_to : int
+        File descriptor to which it is written.
     """
-    global _traceback_to
-    _traceback_to = traceback_to
+    global _report_to
+    _report_to = report_to
+    threading.Thread(target=_watch, args=(report_to,), name="late calls", daemon=True).start()
+
+
+def _watch(report_to: int) -> None:
+    """Look at the earliest call whenever it would be late."""
+    global _is_idle
+    with _watched:
+        while True:
+            _watched.wait_for(lambda: _calls)
+            ends_by_s, thread = _calls[0]
+            if (left_s := ends_by_s - time.monotonic()) <= 0:
+                break
+            _is_idle = False
+            faulthandler.dump_traceback_later(left_s + HELD_S, exit=True, file=report_to)
+            _watched.wait(left_s)
+            faulthandler.cancel_dump_traceback_later()
+            _is_idle = True
+        frame = sys._current_frames()[thread]
+        while frame.f_back and frame.f_back.f_code.co_filename != __file__:
+            frame = frame.f_back
+        name = frame.f_code.co_name
+        where = {"file": Path(frame.f_code.co_filename).name, "line": frame.f_lineno}
+        late = json.dumps({"late_call": {**where, "function": CALLED.get(name, f"{name}()")}})
+        os.write(report_to, f"\n{late}\n".encode())
+        os._exit(1)
 
 
 class OwnPart:
@@ -108,8 +140,7 @@ class OwnPart:
     def call(self, function: Callable[..., Any], *given: Any) -> Any:
         """Call code of the file, and turn an error of it into a sentence with the line of the file where it arose.
 
-        Every call of a learner's code comes through here: in the traceback that `end_late_calls` leaves,
-        `inflight.triton.keeper` looks for what this module called.
+        Every call of a learner's code comes through here: what it calls is what `end_late_calls` names.
         """
         try:
             with _ended_if_late():
@@ -129,24 +160,15 @@ class OwnPart:
 
 @contextlib.contextmanager
 def _ended_if_late() -> Iterator[None]:
-    """End this process if the block takes longer than LONGEST_S: there is one timer for all threads."""
-    if _traceback_to is None:
-        yield
-        return
-    with _watching:
-        _watched.append(ends_by_s := time.monotonic() + LONGEST_S)
-        _watch(_traceback_to)
+    """Let the watchdog, if there is one, see to it that the block takes no longer than LONGEST_S."""
+    call = time.monotonic() + LONGEST_S, threading.get_ident()
+    with _watched:
+        _calls.append(call)
+        if _is_idle and _report_to is not None:  # here, since the watchdog may never run again
+            faulthandler.dump_traceback_later(LONGEST_S + HELD_S, exit=True, file=_report_to)
+            _watched.notify()
     try:
         yield
     finally:
-        with _watching:
-            _watched.remove(ends_by_s)
-            _watch(_traceback_to)
-
-
-def _watch(traceback_to: int) -> None:
-    """Set the timer to the call that must return first."""
-    if _watched:
-        faulthandler.dump_traceback_later(max(_watched[0] - time.monotonic(), 0.001), exit=True, file=traceback_to)
-    else:
-        faulthandler.cancel_dump_traceback_later()
+        with _watched:
+            _calls.remove(call)

@@ -1,5 +1,6 @@
 """A scheduler from a file: whatever it does, a sentence tells it with file, line and rule, before it serves."""
 
+import json
 import subprocess
 import sys
 import threading
@@ -98,20 +99,39 @@ def test_a_fault_is_told_with_file_line_and_rule_before_it_serves(write, fault):
         accepted(config(path), LIMITS)
 
 
+def late_call(printed):
+    """What a process told of the call that ended it."""
+    return json.loads(next(line for line in printed.splitlines() if line.startswith("{")))["late_call"]
+
+
 @pytest.mark.parametrize("text", [good_but("while True: pass"), "while True: pass\n"], ids=["in a call", "in the file"])
-def test_one_that_does_not_return_ends_its_process_after_a_traceback(write, text):
+def test_one_that_does_not_return_ends_its_process_which_tells_file_line_and_function(write, text):
     path = write(text)
     script = f"""
 import inflight.engine.own.part as own_part
 import inflight.engine.own.scheduler as own_scheduler
 own_part.LONGEST_S = 2
-own_part.end_late_calls(traceback_to=2)
+own_part.end_late_calls(report_to=2)
 own_scheduler.accepted({config(str(path))!r}, {LIMITS!r})
 """
     names = "from inflight.engine.settings import BuildConfig, ExecutorConfig"
     ran = subprocess.run([sys.executable, "-c", f"{names}\n{script}"], capture_output=True, text=True)
     line = next(number for number, line in enumerate(text.splitlines(), 1) if "while True" in line)
-    assert ran.returncode == 1 and f'File "{path}", line {line} in' in ran.stderr, ran.stderr
+    function = "the file" if text.startswith("while") else "schedule()"
+    assert ran.returncode == 1
+    assert late_call(ran.stderr) == {"file": "my_scheduler.py", "line": line, "function": function}
+
+
+def test_one_that_lets_no_other_thread_run_ends_its_process_too(write):
+    path = write("import re\nre.match('(a+)+$', 'a' * 60 + 'b')\n")
+    script = f"""
+import inflight.engine.own.part as own_part
+own_part.LONGEST_S = own_part.HELD_S = 1
+own_part.end_late_calls(report_to=2)
+own_part.OwnPart({str(path)!r}, "Scheduler", "schedule", "self, now")
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 1 and f'File "{path}", line 2 in' in ran.stderr, ran.stderr
 
 
 def test_it_ends_also_while_calls_of_another_thread_return(write):
@@ -120,7 +140,7 @@ def test_it_ends_also_while_calls_of_another_thread_return(write):
 import threading
 import inflight.engine.own.part as own_part
 own_part.LONGEST_S = 1
-own_part.end_late_calls(traceback_to=2)
+own_part.end_late_calls(report_to=2)
 part = own_part.OwnPart({str(path)!r}, "Scheduler", "schedule", "self, now")
 
 def hang():
@@ -131,7 +151,7 @@ while True:
     part.call(int)
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert ran.returncode == 1 and f'File "{path}", line 3 in' in ran.stderr, ran.stderr
+    assert ran.returncode == 1 and late_call(ran.stderr)["line"] == 3
 
 
 @pytest.fixture

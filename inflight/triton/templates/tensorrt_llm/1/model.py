@@ -32,7 +32,7 @@ class TritonPythonModel(EngineModel):
         settings = {
             name: self.parameters[name] for name in ExecutorConfig.__dataclass_fields__ if name in self.parameters
         }
-        part.end_late_calls(traceback_to=STDERR)  # which goes into the server's log
+        part.end_late_calls(report_to=STDERR)  # which goes into the server's log
         executor = Executor.load(self.parameters["gpt_model_path"], ExecutorConfig(**settings))
         periods = ("allotted_time_ms", "cancellation_check_period_ms", "stats_check_period_ms")
         self.start(args, executor, python_model.is_decoupled(args), **{name: self.parameters[name] for name in periods})
