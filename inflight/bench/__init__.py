@@ -1,20 +1,8 @@
-"""Benchmarks: requests sent on a time line, one row a request; ratios measured in one run."""
+"""Benchmarks: requests sent on a time line, one row a request; ratios measured in one run.
 
-import lazy_loader
+Reading order: `dataset`, `workload`, `load`, `openai`, `targets`, `report`, `turns`, `compare`, `quality`, `trace_run`.
+"""
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    submodules=[
-        # In the order in which to read them.
-        "dataset",
-        "workload",
-        "load",
-        "openai",
-        "targets",
-        "report",
-        "turns",
-        "compare",
-        "quality",
-        "trace_run",
-    ],
-)
+from inflight.faces import face
+
+__getattr__, __dir__, __all__ = face(__name__, __file__)

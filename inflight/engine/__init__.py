@@ -5,20 +5,6 @@ loop), `model`, `openvino/runner`, `sampling`, `drafts`, `grammar`. Builds: `bui
 own parts: `own`. Without weights: `simulate`, `fake_model`.
 """
 
-import lazy_loader
+from inflight.faces import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    submod_attrs={
-        "settings": ["BuildConfig", "ExecutorConfig"],
-        "messages": ["Chunk", "Request"],
-        "scheduler": ["Now", "Plan", "RequestView", "built_in", "tokens_to_compute"],
-        "kv_cache": ["BlockManager"],
-        "sequences": ["Sequence", "Sequences"],
-        "model": ["load"],
-        "building.folder": ["engine_version", "read"],
-        "building.builder": ["build", "cached"],
-        "executor": ["Executor"],
-        "building.sizing": ["Sizing"],
-    },
-)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

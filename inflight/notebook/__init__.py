@@ -1,5 +1,5 @@
 """The contents of notebooks: figures, widgets, dashboards, and the checks of a lab. Its names are in `__init__.pyi`."""
 
-import lazy_loader
+from inflight.faces import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -5,6 +5,6 @@ A figure function takes DataFrames and returns a plotly figure; `show(figure, al
 besides when an author builds them.
 """
 
-import lazy_loader
+from inflight.faces import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

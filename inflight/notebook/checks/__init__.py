@@ -4,6 +4,6 @@ Reading order: `grading` (how to write a grader), `findings`, `answers`, `isolat
 graders share: `simulate_scheduler`, `simulate_triton`.
 """
 
-import lazy_loader
+from inflight.faces import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -3,6 +3,6 @@
 A notebook runs without anybody touching a widget; what goes wrong is shown inside the widget.
 """
 
-import lazy_loader
+from inflight.faces import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -1,0 +1,32 @@
+from .building.builder import build, cached
+from .building.folder import engine_version, read
+from .building.sizing import Sizing
+from .executor import Executor
+from .kv_cache import BlockManager
+from .messages import Chunk, Request
+from .model import load
+from .scheduler import Now, Plan, RequestView, built_in, tokens_to_compute
+from .sequences import Sequence, Sequences
+from .settings import BuildConfig, ExecutorConfig
+
+__all__ = [
+    "BlockManager",
+    "BuildConfig",
+    "Chunk",
+    "Executor",
+    "ExecutorConfig",
+    "Now",
+    "Plan",
+    "Request",
+    "RequestView",
+    "Sequence",
+    "Sequences",
+    "Sizing",
+    "build",
+    "built_in",
+    "cached",
+    "engine_version",
+    "load",
+    "read",
+    "tokens_to_compute",
+]
