@@ -71,7 +71,7 @@ CELLS = {
     "set_up": SET_UP,
     "choice": "choice = widgets.predict('Which of them?', ['this', 'that', 'neither']); choice",
     "number": "number = widgets.predict('How many of them?'); number",
-    "explorable": "batching.slots_on_paper([8, 8, 64, 16, 8], 2)",
+    "explorable": "batching.simulated_slots([8, 8, 64, 16, 8], 2)",
     "endless": "Dashboard({'step': ipywidgets.IntSlider(1, 1, 9, description='step')}, work, label='Endless')",
     "board": "batchers.board(server, log_path)",
     "editor": "widgets.ConfigEditor(server, 'batch-cost', ['max_batch_size', 'item_ms'])",

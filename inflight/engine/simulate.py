@@ -1,8 +1,8 @@
 """An engine without a model, a thread or a clock: its own scheduler, blocks and bookkeeping, iteration by iteration.
 
-    requests = [TrialRequest(prompt_tokens=45, max_answer_tokens=110, answer_tokens=20)] * 12
-    trial = Trial(requests, num_blocks=32, limits=BuildConfig())
-    for iteration in trial.play(GuaranteedNoEvict()):
+    requests = [SimulatedRequest(prompt_tokens=45, max_answer_tokens=110, answer_tokens=20)] * 12
+    trial = Simulation(requests, num_blocks=32, limits=BuildConfig())
+    for iteration in trial.run(GuaranteedNoEvict()):
         print(iteration.number, iteration.plan)
 
 Everything is counted in iterations and tokens, so the same requests give the same figures on every machine. Times,
@@ -61,7 +61,7 @@ class Iteration:
         return sum(len(chunk.token_ids) for chunk in self.chunks.values())
 
 
-def play(
+def simulate(
     scheduler: Scheduler,
     sequences: Sequences,
     coming: Iterable[tuple[int, Sequence]] = (),
@@ -124,7 +124,7 @@ def _give_tokens(sequences: Sequences, chunks: dict[Sequence, Chunk], ends: Mapp
 
 
 @dataclass(frozen=True)
-class TrialRequest:
+class SimulatedRequest:
     """A request whose lengths are known.
 
     Attributes
@@ -144,17 +144,17 @@ class TrialRequest:
 
 
 @dataclass(frozen=True)
-class Trial:
+class Simulation:
     """Requests, numbered from 1, and the engine that they come to."""
 
-    requests: list[TrialRequest]
+    requests: list[SimulatedRequest]
     num_blocks: int
     limits: BuildConfig
     chunked_context: bool = False
     reuse: bool = False
 
-    def play(self, scheduler: Scheduler) -> Iterator[Iteration]:
-        """Yield every iteration until the last answer is complete; see `play`."""
+    def run(self, scheduler: Scheduler) -> Iterator[Iteration]:
+        """Yield every iteration until the last answer is complete; see `simulate`."""
         blocks = BlockManager(self.num_blocks, self.limits.tokens_per_block)
         sequences = Sequences(blocks, self.limits, self.chunked_context, self.reuse)
         numbered = sorted(enumerate(self.requests, 1), key=lambda each: each[1].arrives)
@@ -162,9 +162,9 @@ class Trial:
             (asked.arrives, Sequence(number, Request([number] * asked.prompt_tokens, asked.max_answer_tokens)))
             for number, asked in numbered
         )
-        return play(scheduler, sequences, coming, {number: asked.answer_tokens for number, asked in numbered})
+        return simulate(scheduler, sequences, coming, {number: asked.answer_tokens for number, asked in numbered})
 
-    def counts(self, iterations: Iterable[Iteration]) -> Counts:
+    def counts(self, iterations: Iterable[Iteration]) -> SchedulerCounts:
         """Return the counts of its iterations."""
         number = num_tokens = pauses = 0
         latencies: dict[int, int] = {}
@@ -174,11 +174,11 @@ class Trial:
             pauses += len(iteration.plan.pause)
             latencies |= {each: number - self.requests[each - 1].arrives for each in iteration.finished}
         once = sum(asked.prompt_tokens + asked.answer_tokens - 1 for asked in self.requests)
-        return Counts(number, num_tokens - once, pauses, [latencies[each] for each in sorted(latencies)])
+        return SchedulerCounts(number, num_tokens - once, pauses, [latencies[each] for each in sorted(latencies)])
 
 
 @dataclass(frozen=True)
-class Counts:
+class SchedulerCounts:
     """Counts of a scheduler's trial.
 
     Attributes

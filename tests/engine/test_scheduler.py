@@ -17,29 +17,29 @@ from inflight.engine.scheduler import (
     tokens_to_compute,
 )
 from inflight.engine.settings import BuildConfig, ExecutorConfig
-from inflight.engine.simulate import Trial, TrialRequest
+from inflight.engine.simulate import SimulatedRequest, Simulation
 
 LIMITS = BuildConfig(max_batch_size=4, max_input_len=48, max_seq_len=96, max_num_tokens=64)
 BLOCKS_OF_ONE = 3  # a longest request's
 NUM_TRIALS = 40
 
 
-def any_trial(seed: int) -> Trial:
+def any_trial(seed: int) -> Simulation:
     draw = random.Random(seed)
     requests = []
     for _ in range(draw.randint(1, 12)):
         longest = draw.randint(1, 48)
         arrives = draw.choice([0, 0, draw.randint(1, 40)])
-        requests.append(TrialRequest(draw.randint(1, 48), longest, draw.randint(1, longest), arrives))
+        requests.append(SimulatedRequest(draw.randint(1, 48), longest, draw.randint(1, longest), arrives))
     num_blocks = draw.choice([BLOCKS_OF_ONE, 7, 12])
-    return Trial(requests, num_blocks, LIMITS, draw.choice([False, True]), draw.choice([False, True]))
+    return Simulation(requests, num_blocks, LIMITS, draw.choice([False, True]), draw.choice([False, True]))
 
 
 @pytest.mark.parametrize("scheduler", [StaticBatching, GuaranteedNoEvict, MaxUtilization])
 def test_max_utilization_alone_pauses_and_nobody_joins_a_static_batch(scheduler):
     pauses = joined = 0
     for seed in range(NUM_TRIALS):
-        for iteration in any_trial(seed).play(scheduler()):
+        for iteration in any_trial(seed).run(scheduler()):
             pauses += len(iteration.plan.pause)
             joined += bool(iteration.running and iteration.plan.admit)
     assert (pauses > 0) == (scheduler is MaxUtilization)
@@ -48,15 +48,15 @@ def test_max_utilization_alone_pauses_and_nobody_joins_a_static_batch(scheduler)
 
 def test_a_paused_request_longer_than_an_iteration_comes_back_in_parts():
     """48 + 30 tokens are more than max_num_tokens; computed whole or not at all, it would never be."""
-    iterations = Trial([TrialRequest(48, 48, 48)] * 2, 5, LIMITS).play(MaxUtilization())
+    iterations = Simulation([SimulatedRequest(48, 48, 48)] * 2, 5, LIMITS).run(MaxUtilization())
     assert max(tokens for row in iterations for tokens in row.plan.compute.values()) == LIMITS.max_num_tokens
 
 
 def test_short_prompts_do_not_overtake_a_long_one_for_ever():
     """With three others under way a prompt of 48 does not fit into 50 tokens; nobody is admitted before it."""
-    stream = [TrialRequest(1, 9, 9, arrives=3 * number) for number in range(20)]
-    trial = Trial([*stream, TrialRequest(48, 2, 2, arrives=10)], 12, replace(LIMITS, max_num_tokens=50))
-    assert trial.counts(trial.play(GuaranteedNoEvict())).latencies[-1] <= 9 + 2  # the others' answers, then its own
+    stream = [SimulatedRequest(1, 9, 9, arrives=3 * number) for number in range(20)]
+    trial = Simulation([*stream, SimulatedRequest(48, 2, 2, arrives=10)], 12, replace(LIMITS, max_num_tokens=50))
+    assert trial.counts(trial.run(GuaranteedNoEvict())).latencies[-1] <= 9 + 2  # the others' answers, then its own
 
 
 @pytest.mark.parametrize(

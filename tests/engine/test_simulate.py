@@ -5,25 +5,25 @@ import pytest
 from inflight.engine.own.plan_rules import SchedulerError
 from inflight.engine.scheduler import GuaranteedNoEvict, Plan
 from inflight.engine.settings import BuildConfig
-from inflight.engine.simulate import Trial, TrialRequest
+from inflight.engine.simulate import SimulatedRequest, Simulation
 
 LIMITS = BuildConfig(max_batch_size=4, max_input_len=150, max_seq_len=300, max_num_tokens=256)
 
 
 def counts(trial, scheduler):
-    return trial.counts(trial.play(scheduler))
+    return trial.counts(trial.run(scheduler))
 
 
 def test_an_iteration_tells_who_finished_and_the_blocks_that_were_held():
-    trial = Trial([TrialRequest(30, 40, 40)] * 2, 6, BuildConfig(max_batch_size=2))
-    rows = list(trial.play(GuaranteedNoEvict()))
+    trial = Simulation([SimulatedRequest(30, 40, 40)] * 2, 6, BuildConfig(max_batch_size=2))
+    rows = list(trial.run(GuaranteedNoEvict()))
     assert [row.number for row in rows] == list(range(1, 41))
     assert [row.blocks_used for row in rows] == [2] * 3 + [4] * 32 + [6] * 5
     assert [row.finished for row in rows] == [[]] * 39 + [[1, 2]]
 
 
 def test_who_comes_later_waits_from_then_on():
-    trial = Trial([TrialRequest(10, 50, 5), TrialRequest(10, 50, 3, arrives=90)], 60, LIMITS)
+    trial = Simulation([SimulatedRequest(10, 50, 5), SimulatedRequest(10, 50, 3, arrives=90)], 60, LIMITS)
     assert counts(trial, GuaranteedNoEvict()).latencies == [5, 3]
 
 
@@ -41,7 +41,7 @@ class Hoarder:
 
 
 def test_one_that_does_nothing_or_breaks_a_rule_is_told():
-    trial = Trial([TrialRequest(100, 150, 150)] * 4, 12, LIMITS)
+    trial = Simulation([SimulatedRequest(100, 150, 150)] * 4, 12, LIMITS)
     with pytest.raises(SchedulerError, match="Sleeper: schedule.. computed nothing 100 times in a row, and request 1"):
         counts(trial, Sleeper())
     with pytest.raises(SchedulerError, match="Hoarder: schedule.. needs 16 KV cache blocks, of which 12 are free"):
@@ -49,6 +49,6 @@ def test_one_that_does_nothing_or_breaks_a_rule_is_told():
 
 
 def test_what_fits_into_no_cache_waits_for_ever_and_is_told():
-    trial = Trial([TrialRequest(20, 20, 20), TrialRequest(100, 300, 300)], 10, LIMITS)
+    trial = Simulation([SimulatedRequest(20, 20, 20), SimulatedRequest(100, 300, 300)], 10, LIMITS)
     with pytest.raises(SchedulerError, match="computed nothing 100 times in a row, and request 2 waits"):
         counts(trial, GuaranteedNoEvict())

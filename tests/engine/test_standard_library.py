@@ -10,14 +10,14 @@ import inflight
 SIMULATED = """
 from inflight.engine import BuildConfig, ExecutorConfig, built_in
 from inflight.engine.own.scheduler import accepted
-from inflight.engine.simulate import Trial, TrialRequest
+from inflight.engine.simulate import Simulation, SimulatedRequest
 
 limits = BuildConfig(max_batch_size=8)
 lengths = ([128] + [8] * 5) * 8
-requests = [TrialRequest(1, tokens, tokens) for tokens in lengths]
+requests = [SimulatedRequest(1, tokens, tokens) for tokens in lengths]
 for kind in ("V1", "inflight_fused_batching"):
-    trial = Trial(requests, 8 * (2 + max(lengths) // limits.tokens_per_block), limits)
-    print(trial.counts(trial.play(built_in(ExecutorConfig(gpt_model_type=kind)))).iterations)
+    trial = Simulation(requests, 8 * (2 + max(lengths) // limits.tokens_per_block), limits)
+    print(trial.counts(trial.run(built_in(ExecutorConfig(gpt_model_type=kind)))).iterations)
 """
 
 

@@ -32,7 +32,7 @@ from inflight.lessons import (
     structured_output,
 )
 from inflight.lessons.batchers.batch_run import Outcome
-from inflight.lessons.batching.schedule_on_paper import schedule
+from inflight.lessons.batching.simulate import schedule
 from inflight.lessons.capstone.service.contract import LECTURE, ROUND, Contract
 from inflight.notebook.charts.palette import DECODE, EMPTY, INK, PREFILL, REQUEST, SHADES, WASTE
 from inflight.paths import PACKAGE
@@ -335,8 +335,8 @@ def test_slot_map():
     assert "nobody yet" in panel(batching.slot_map({"now": STAYS["static"].iloc[:0]}, 2), "yaxis")
 
 
-def test_slots_on_paper():
-    picture = batching.slots_on_paper([8, 8, 64, 16, 8], 2)
+def test_simulated_slots():
+    picture = batching.simulated_slots([8, 8, 64, 16, 8], 2)
     counted = {"V1": 90, "inflight_fused_batching": 66}
     runs = [{"type": name, "iterations": iterations} for name, iterations in counted.items()]
     picture.measured(runs, requests=5, slots=2, longest=64)

@@ -18,7 +18,7 @@ from inflight.engine.own.part import OwnPart
 from inflight.engine.own.plan_rules import SchedulerError
 from inflight.engine.scheduler import Now, Plan
 from inflight.engine.settings import BuildConfig, ExecutorConfig
-from inflight.engine.simulate import Trial, TrialRequest
+from inflight.engine.simulate import SimulatedRequest, Simulation
 
 
 class OwnScheduler:
@@ -74,20 +74,20 @@ def accepted(config: ExecutorConfig, limits: BuildConfig) -> OwnScheduler:
         It failed or broke a rule.
     """
     assert config.scheduler_path is not None
-    for _ in _first_trial(config, limits).play(OwnScheduler(config.scheduler_path)):
+    for _ in _first_trial(config, limits).run(OwnScheduler(config.scheduler_path)):
         pass
     return OwnScheduler(config.scheduler_path)  # which has seen no request yet
 
 
-def _first_trial(config: ExecutorConfig, limits: BuildConfig) -> Trial:
+def _first_trial(config: ExecutorConfig, limits: BuildConfig) -> Simulation:
     """Make twice as many requests as run at once, of many lengths; the second half comes while the first is served."""
     draw = random.Random(5)
-    requests: list[TrialRequest] = []
+    requests: list[SimulatedRequest] = []
     number = 2 * limits.max_batch_size + 3
     for place in range(number):
         prompt = draw.randint(1, min(limits.max_input_len, 4 * limits.tokens_per_block))
         answer = min(draw.randint(1, 40), limits.max_seq_len - prompt)
-        requests.append(TrialRequest(prompt, answer, answer, max(0, 2 * (place - number // 2) + 1)))
-    return Trial(
+        requests.append(SimulatedRequest(prompt, answer, answer, max(0, 2 * (place - number // 2) + 1)))
+    return Simulation(
         requests, config.num_blocks(limits), limits, config.enable_chunked_context, config.enable_kv_cache_reuse
     )

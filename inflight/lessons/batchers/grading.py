@@ -13,7 +13,7 @@ from inflight.bench import workload
 from inflight.errors import CourseError
 from inflight.lessons.batchers import batch_run, custom_batching
 from inflight.lessons.batchers.batch_run import Arrival
-from inflight.lessons.batchers.batches_on_paper import OnPaper, on_paper
+from inflight.lessons.batchers.simulate import SimulatedBatches, simulate
 from inflight.notebook import progress
 from inflight.notebook.checks import grades
 from inflight.notebook.checks.findings import NOT_YET, Case, Compared, Finding, Measured, asked
@@ -34,7 +34,7 @@ _RULES = (
 def _batch_sizes(sizes: Callable, choose: random.Random) -> dict[str, Callable[[], Finding]]:
     def case(arrivals_ms: list[float], delay_ms: float, most: int, hint: str) -> Case:
         given = (arrivals_ms, delay_ms, most, 40, 4)
-        return Case(given, on_paper(*given).sizes, hint)
+        return Case(given, simulate(*given).sizes, hint)
 
     at_random = [
         case(
@@ -84,9 +84,9 @@ def _within_budget(settings: dict, choose: random.Random) -> Finding:
     ]
 
 
-def _played(arrivals_s: list[float], settings: dict) -> OnPaper:
+def _played(arrivals_s: list[float], settings: dict) -> SimulatedBatches:
     arrivals_ms = [1000 * at_s for at_s in arrivals_s]
-    return on_paper(arrivals_ms, settings.get(DELAY, 0) / 1000, settings.get(MOST, 8), fixed_ms=40, item_ms=4)
+    return simulate(arrivals_ms, settings.get(DELAY, 0) / 1000, settings.get(MOST, 8), fixed_ms=40, item_ms=4)
 
 
 # Exercise 6.3 ---------------------------------------------------------------------------------------------------------

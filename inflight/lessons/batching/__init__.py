@@ -13,8 +13,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "who_pays",
             "who_pays_summary",
         ],
-        "explorables": ["slots_on_paper"],
+        "explorables": ["simulated_slots"],
         "full_queue": ["run_from_full_queue"],
-        "schedule_on_paper": ["waits"],
+        "simulate": ["waits"],
     },
 )

@@ -5,7 +5,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.lessons.batching.charts import length_class, slot_map
-from inflight.lessons.batching.schedule_on_paper import Schedule, schedule
+from inflight.lessons.batching.simulate import Schedule, schedule
 from inflight.notebook.charts.palette import INK
 from inflight.notebook.widgets.dashboard import Frame
 from inflight.notebook.widgets.explorable import Explorable
@@ -13,7 +13,7 @@ from inflight.notebook.widgets.explorable import Explorable
 PANELS = {"V1": "static (V1)", "inflight_fused_batching": "in-flight"}
 
 
-def slots_on_paper(lengths: list[int], slots: int) -> Explorable:
+def simulated_slots(lengths: list[int], slots: int) -> Explorable:
     """Draw which request sits in which slot, static above and in flight below.
 
     Controls: `requests`, how many of the list, from its first on; `slots`; `longest`, the tokens that the longest

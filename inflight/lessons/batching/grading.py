@@ -13,8 +13,8 @@ import pandas as pd
 
 from inflight.engine.scheduler import GuaranteedNoEvict, Scheduler, StaticBatching
 from inflight.engine.settings import BuildConfig
-from inflight.engine.simulate import Trial, TrialRequest
-from inflight.lessons.batching.schedule_on_paper import schedule
+from inflight.engine.simulate import SimulatedRequest, Simulation
+from inflight.lessons.batching.simulate import schedule
 from inflight.notebook.checks import grades, simulate_scheduler
 from inflight.notebook.checks.answers import is_untouched
 from inflight.notebook.checks.findings import NOT_YET, Case, Compared, Finding, Measured, asked, told
@@ -95,7 +95,7 @@ def _static(path: str, choose: random.Random) -> list[Measured]:
     within_s=TRIAL_S,
 )
 def _in_flight(path: str, choose: random.Random) -> dict[str, Callable[[], Finding]]:
-    def with_these(case: str, trial: Trial) -> list[Measured]:
+    def with_these(case: str, trial: Simulation) -> list[Measured]:
         empty_slots = "Start a waiting request as soon as a slot is free, even if others run."
         return _of_both_rules(_beside(path, trial, GuaranteedNoEvict(), empty_slots), SLACK, f", {case}")
 
@@ -103,7 +103,7 @@ def _in_flight(path: str, choose: random.Random) -> dict[str, Callable[[], Findi
     return {case: partial(with_these, case, trial) for case, trial in trials.items()}
 
 
-def _beside(path: str, trial: Trial, built_in: Scheduler, empty_slots: str) -> Compared:
+def _beside(path: str, trial: Simulation, built_in: Scheduler, empty_slots: str) -> Compared:
     """A learner's scheduler beside the built-in rule and one request at a time, which is the file as it was given.
 
     `empty_slots` is the advice for who leaves slots empty.
@@ -123,30 +123,30 @@ def _of_both_rules(beside: Compared, slack: float = 1.0, case: str = "") -> list
     ]
 
 
-def _short_prompts(choose: random.Random) -> Trial:
+def _short_prompts(choose: random.Random) -> Simulation:
     """Answers of very different lengths; half of them wait from the start, the others come while these run."""
     slots = choose.randint(4, 8)
     number = 4 * slots + choose.randint(1, slots - 1)  # the last batch is not full
     lengths = [64, 64, 16, 8, *choose.choices((4, 8, 16, 64), (6, 3, 2, 2), k=number - 4)]
     choose.shuffle(lengths)
     arrivals = [0] * (number // 2) + sorted(choose.randint(1, 80) for _ in range(number - number // 2))
-    requests = [TrialRequest(choose.randint(5, 40), length, length, at) for length, at in zip(lengths, arrivals)]
+    requests = [SimulatedRequest(choose.randint(5, 40), length, length, at) for length, at in zip(lengths, arrivals)]
     return _trial(requests, BuildConfig(max_batch_size=slots))
 
 
-def _long_prompts(choose: random.Random) -> Trial:
+def _long_prompts(choose: random.Random) -> Simulation:
     """All wait from the start, and the prompts of all slots together are more than an iteration takes."""
     limits = BuildConfig(max_batch_size=choose.randint(5, 8), max_num_tokens=256, max_input_len=256, max_seq_len=512)
     # The first fits alone, the second not beside it, and the third would: here it shows who overtakes.
     prompts = [180, 190, 60, *(choose.choice((60, 90, 180, 200)) for _ in range(17))]
     prompts[8] = prompts[14] = 254  # fits beside two that run: here it shows who forgets that these compute, too
     lengths = [choose.randint(4, 40) for _ in prompts]
-    return _trial([TrialRequest(prompt, length, length) for prompt, length in zip(prompts, lengths)], limits)
+    return _trial([SimulatedRequest(prompt, length, length) for prompt, length in zip(prompts, lengths)], limits)
 
 
-def _trial(requests: list[TrialRequest], limits: BuildConfig) -> Trial:
+def _trial(requests: list[SimulatedRequest], limits: BuildConfig) -> Simulation:
     """These requests, and blocks for as many of the longest as run at once: memory is no question here."""
-    return Trial(requests, limits.max_batch_size * -(-limits.max_seq_len // limits.tokens_per_block), limits)
+    return Simulation(requests, limits.max_batch_size * -(-limits.max_seq_len // limits.tokens_per_block), limits)
 
 
 # 4.4 ------------------------------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ print(f"Static batching needs {fewer:.1f} times as many.")
 # Move the sliders. Shorten the longest answers until static batching loses almost nothing.
 
 # %% tags=["nbval-ignore-output"]
-picture = lesson.slots_on_paper(lengths, slots)
+picture = lesson.simulated_slots(lengths, slots)
 picture
 
 # %% [markdown]

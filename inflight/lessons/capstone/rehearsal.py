@@ -23,7 +23,7 @@ from inflight.engine.own.scheduler import accepted
 from inflight.engine.scheduler import built_in
 from inflight.engine.sequences import Sequence, Sequences
 from inflight.engine.settings import BuildConfig, ExecutorConfig
-from inflight.engine.simulate import play
+from inflight.engine.simulate import simulate
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def rehearse(
     while coming:
         now_s = max(now_s, asked[coming[0]].at_s)  # until then the engine is idle
         come_and_go()
-        for iteration in play(scheduler, sequences):
+        for iteration in simulate(scheduler, sequences):
             if iteration.chunks:
                 now_s += prices.of(list(iteration.chunks.values())) / 1000
             elif coming:  # the scheduler waits for more

@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 
 from inflight.errors import CourseError
-from inflight.lessons.iterative_gpt2 import gpt2_client, gpt2_trial
+from inflight.lessons.iterative_gpt2 import gpt2_client, simulate_gpt2
 from inflight.lessons.iterative_gpt2.log import executions, passes
 from inflight.notebook.checks import grades
 from inflight.notebook.checks.findings import NOT_YET, Case, Compared, Finding, Measured, asked
 from inflight.notebook.checks.parts import COURSES_OWN
-from inflight.notebook.checks.simulate_triton import PlayedStream
+from inflight.notebook.checks.simulate_triton import SimulatedStream
 from inflight.triton import repository
 from inflight.triton.server import Server
 
@@ -166,8 +166,8 @@ FEW_ROWS = {
 )
 def _few_rows_many_readers(path: str, choose: random.Random) -> list[Measured]:
     streams = _streams(choose)
-    plain = gpt2_trial.without_a_cache(streams)
-    own, course = (gpt2_trial.with_model(each, streams, PLACES) for each in (path, COURSES_OWN["iterative_gpt2"]))
+    plain = simulate_gpt2.without_a_cache(streams)
+    own, course = (simulate_gpt2.with_model(each, streams, PLACES) for each in (path, COURSES_OWN["iterative_gpt2"]))
     beside = Compared(own, course, plain, FEW_ROWS)
     differ = sum(got[: len(right)] != right for got, right in zip(own.texts, plain.texts, strict=True))
     return [
@@ -179,14 +179,14 @@ def _few_rows_many_readers(path: str, choose: random.Random) -> list[Measured]:
     ]
 
 
-def _streams(choose: random.Random) -> list[PlayedStream]:
+def _streams(choose: random.Random) -> list[SimulatedStream]:
     """Prompts of many lengths. Five clients leave early, one more than there are rows, and one while it waits."""
     streams = []
     for number, leaves in enumerate([True] * 5 + [False] * 6):
         words = [choose.choice(BEGINNINGS), *choose.choices(REST, k=choose.randint(0, 4))]
         max_tokens = choose.randint(6, 14)
         streams.append(
-            PlayedStream(
+            SimulatedStream(
                 " ".join(words),
                 max_tokens,
                 arrives=1 + number // 2,

@@ -7,7 +7,7 @@ from math import ceil
 from inflight.engine.own.scheduler import OwnScheduler
 from inflight.engine.scheduler import GuaranteedNoEvict, MaxUtilization
 from inflight.engine.settings import BuildConfig
-from inflight.engine.simulate import Trial, TrialRequest
+from inflight.engine.simulate import SimulatedRequest, Simulation
 from inflight.notebook.checks import grades, simulate_scheduler
 from inflight.notebook.checks.answers import load
 from inflight.notebook.checks.findings import Case, Compared, Finding, Measured, asked
@@ -116,18 +116,18 @@ def _eviction(path: str, choose: random.Random) -> list[Measured]:
     ]
 
 
-def _trials(choose: random.Random, limits: BuildConfig) -> list[Trial]:
+def _trials(choose: random.Random, limits: BuildConfig) -> list[Simulation]:
     """Answers as long as they may be, answers that end early, requests that come one after the other: each twice."""
     lengths, number = (45, 70, 130, 190), 20
 
-    def whole() -> TrialRequest:
+    def whole() -> SimulatedRequest:
         answer = choose.choice((40, 70, 110, 170))
-        return TrialRequest(choose.choice(lengths), answer, answer)
+        return SimulatedRequest(choose.choice(lengths), answer, answer)
 
-    def early() -> TrialRequest:
-        return TrialRequest(choose.choice((36, 45, 70)), 256, choose.choice((5, 8, 8, 12, 20, 40, 130)))
+    def early() -> SimulatedRequest:
+        return SimulatedRequest(choose.choice((36, 45, 70)), 256, choose.choice((5, 8, 8, 12, 20, 40, 130)))
 
-    def spread() -> TrialRequest:
-        return TrialRequest(choose.choice(lengths), 170, choose.choice((20, 40, 110, 170)), choose.randrange(300))
+    def spread() -> SimulatedRequest:
+        return SimulatedRequest(choose.choice(lengths), 170, choose.choice((20, 40, 110, 170)), choose.randrange(300))
 
-    return [Trial([make() for _ in range(number)], NUM_BLOCKS, limits) for make in (whole, early, spread) * 2]
+    return [Simulation([make() for _ in range(number)], NUM_BLOCKS, limits) for make in (whole, early, spread) * 2]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import accumulate
 
 from inflight.errors import CourseError
-from inflight.lessons.replicas.trial import Asked, Counts, InTurn, Server, WithinReach, days, play
+from inflight.lessons.replicas.simulate import Asked, InTurn, RoutingCounts, Server, WithinReach, days, simulate
 from inflight.notebook.checks import grades
 from inflight.notebook.checks.answers import load
 from inflight.notebook.checks.findings import NOT_YET, Case, Compared, Finding, Measured, asked, told
@@ -50,11 +50,11 @@ def _policy(path: str, choose: random.Random) -> Finding:
     ]
 
 
-def _counted(policy: Callable, hidden: list) -> Counts:
+def _counted(policy: Callable, hidden: list) -> RoutingCounts:
     """All days together, each with a new policy."""
-    of_days = [play(policy().choose, day) for day in hidden]
+    of_days = [simulate(policy().choose, day) for day in hidden]
     lead = sum(one.lead for one in of_days) / len(of_days)
-    return Counts(sum(one.computed for one in of_days), lead, sum(one.lost for one in of_days))
+    return RoutingCounts(sum(one.computed for one in of_days), lead, sum(one.lost for one in of_days))
 
 
 @grades("12.2", "Add what can be added, the buckets, and ask for the quantile last.")

@@ -99,12 +99,12 @@ def visitor(name, desk, number):
 
 # %%
 def addresses(policy):
-    views, lock = [lesson.trial.Server(n) for n in "01"], threading.Lock()
+    views, lock = [lesson.simulate.Server(n) for n in "01"], threading.Lock()
 
     @contextmanager
     def address(request):
         with lock:
-            chosen = policy.choose(lesson.trial.Asked(request.system), list(views))
+            chosen = policy.choose(lesson.simulate.Asked(request.system), list(views))
             chosen.under_way += 1
         try:
             yield f"{service.servers[int(chosen.name)]}/v1"
@@ -128,8 +128,8 @@ def served(policy, name):
 
 # %% tags=["nbval-ignore-output"]
 Own = runpy.run_path(f"{workdir.name}/policy.py")["Policy"]
-policies = {"round robin": lesson.trial.InTurn(), "yours": Own()}
-some = lesson.trial.Asked("Desk 1"), [lesson.trial.Server(n) for n in "01"]
+policies = {"round robin": lesson.simulate.InTurn(), "yours": Own()}
+some = lesson.simulate.Asked("Desk 1"), [lesson.simulate.Server(n) for n in "01"]
 if Own().choose(*some) is None:
     print("Your choose() returns None, so round robin runs alone.")
     del policies["yours"]
@@ -147,7 +147,7 @@ except CourseError as error:
 # <details><summary>Where to look</summary>
 #
 # The lecture's <code>by_prefix</code> and <code>least_outstanding</code>, and its <em>Turn the knob</em>: by prefix, unless
-# that server is too far ahead. <code>inflight/lessons/replicas/trial.py</code> is what the check plays.
+# that server is too far ahead. <code>inflight/lessons/replicas/simulate.py</code> is what the check plays.
 # </details>
 #
 # <details><summary>How to begin</summary>

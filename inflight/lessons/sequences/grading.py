@@ -9,7 +9,7 @@ from functools import partial
 
 from inflight.notebook.checks import grades
 from inflight.notebook.checks.findings import Case, Finding, Measured, asked
-from inflight.notebook.checks.simulate_triton import Names, Played, PlayedStream, Triton
+from inflight.notebook.checks.simulate_triton import Names, SimulatedRun, SimulatedStream, Triton
 
 Event = tuple[int, int | None]  # who, and a number; None: the page was closed
 
@@ -121,7 +121,7 @@ _SYLLABLES = [consonant + vowel for consonant in "bdgk" for vowel in "aeiou"]
 )
 def _model(path: str, choose: random.Random) -> dict[str, Finding]:
     streams = [_stream(choose, choose.randrange(3, 14)) for _ in range(6)]
-    streams.insert(choose.randrange(1, 7), PlayedStream("", wanted=0))  # it must not keep the others waiting
+    streams.insert(choose.randrange(1, 7), SimulatedStream("", wanted=0))  # it must not keep the others waiting
     played = _played(path, streams)
     return {
         "words": _wrong(played.streams),
@@ -151,29 +151,29 @@ def _left(path: str, choose: random.Random) -> dict[str, Finding]:
     }
 
 
-def _stream(choose: random.Random, number: int) -> PlayedStream:
+def _stream(choose: random.Random, number: int) -> SimulatedStream:
     words = ("".join(choose.choices(_SYLLABLES, k=2)) for _ in range(number))
-    return PlayedStream(" ".join(words), wanted=number)
+    return SimulatedStream(" ".join(words), wanted=number)
 
 
-def _played(path: str, streams: list[PlayedStream]) -> Played:
+def _played(path: str, streams: list[SimulatedStream]) -> SimulatedRun:
     """Play the streams with a model."""
     triton = Triton(path, NAMES, PLACES)
-    played = triton.play(streams)
+    played = triton.run(streams)
     played.growth = triton.growth(streams)
     return played
 
 
-def _none(played: Played, count: str) -> Measured:
+def _none(played: SimulatedRun, count: str) -> Measured:
     what, advice = NEVER[count]
     return Measured(what, getattr(played, count), exactly=0, course=0, advice=advice)
 
 
-def _left_over(played: Played, advice: str) -> Measured:
+def _left_over(played: SimulatedRun, advice: str) -> Measured:
     return Measured(LEFT, played.growth, at_most=MOST_LEFT, course=0, advice=advice)
 
 
-def _wrong(streams: list[PlayedStream]) -> Finding:
+def _wrong(streams: list[SimulatedStream]) -> Finding:
     """The first of these streams that has not heard its own words."""
     for stream in streams:
         words = [piece for piece in stream.pieces if piece]  # a model may end an empty text with an empty word

@@ -1,6 +1,6 @@
 """Counts what a scheduler's plans do on an engine without a model, next to the course's and to one request at a time.
 
-trials = [Trial(requests, num_blocks=32, limits=BuildConfig())]
+trials = [Simulation(requests, num_blocks=32, limits=BuildConfig())]
 compared = beside("scheduler.py", trials, GuaranteedNoEvict(), {"pauses": "Promise for the longest answer."})
 compared.own.pauses, compared.course.pauses, compared.nothing.pauses
 """
@@ -16,7 +16,7 @@ import numpy as np
 from inflight.engine.own.part import PartError
 from inflight.engine.own.scheduler import OwnScheduler
 from inflight.engine.scheduler import Now, Plan, Scheduler, tokens_to_compute
-from inflight.engine.simulate import Trial
+from inflight.engine.simulate import Simulation
 from inflight.notebook.checks.findings import Compared
 
 
@@ -33,7 +33,7 @@ class OneAtATime:
 class Counts:
     """Counts of all trials together."""
 
-    iterations: int = 0  # `iterations`, `twice` and `pauses` as in `play.Counts`
+    iterations: int = 0  # `iterations`, `twice` and `pauses` as in `simulate.SchedulerCounts`
     twice: int = 0
     pauses: int = 0
     p99: int = 0  # of the latencies of all requests, in iterations
@@ -70,12 +70,12 @@ class _Watched:
         return plan
 
 
-def beside(path: str | Path, trials: Sequence[Trial], course: Scheduler, advice: Mapping[str, str]) -> Compared:
+def beside(path: str | Path, trials: Sequence[Simulation], course: Scheduler, advice: Mapping[str, str]) -> Compared:
     """Return the `Counts` of the scheduler in a file, with those of the course's and of one request at a time."""
     return Compared(*(counted(each, trials) for each in (OwnScheduler(path), course, OneAtATime())), advice)
 
 
-def counted(scheduler: Scheduler, trials: Sequence[Trial]) -> Counts:
+def counted(scheduler: Scheduler, trials: Sequence[Simulation]) -> Counts:
     """Play the trials one after the other, and count.
 
     Raises
@@ -89,7 +89,7 @@ def counted(scheduler: Scheduler, trials: Sequence[Trial]) -> Counts:
     watched = _Watched(scheduler, counts)
     for trial in trials:
         try:
-            iterations = list(trial.play(watched))
+            iterations = list(trial.run(watched))
         except PartError as error:
             if "computed nothing" in str(error) and not watched.has_admitted:
                 raise NotImplementedError from error

@@ -1,7 +1,7 @@
 """Plays an iterative model as Triton would, without a server, and records what clients get and what the model keeps.
 
     triton = Triton("model.py", Names("text", "ID", "START", "READY", "word"), places=4)
-    played = triton.play([PlayedStream("a b c", wanted=3), PlayedStream("one two", wanted=2, leaves_after=1)])
+    played = triton.run([SimulatedStream("a b c", wanted=3), SimulatedStream("one two", wanted=2, leaves_after=1)])
     played.calls, played.streams[0].pieces                  # 3, ["a", "b", "c"]
 
 It runs a `model.py` that others write, and leaves a stand-in for Triton's Python module behind: for a process of its
@@ -71,7 +71,7 @@ class Names:
 
 
 @dataclass(eq=False)
-class PlayedStream:
+class SimulatedStream:
     """A client and its sequence."""
 
     text: str
@@ -111,7 +111,7 @@ class PlayedStream:
 class Request:
     """A stream's request in one call; one that is not ready keeps the place of a stream that is not there."""
 
-    def __init__(self, stream: PlayedStream | None, names: Names):
+    def __init__(self, stream: SimulatedStream | None, names: Names):
         self.stream, self.flags = stream, ALL
         self._inputs = {
             names.text: np.array([[stream.text.encode("utf-8") if stream else b""]], object),
@@ -128,7 +128,7 @@ class Request:
     def parameters(self) -> str:
         return json.dumps(self.stream.parameters if self.stream else {})
 
-    def get_response_sender(self) -> PlayedStream | None:
+    def get_response_sender(self) -> SimulatedStream | None:
         return self.stream
 
     def set_release_flags(self, flags: int) -> None:
@@ -156,10 +156,10 @@ def backend() -> types.ModuleType:
 
 
 @dataclass
-class Played:
+class SimulatedRun:
     """The outcome of some streams."""
 
-    streams: list[PlayedStream]  # with what they were sent
+    streams: list[SimulatedStream]  # with what they were sent
     calls: int = 0  # of `execute`
     num_without: int = 0  # ready requests that got nothing in a call although their clients were there
     num_together: int = 0  # responses that came in one call with another of their stream
@@ -200,7 +200,7 @@ class Triton:
         values = {name: {"string_value": value} for name, value in parameters.items()}
         self._model.initialize({"model_config": json.dumps({"parameters": values})})
 
-    def play(self, streams: Sequence[PlayedStream]) -> Played:
+    def run(self, streams: Sequence[SimulatedStream]) -> SimulatedRun:
         """Call the model's `execute` until all streams are over; the same may be played again.
 
         Raises
@@ -208,11 +208,11 @@ class Triton:
         CourseError
             A request was released before its answer was complete, or nobody gets anything any more.
         """
-        played = Played([replace(stream) for stream in streams])
+        played = SimulatedRun([replace(stream) for stream in streams])
         for stream in played.streams:
             stream.number, stream.output = next(self._numbers), self._names.output
-        waiting: list[PlayedStream] = list(played.streams)
-        seats: list[PlayedStream | None] = [None] * self._places
+        waiting: list[SimulatedStream] = list(played.streams)
+        seats: list[SimulatedStream | None] = [None] * self._places
         moment = num_silent = 0
         while waiting or any(seats):
             moment += 1
@@ -237,7 +237,7 @@ class Triton:
                 raise CourseError(f"{number} streams are in the batch, and none gets a {piece} any more.")
         return played
 
-    def _after(self, request: Request, played: Played) -> PlayedStream | None:
+    def _after(self, request: Request, played: SimulatedRun) -> SimulatedStream | None:
         """Return the stream that has this request's place in the next call."""
         stream = request.stream
         if stream is None:
@@ -265,10 +265,10 @@ class Triton:
         stream.is_late = stream.is_late and not stream.has_left
         return stream
 
-    def growth(self, streams: Sequence[PlayedStream]) -> int:
+    def growth(self, streams: Sequence[SimulatedStream]) -> int:
         """Measure how much the model's kept data grows while it serves these streams once more; see `_kept`."""
         before = _kept(self._model)
-        self.play(streams)
+        self.run(streams)
         return max(0, _kept(self._model) - before)
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from inflight.engine.scheduler import built_in
 from inflight.engine.settings import BuildConfig, ExecutorConfig
-from inflight.engine.simulate import Trial
-from inflight.engine.simulate import TrialRequest as Lengths
+from inflight.engine.simulate import SimulatedRequest as Lengths
+from inflight.engine.simulate import Simulation
 from inflight.errors import CourseError
 from inflight.lessons.capstone.rehearsal import Prices, TokenRequest, rehearse
 from inflight.lessons.capstone.stack import prices_in
@@ -29,8 +29,8 @@ def test_as_many_iterations_as_the_engine_takes_for_the_same_burst(policy, seed)
     lengths = [(choose.randint(2, 90), choose.randint(1, 60)) for _ in range(12)]
     config = ExecutorConfig(batch_scheduler_policy=policy, max_tokens_in_paged_kv_cache=320)
     run = rehearse(burst(lengths), BUILD, config, ONE_EACH)
-    trial = Trial([Lengths(prompt, answer, answer) for prompt, answer in lengths], 10, BUILD)
-    assert run["last_s"].max() == trial.counts(trial.play(built_in(config))).iterations
+    trial = Simulation([Lengths(prompt, answer, answer) for prompt, answer in lengths], 10, BUILD)
+    assert run["last_s"].max() == trial.counts(trial.run(built_in(config))).iterations
     assert run["output_len"].tolist() == [answer for _, answer in lengths]
 
 

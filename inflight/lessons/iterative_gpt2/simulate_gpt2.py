@@ -12,7 +12,7 @@ from pathlib import Path
 
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.models import gpt2_network
-from inflight.notebook.checks.simulate_triton import Names, PlayedStream, Triton
+from inflight.notebook.checks.simulate_triton import Names, SimulatedStream, Triton
 from inflight.paths import ASSETS
 
 CHECKPOINT = ASSETS / "checkpoints" / "course-gpt2"
@@ -30,7 +30,7 @@ class Computed:
     grown: int = 0  # by how much what the model keeps grew while it served the same streams once more
 
 
-def with_model(path: str | Path, streams: Sequence[PlayedStream], places: int) -> Computed:
+def with_model(path: str | Path, streams: Sequence[SimulatedStream], places: int) -> Computed:
     """The answers of the model in a file; what it raises, and what `Triton` does, comes through."""
     import torch
 
@@ -46,13 +46,13 @@ def with_model(path: str | Path, streams: Sequence[PlayedStream], places: int) -
 
     triton = Triton(path, NAMES, places, checkpoint_dir=str(CHECKPOINT))
     gpt2_network.Network._forward = counted
-    result.texts = ["".join(stream.pieces) for stream in triton.play(streams).streams]
+    result.texts = ["".join(stream.pieces) for stream in triton.run(streams).streams]
     gpt2_network.Network._forward = forward
     result.grown = triton.growth(streams)
     return result
 
 
-def without_a_cache(streams: Sequence[PlayedStream]) -> Computed:
+def without_a_cache(streams: Sequence[SimulatedStream]) -> Computed:
     """The answers, each text alone and whole at every pass, and the tokens that this computes."""
     from torch.nn.functional import scaled_dot_product_attention
 

@@ -1,6 +1,6 @@
 """The dynamic batcher on paper: which requests share a batch, from when they come and what a batch costs.
 
-    played = on_paper([0, 10, 21, 32], delay_ms=0, max_batch_size=8, fixed_ms=40, item_ms=4)
+    played = simulate([0, 10, 21, 32], delay_ms=0, max_batch_size=8, fixed_ms=40, item_ms=4)
     played.sizes                                            # [1, 3]
     played.mean_batch, played.p95_ms                        # 2.0, 84.7
 
@@ -17,7 +17,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class OnPaper:
+class SimulatedBatches:
     """The result of a run on paper.
 
     Attributes
@@ -41,9 +41,9 @@ class OnPaper:
         return float(np.quantile(self.latencies_ms, 0.95))
 
 
-def on_paper(
+def simulate(
     arrivals_ms: Sequence[float], delay_ms: float, max_batch_size: int, fixed_ms: float, item_ms: float
-) -> OnPaper:
+) -> SimulatedBatches:
     """Batches of one instance.
 
     Parameters
@@ -68,4 +68,4 @@ def on_paper(
         sizes.append(end - first)
         latencies_ms += [free_ms - arrival for arrival in arrivals[first:end]]
         first = end
-    return OnPaper(sizes, np.array(latencies_ms))
+    return SimulatedBatches(sizes, np.array(latencies_ms))

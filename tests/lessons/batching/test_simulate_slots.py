@@ -6,8 +6,8 @@ import pytest
 
 from inflight.engine.scheduler import built_in
 from inflight.engine.settings import BuildConfig, ExecutorConfig
-from inflight.engine.simulate import Trial, TrialRequest
-from inflight.lessons.batching.schedule_on_paper import schedule, waits
+from inflight.engine.simulate import SimulatedRequest, Simulation
+from inflight.lessons.batching.simulate import schedule, waits
 
 
 def test_static_takes_the_longest_of_each_batch():
@@ -39,8 +39,8 @@ def test_paper_and_engine_agree_and_no_slot_is_taken_twice(gpt_model_type):
     draw = random.Random(3)
     lengths = [draw.randint(1, 40) for _ in range(50)]
     plan = schedule(lengths, 8, gpt_model_type)
-    trial = Trial([TrialRequest(1, length, length) for length in lengths], 1000, BuildConfig(max_batch_size=8))
-    played = list(trial.play(built_in(ExecutorConfig(gpt_model_type=gpt_model_type))))
+    trial = Simulation([SimulatedRequest(1, length, length) for length in lengths], 1000, BuildConfig(max_batch_size=8))
+    played = list(trial.run(built_in(ExecutorConfig(gpt_model_type=gpt_model_type))))
     began = {number: iteration.number for iteration in played for number in iteration.plan.admit}
     ended = {number: iteration.number for iteration in played for number in iteration.finished}
     assert plan.stays["first"].tolist() == [began[number] for number in range(1, 51)]

@@ -13,7 +13,7 @@ import pandas as pd
 
 from inflight.engine.scheduler import built_in
 from inflight.engine.settings import BuildConfig, ExecutorConfig
-from inflight.engine.simulate import Trial, TrialRequest
+from inflight.engine.simulate import SimulatedRequest, Simulation
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,11 @@ def waits(lengths: list[int], slots: int, gpt_model_type: str, every: int) -> li
 
     The engine's own scheduler decides, and the cache has room for all.
     """
-    requests = [TrialRequest(1, tokens, tokens, arrives=number * every) for number, tokens in enumerate(lengths)]
+    requests = [SimulatedRequest(1, tokens, tokens, arrives=number * every) for number, tokens in enumerate(lengths)]
     limits = BuildConfig(max_batch_size=slots)
-    trial = Trial(requests, num_blocks=slots * (1 + max(lengths) // limits.tokens_per_block), limits=limits)
+    trial = Simulation(requests, num_blocks=slots * (1 + max(lengths) // limits.tokens_per_block), limits=limits)
     waited = [0] * len(lengths)
-    for iteration in trial.play(built_in(ExecutorConfig(gpt_model_type=gpt_model_type))):
+    for iteration in trial.run(built_in(ExecutorConfig(gpt_model_type=gpt_model_type))):
         for admitted in iteration.plan.admit:
             waited[admitted - 1] = iteration.number - 1 - requests[admitted - 1].arrives
     return waited

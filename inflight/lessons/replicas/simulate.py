@@ -1,6 +1,6 @@
 """A policy over a day of requests, without a model: counts of what servers would compute, and who would wait.
 
-    counts = play(policy, day)
+    counts = simulate(policy, day)
 
 Time is counted in ticks. A server computes one request after the other: a tick for each block of a system prompt that
 it does not have, and REST_TICKS; a slow one takes three times as long. It is a picture of servers, and no forecast.
@@ -47,7 +47,7 @@ class Day:
 
 
 @dataclass
-class Counts:
+class RoutingCounts:
     """The counts of a day."""
 
     computed: int = 0  # blocks of system prompts
@@ -55,9 +55,9 @@ class Counts:
     lost: int = 0  # requests that were sent to a server that the health check had found dead
 
 
-def play(choose: Callable[[Asked, list[Server]], Server], day: Day) -> Counts:
+def simulate(choose: Callable[[Asked, list[Server]], Server], day: Day) -> RoutingCounts:
     """Give each request of a day to the server that `choose` returns; TypeError if it is none of those it was given."""
-    counts, leads = Counts(), 0
+    counts, leads = RoutingCounts(), 0
     ends: dict[str, list[int]] = {name: [] for name in day.names}
     caches: dict[str, set[str]] = {name: set() for name in day.names}
     for tick, prefix in day.requests:
