@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from inflight.engine.kv_cache import BlockManager
 from inflight.engine.messages import Chunk, Request
-from inflight.engine.own.plan_rules import SchedulerError, enforce, place
+from inflight.engine.own.plan_rules import COMPUTED_NOTHING, SchedulerError, enforce, place
 from inflight.engine.scheduler import EMPTY_PLANS, Plan, Scheduler
 from inflight.engine.sequences import Sequence, Sequences
 from inflight.engine.settings import BuildConfig
@@ -105,7 +105,8 @@ def simulate(
             left = next(iter(sequences)).id
             raise SchedulerError(
                 f"{place(scheduler)}: schedule() computed nothing {EMPTY_PLANS} times in a row, and request {left} "
-                "waits."
+                "waits.",
+                code=COMPUTED_NOTHING,
             )
     raise SchedulerError(f"{place(scheduler)}: after {MOST_ITERATIONS:,} plans not every answer is complete.")
 

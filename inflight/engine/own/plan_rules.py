@@ -8,6 +8,8 @@ from itertools import chain
 from inflight.engine.own.part import PartError
 from inflight.engine.scheduler import Now, Plan, RequestView, Scheduler
 
+COMPUTED_NOTHING = "computed_nothing"  # the code of a SchedulerError: too many plans in a row computed nothing
+
 
 class SchedulerError(PartError):
     """A scheduler failed, took too long, or asked for what cannot be done; the message names it and the rule."""

@@ -7,9 +7,9 @@ import plotly.express as px
 import plotly.graph_objects as go
 
 from inflight.lessons.capstone.service.contract import SHARE, Contract
-from inflight.notebook.charts.palette import DECODE, INK, PREFILL, REQUEST, SYMBOLS, WASTE_TEXT
+from inflight.notebook.charts.palette import DECODE, INK, PREFILL, REQUEST, RIGHT, RIGHT_AREA, SYMBOLS, WASTE_TEXT
 
-CORNER = {"type": "rect", "layer": "below", "fillcolor": "#DDF1EA", "line": {"color": REQUEST[0], "width": 1}}
+CORNER = {"type": "rect", "layer": "below", "fillcolor": RIGHT_AREA, "line": {"color": RIGHT, "width": 1}}
 COLOURS = (WASTE_TEXT, PREFILL, REQUEST[3], DECODE, REQUEST[1], REQUEST[2])
 LABELS = {
     "rate": "load (requests/s)",

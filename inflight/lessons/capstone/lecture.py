@@ -48,7 +48,7 @@ from inflight.checkpoint import GgufFile, fetch
 from inflight.engine import BlockManager, BuildConfig, Chunk, Sequence, Sequences
 from inflight.lessons import capstone as lesson
 from inflight.lessons.capstone import service
-from inflight.notebook import charts, progress, session, told_apart, widgets
+from inflight.notebook import charts, palette, progress, session, told_apart, widgets
 from inflight.triton import Client, Server, repository
 
 session.others()
@@ -103,7 +103,7 @@ rows = [
 table = pd.DataFrame(rows, columns=["arrives (s)", "tokens", "part"])
 
 # %%
-colours = ["#8C8C8C", "#C77C00", "#0072B2"]  # as in the whole course: prefill, decode
+colours = [palette.WASTE, palette.PREFILL, palette.DECODE]
 figure = px.bar(
     table, x="arrives (s)", y="tokens", color="part", color_discrete_sequence=colours
 )

@@ -7,10 +7,9 @@ import plotly.express as px
 import plotly.graph_objects as go
 
 from inflight.notebook.charts.marks import counted, saying
-from inflight.notebook.charts.palette import DECODE, INK, PREFILL, SYMBOLS, WASTE, pattern
+from inflight.notebook.charts.palette import DECODE, GREYS, INK, PREFILL, SYMBOLS, WASTE, pattern
 
 PHASES = {"decode": DECODE, "prefill": PREFILL}
-GREYS = ("#444444", "#6A6A6A", "#8C8C8C", "#AEAEAE")  # weights by kind: neighbours that are told apart
 GIGA, MEGA = 1e9, 1e6
 
 

@@ -5,7 +5,7 @@ import itertools
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.notebook.charts.palette import DECODE, INK, WASTE, WASTE_TEXT
+from inflight.notebook.charts.palette import DECODE, INK, TINT, WASTE, WASTE_TEXT
 
 # Pixels, and so are the units of both axes: the map is never wider than this, and a page narrower still shrinks it.
 _WIDTH, _RAIL, _ARROW, _BOX_LEFT, _BOX_RIGHT, _FILES = 420, 14, 52, 28, 172, 184
@@ -80,7 +80,7 @@ def _draw_node(fig: go.Figure, name: str, top: float, files: list[str]) -> None:
     is_client, middle = name == "client", top + _BOX_HEIGHT / 2
     look = {"color": WASTE, "width": 1} if is_client else {"color": INK, "width": 2}
     sides = {"x0": _BOX_LEFT, "x1": _BOX_RIGHT, "y0": top, "y1": top + _BOX_HEIGHT}
-    fig.add_shape(type="rect", **sides, line=look, fillcolor="white" if is_client else "#EAF3FA")
+    fig.add_shape(type="rect", **sides, line=look, fillcolor="white" if is_client else TINT)
     text = name if is_client else f"<b>{name}/</b>"
     _write(fig, (_BOX_LEFT + _BOX_RIGHT) / 2, middle, text, size=13, anchor="center")
     _draw_tree(fig, files, middle)

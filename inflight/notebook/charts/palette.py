@@ -14,6 +14,12 @@ EMPTY = {"color": "#E4E4E4", "line": {"color": WASTE, "width": 1}}  # marker of 
 SHADES = (DECODE, "#3D93C6", "#005080")  # for neighbours of one meaning that have to be told apart
 ON_SHADES = ("white", "black", "white")  # words on them
 
+TINT = "#EAF3FA"  # a light area of DECODE, below words
+GREYS = ("#444444", "#6A6A6A", WASTE, "#AEAEAE")  # for parts of one thing, neighbours of which are told apart
+# Verdicts of a check, as borders: the words alone say it too. RIGHT_AREA is a light area of RIGHT.
+RIGHT, RIGHT_AREA, OPEN, PARTLY, WRONG = REQUEST[0], "#DDF1EA", "#999999", "#E69F00", "#D55E00"
+FRAME = "#767676"  # the border of text in place of a widget
+
 INK, GRID, FONT = "#222222", "#DDDDDD", "system-ui, sans-serif"
 HEIGHT = 400
 MARGIN = {"l": 70, "r": 24, "t": 12, "b": 60}

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from inflight.engine.own.part import PartError
+from inflight.engine.own.plan_rules import COMPUTED_NOTHING
 from inflight.engine.own.scheduler import OwnScheduler
 from inflight.engine.scheduler import Now, Plan, Scheduler, tokens_to_compute
 from inflight.engine.simulate import Simulation
@@ -91,7 +92,7 @@ def counted(scheduler: Scheduler, trials: Sequence[Simulation]) -> Counts:
         try:
             iterations = list(trial.run(watched))
         except PartError as error:
-            if "computed nothing" in str(error) and not watched.has_admitted:
+            if error.code == COMPUTED_NOTHING and not watched.has_admitted:
                 raise NotImplementedError from error
             raise
         played = trial.counts(iterations)

@@ -7,16 +7,17 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from inflight.notebook.charts import palette
 from inflight.notebook.checks.findings import NOT_YET, Finding, Measured, figures, said
 
 SEED = "INFLIGHT_SEED"  # the environment's: the same hidden cases again
 
 # Border colour and words: the words alone say it too, for those who do not see the colour.
 _LOOK = {
-    "done": ("#009E73", "Done"),
-    NOT_YET: ("#999999", "Not done yet"),
-    "partly": ("#E69F00", "Partly right"),
-    "wrong": ("#D55E00", "Not right yet"),
+    "done": (palette.RIGHT, "Done"),
+    NOT_YET: (palette.OPEN, "Not done yet"),
+    "partly": (palette.PARTLY, "Partly right"),
+    "wrong": (palette.WRONG, "Not right yet"),
 }
 _OF_A_PART = {"done": "{} ✓", NOT_YET: "{} still open", "wrong": "{} not right yet"}
 

@@ -9,11 +9,12 @@ import ipywidgets
 import plotly.graph_objects as go
 
 from inflight.notebook.charts.display import PLOTLY_MIME, in_course_look
+from inflight.notebook.charts.palette import FRAME
 from inflight.notebook.widgets.keyboard import PANEL, Keyboard
 
 WRAP = {"flex_flow": "row wrap"}  # on a narrow page, columns go below each other
 CONTROL_EM, CHARACTER_EM = 12, 0.6  # how wide at least: a control, a character of its name
-FRAME = "border: 1px solid #767676; border-radius: 4px; padding: 4px 12px; line-height: 1.6; overflow-wrap: break-word"
+BOX = f"border: 1px solid {FRAME}; border-radius: 4px; padding: 4px 12px; line-height: 1.6; overflow-wrap: break-word"
 
 
 class Panel(ipywidgets.VBox):
@@ -58,7 +59,7 @@ def side_by_side(controls: Iterable[ipywidgets.ValueWidget]) -> ipywidgets.Box:
 def picture(panel: Panel) -> str:
     """Return a panel's present state as static HTML: each control's name and value, each text as it is."""
     by_hand = f'<div class="by-hand"><small>{html.escape(panel.by_hand)}</small></div>' if panel.by_hand else ""
-    return f'<div role="group" aria-label="{html.escape(panel.label)}" style="{FRAME}">{_drawn(panel)}{by_hand}</div>'
+    return f'<div role="group" aria-label="{html.escape(panel.label)}" style="{BOX}">{_drawn(panel)}{by_hand}</div>'
 
 
 def _drawn(widget: ipywidgets.Widget) -> str:

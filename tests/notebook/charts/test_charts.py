@@ -1,6 +1,7 @@
 """show(): one output that every reader can use, in the course's look; and colours that are told from the page."""
 
 import json
+import re
 
 import plotly.graph_objects as go
 import pytest
@@ -12,6 +13,7 @@ from inflight.errors import CourseError
 from inflight.notebook.charts import show
 from inflight.notebook.charts.display import in_course_look
 from inflight.notebook.charts.palette import DECODE, INK, ON_SHADES, PREFILL, REQUEST, SHADES, WASTE, WASTE_TEXT
+from inflight.paths import PACKAGE
 
 ALT = "Two bars: decode takes 3 ms, prefill takes 1 ms."
 
@@ -75,3 +77,8 @@ def test_a_caption_names_what_was_measured_on():
 def test_show_wants_a_summary(alt):
     with pytest.raises(CourseError, match="say in a sentence what the picture shows"):
         show(go.Figure(), alt)
+
+
+def test_every_colour_stands_in_the_palette():
+    sources = [path for path in PACKAGE.rglob("*.py") if path.name != "palette.py" and "parts" not in path.parts]
+    assert [path for path in sources if re.search(r"['\" ]#[0-9A-Fa-f]{6}\b", path.read_text("utf-8"))] == []
