@@ -386,6 +386,31 @@ PAUSES = table(  # the second request is paused in the third iteration, and come
 )
 
 
+def test_block_tables():
+    fig, said = kv_cache.block_tables({"A": [0, 1, 3], "B": [0, 2]}, 5)
+    first, second, pool = fig.data
+    assert (first.text, second.text) == (("0", "1", "3"), ("0", "2"))
+    assert pool.text == ("A and B", "A", "B", "A", "")
+    shared, of_a, of_b, again, free = pool.marker.color
+    assert of_a == again == first.marker.color[1] and of_b == second.marker.color[1]
+    assert shared == first.marker.color[0] == second.marker.color[0] and len({shared, of_a, of_b, free}) == 4
+    assert said == "Of 5 blocks A holds blocks 0, 1, 3; B holds blocks 0, 2. Both hold 0, where they begin alike."
+
+
+def test_iterations_around():
+    log = pd.DataFrame({
+        "prompt": ["whole", "whole", "in parts"],
+        "from its arrival": [0, 1, 1],
+        "iteration_ms": [15.0, 200.0, 70.0],
+        "computes": ["answers", "prompt", "prompt"],
+    })  # fmt: skip
+    fig = kv_cache.iterations_around(log)
+    below, above = one(fig, "prompt", "y"), one(fig, "prompt", "y2")
+    assert (points(above), points(below)) == ([(1, 200)], [(1, 70)])
+    assert above.marker.color == PREFILL != one(fig, "answers", "y2").marker.color
+    assert [note.text for note in fig.layout.annotations] == ["in parts", "whole"]
+
+
 def test_kv_blocks():
     idle = {"guaranteed": pd.DataFrame({"iteration": range(1, 6), "promised": [2, 1, 0, 0, 3], "to_nobody": 0})}
     fig = kv_cache.kv_blocks({"tight": PAUSES, "guaranteed": PAUSES, "now": PAUSES.iloc[:0]}, idle)

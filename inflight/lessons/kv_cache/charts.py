@@ -4,14 +4,84 @@ from itertools import cycle, pairwise
 
 import numpy as np
 import pandas as pd
+import plotly.express as px
 import plotly.graph_objects as go
 
 from inflight.notebook.charts.marks import area_saying, counted, in_order, keep_panel, once_in_legend, saying
-from inflight.notebook.charts.palette import INK, PREFILL, REQUEST, SHADES, WASTE
+from inflight.notebook.charts.palette import DECODE, EMPTY, INK, PREFILL, REQUEST, SHADES, WASTE
 from inflight.notebook.charts.panels import add_strip, axes_of, panels
 from inflight.triton import telemetry
 
-PROMISED, PAUSED = REQUEST[0], REQUEST[3]
+PROMISED, PAUSED, SHARED = REQUEST[0], REQUEST[3], REQUEST[2]
+COMPUTES = {"prompt": PREFILL, "answers": DECODE}
+
+
+def block_tables(tables: dict[str, list[int]], num_blocks: int) -> tuple[go.Figure, str]:
+    """Block tables above the cache that they point into, and the picture in words.
+
+    Parameters
+    ----------
+    tables : dict of str to list of int
+        By the request's name: the numbers of its blocks, in the order of its tokens.
+    num_blocks : int
+        Blocks of the cache.
+    """
+    holders = {block: [name for name in tables if block in tables[name]] for block in range(num_blocks)}
+    colours = dict(zip(tables, REQUEST))
+
+    def colour(block: int) -> str:
+        names = holders[block]
+        return EMPTY["color"] if not names else SHARED if len(names) > 1 else colours[names[0]]
+
+    rows = {f"block table of {name}": blocks for name, blocks in tables.items()}
+    fig = go.Figure()
+    for title, blocks in [*rows.items(), ("the cache", range(num_blocks))]:
+        pool = title == "the cache"
+        fig.add_bar(
+            x=[1] * len(blocks),
+            base=list(range(len(blocks))),
+            y=[title] * len(blocks),
+            orientation="h",
+            width=0.7,
+            marker={"color": [colour(block) for block in blocks], "line": {"color": "white", "width": 2}},
+            text=[" and ".join(holders[block]) if pool else block for block in blocks],
+            textposition="inside",
+            insidetextanchor="middle",
+            textangle=0,
+            constraintext="none",
+            **saying(
+                [
+                    f"block {block}: {' and '.join(holders[block]) or 'free'}"
+                    if pool
+                    else f"{title}, tokens from {32 * place}: block {block}"
+                    for place, block in enumerate(blocks)
+                ]
+            ),
+        )
+    fig.update_layout(height=260, barmode="overlay", showlegend=False, margin={"l": 150}, meta={"device": ""})
+    fig.update_xaxes(title="place in the list, number of the block in the cache", showgrid=False, dtick=1)
+    fig.update_yaxes(autorange="reversed", showgrid=False)
+    said = "; ".join(f"{name} holds blocks {', '.join(map(str, blocks))}" for name, blocks in tables.items())
+    shared = [block for block, names in holders.items() if len(names) > 1]
+    return fig, f"Of {num_blocks} blocks {said}. Both hold {' and '.join(map(str, shared))}, where they begin alike."
+
+
+def iterations_around(log: pd.DataFrame) -> go.Figure:
+    """A bar an iteration, as high as it took; a panel a way to compute a prompt.
+
+    Parameters
+    ----------
+    log : DataFrame
+        One row an iteration: `prompt` (the panel), `from its arrival`, `iteration_ms`, `computes` ("prompt" or
+        "answers").
+    """
+    fig = px.bar(
+        log, x="from its arrival", y="iteration_ms", facet_row="prompt", color="computes",
+        color_discrete_map=COMPUTES, pattern_shape="computes", pattern_shape_map={"prompt": "/", "answers": ""},
+    )  # fmt: skip
+    fig.for_each_annotation(lambda note: note.update(text=note.text.removeprefix("prompt=")))
+    fig.update_layout(height=420, legend_title="computes", bargap=0.15)
+    return fig.update_yaxes(title="ms").update_xaxes(title="iteration, counted from the prompt's first", row=1)
 
 
 def kv_blocks(runs: dict[str, pd.DataFrame], idle: dict[str, pd.DataFrame] | None = None) -> go.Figure:

@@ -1,16 +1,14 @@
 # %% [markdown]
 # # {heading}
 #
-# {minutes} minutes. Afterwards you will be able to
+# {minutes} minutes. Afterwards you can
 #
-# - **choose** between `guaranteed_no_evict` and `max_utilization` for a service, from how long its answers are;
-# - **count** what a small KV cache costs: requests that wait, requests that are paused, tokens computed twice;
-# - **protect** readers from a long prompt, and **share** the KV cache of what all prompts begin with.
+# - **read** a block table, and turn memory into blocks and blocks into users;
+# - **choose** between `guaranteed_no_evict` and `max_utilization`, by counting what each costs;
+# - **protect** readers from a long prompt, and **share** what all prompts begin with.
 #
-# **What you will use elsewhere:** the arithmetic of blocks, and the questions that decide between waiting and pausing, hold
-# for TensorRT-LLM and vLLM too. *Elsewhere* has their names, and two sums that differ.
-#
-# You need lesson 04: slots, iterations, in-flight batching. Engines, repository and server are made here.
+# You need lesson 04. Blocks, pauses, chunked prefill and prefix caching are the same in vLLM, SGLang and TensorRT-LLM. Only
+# the names of the two policies are TensorRT-LLM's; vLLM has the second one, and calls a pause *preemption*.
 #
 # {navigation}
 
@@ -18,34 +16,27 @@
 # ## {question}
 #
 # In-flight batching keeps eight slots busy. But a request needs more than a slot: each token of its prompt and of its
-# answer leaves keys and values in [blocks](glossary.md#Block) of the
-# [KV cache](glossary.md#KV-cache). In the restaurant of lesson 04, blocks are plates: guests need more of them
-# the longer they eat, and give all back when they leave.
+# answer leaves keys and values in the [KV cache](glossary.md#KV-cache). One evening slots are free, the cache is full, and
+# requests wait. Two policies are possible:
 #
-# One evening there are free seats and no plates. Do you keep new guests at the door until there are plates for all that
-# they may order? Or do you let them in, and take plates back from somebody later? `batch_scheduler_policy` decides:
-#
-# - **`guaranteed_no_evict`**: a request starts when there are blocks for its prompt and its *longest possible* answer.
-#   They are promised to it, so it always runs to its end.
-# - **`max_utilization`**: a request starts when there are blocks for its prompt. When blocks run out later, the engine
-#   **pauses** the request that started last: it takes its blocks, and computes them again when there is room.
+# - **`guaranteed_no_evict`**: a request starts when there is memory for its prompt and its *longest possible* answer. It
+#   is promised to that request, which therefore always runs to its end.
+# - **`max_utilization`**: a request starts when there is memory for its prompt. When memory runs out later, the engine
+#   **pauses** the request that started last: it takes its memory away, and computes its tokens again when there is room.
 
 # %%
 import math
 import tempfile
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import plotly.express as px
 
 from inflight import CourseError, engine
 from inflight.bench import trace_run, workload
 from inflight.checkpoint import fetch, load_tokenizer
-from inflight.engine import BuildConfig
+from inflight.engine import BlockManager, BuildConfig
 from inflight.lessons import kv_cache as lesson
 from inflight.notebook import charts, progress, session, told_apart, widgets
 from inflight.triton import Client, Server, repository, telemetry
@@ -53,24 +44,64 @@ from inflight.triton import Client, Server, repository, telemetry
 session.others()
 
 # %% [markdown]
-# ## Two kinds of traffic
+# ## The block table
 #
-# A cache must have room for one request of the longest kind, `max_seq_len`. We build an engine for short ones, so that
-# the cache can be tiny:
+# The cache is divided into [blocks](glossary.md#Block) of 32 tokens. A request holds a list of them, its *block table*:
+# its first 32 tokens are in the first block of the list, the next 32 in the second. The blocks need not be neighbours, so a
+# request takes one more when its last is full, and no memory is left in gaps. That is
+# [PagedAttention](https://arxiv.org/abs/2309.06180). This engine is built for short requests, so that its cache can be tiny:
 
 # %% tags=["nbval-ignore-output"]
 longest = 768
-short_requests = BuildConfig(max_input_len=736, max_seq_len=longest)
 with progress.wait("The engine, built the first time"):
-    engine_dir = engine.cached(fetch(), short_requests)
-tokenizer = load_tokenizer(engine_dir)
-slots, block = short_requests.max_batch_size, short_requests.tokens_per_block
+    engine_dir = engine.cached(fetch(), BuildConfig(max_input_len=736, max_seq_len=768))
+limits = engine.read(engine_dir).build_config
+slots, block = limits.max_batch_size, limits.tokens_per_block
 num_blocks = longest // block
-print(f"{slots} slots, and a KV cache of {num_blocks} blocks of {block} tokens")
+print(f"{slots} slots, and a cache of {num_blocks} blocks of {block} tokens")
 
 # %% [markdown]
-# Eight requests come to it. Either they write **captions**: each answer has exactly as many tokens as it may have. Or they
-# ask **questions**: short answers, but to be safe the clients allow 216 tokens.
+# Two prompts begin with the same instructions. The engine's own block manager gives them blocks, as it does while it serves:
+
+# %%
+tokenizer = load_tokenizer(engine_dir)
+[instructions] = workload.prompts_of([80], tokenizer)
+manager, tables = BlockManager(num_blocks, block), {}
+for name, question in {"A": "Describe Peru.", "B": "Name three rivers."}.items():
+    ids = tokenizer.encode(tokenizer.chat(f"{instructions} {question}"))
+    blocks = tables[name] = []
+    manager.find(blocks, ids)  # blocks in which the same beginning is already
+    manager.grow(blocks, len(ids))  # and free ones for the remaining tokens
+    manager.keep(blocks, ids, len(ids))
+manager.grow(tables["A"], 100)  # the answer to A has outgrown its last block
+figure, summary = lesson.block_tables(tables, num_blocks)
+charts.show(figure, summary)
+print(summary)
+
+# %% [markdown]
+# How many requests fit into a memory? Lesson 01 has the bytes of a token: 46,080 in this model, 131,072 in Llama 3.1 8B
+# with 16 bits. A request wastes at most the end of its last block.
+
+
+# %%
+def requests_that_fit(memory_bytes, token_bytes, tokens):
+    # your line: how many requests of so many tokens fit? Each has whole blocks.
+    return int(memory_bytes // (math.ceil(tokens / block) * block * token_bytes))
+
+
+# %%
+here = num_blocks * block * 46_080
+print(
+    f"Here, {here / 1e6:.0f} MB:", requests_that_fit(here, 46_080, 132), "of 132 tokens"
+)
+gpu = 0.9 * 80e9 - 16e9  # 80 GB, of which 90 % may be used, less the weights of 8B
+print("On a GPU of 80 GB:", requests_that_fit(gpu, 131_072, 2000), "of 2,000 tokens")
+
+# %% [markdown]
+# ## Two kinds of traffic
+#
+# Eight requests come to the tiny cache. Either they write **captions**, and each answer is exactly as long as it may be.
+# Or they ask **questions**: the answers are short, but the clients allow 216 tokens, to be safe.
 
 
 # %%
@@ -96,17 +127,16 @@ for kind, requests in traffic.items():
 # ## Predict
 #
 # A caption needs 3 blocks to start, and 5 at its end. So `guaranteed_no_evict` runs four captions side by side: a fifth
-# promise would exceed 24 blocks. `max_utilization` starts all eight at once. Commit yourself:
+# promise would exceed 24 blocks. `max_utilization` starts all eight at once.
 
 # %%
 guess = widgets.predict(
-    "For the captions, how many iterations does max_utilization need, "
-    "compared with guaranteed_no_evict?",
+    "How many iterations does max_utilization need for the captions, compared with guaranteed_no_evict?",
     {
         "half as many: eight run side by side, not four": 0.5,
-        "three quarters": 0.75,
-        "about as many": 1,
-        "twice as many: it computes everything twice": 2,
+        "three quarters as many: a few of the eight are paused": 0.75,
+        "as many: what starts early is paused and computed again": 1,
+        "twice as many: the pauses cost more than the early start gains": 2,
     },
 )
 guess
@@ -136,10 +166,6 @@ def may_need(request):
     return math.ceil((request.prompt + request.max_tokens) / block)
 
 
-# %% [markdown]
-# Add first, then round up: the answer goes on in the block in which the prompt ends.
-
-
 # %%
 def guaranteed_no_evict(running, blocks):
     return sum(may_need(request) for request in running) <= blocks
@@ -150,12 +176,12 @@ def max_utilization(running, blocks):
 
 
 # %% [markdown]
-# The policies differ in one word. The rest is the same for both: pause while there are too few blocks, start requests
-# that fit, give each running request one token. A paused request's tokens are computed twice, all but its newest.
+# The policies differ in one word. Everything else is common: pause while there are too few blocks, start requests that
+# fit, give each running request one token. A paused request's tokens are computed twice, all but its newest.
 
 
 # %%
-def play(requests, fits, blocks):
+def simulate(requests, fits, blocks):
     waiting, running, paused, iterations = list(requests), [], [], 0
     while waiting or running:
         while not max_utilization(running, blocks):
@@ -173,25 +199,26 @@ def play(requests, fits, blocks):
 
 
 # %% [markdown]
-# Nobody knows in advance where an answer ends. Suppose that the questions get 30 tokens each:
+# Suppose that each question gets 30 tokens:
 
 # %%
-policies = [guaranteed_no_evict, max_utilization]
+policies = {
+    "guaranteed_no_evict": guaranteed_no_evict,
+    "max_utilization": max_utilization,
+}
 paper = {}
 for kind, requests in traffic.items():
-    for fits in policies:
+    for policy, fits in policies.items():
         ends_at = 44 if kind == "captions" else 30
         sent = [OnPaper(one.input_len, one.max_tokens, ends_at) for one in requests]
-        paper[kind, fits.__name__] = play(sent, fits, num_blocks)
-columns = ["iterations", "pauses", "tokens twice"]
+        paper[kind, policy] = simulate(sent, fits, num_blocks)
+columns = ["iterations", "pauses", "tokens computed twice"]
 pd.DataFrame(paper.values(), pd.MultiIndex.from_tuples(paper), columns)
 
 # %% [markdown]
-# Does a real engine agree?
-#
 # ## Run
 #
-# The server starts with `guaranteed_no_evict`. A request goes ahead: an engine's first is its slowest.
+# Now the real engine, with both kinds of traffic under both policies. `server.load` changes the policy.
 
 # %%
 workdir = tempfile.TemporaryDirectory()
@@ -201,7 +228,6 @@ repo = repository.assemble(
     engine_dir,
     decoupled_mode=True,
     iteration_log_path=log_path,
-    batch_scheduler_policy="guaranteed_no_evict",
     max_tokens_in_paged_kv_cache=longest,
 )
 with progress.wait("The server starts"):
@@ -210,81 +236,44 @@ client = Client(server.grpc_url, timeout_s=600)
 
 
 # %%
-def run(kind):
-    """Send the requests; questions end where the model ends them."""
+def run(kind, policy):
+    """The requests under a policy; questions end where the model ends them."""
+    server.load("tensorrt_llm", batch_scheduler_policy=policy)
+    trace_run.run(client, requests_of(["Name the capital of France."], 8), log_path)
     ends = tokenizer if kind == "questions" else None
     return trace_run.run(client, traffic[kind], log_path, stream=True, tokenizer=ends)
 
 
-warm_up = requests_of(["Name the capital of France."], 8)
-print(len(trace_run.run(client, warm_up, log_path).log), "iterations to warm up")
-
-# %% [markdown]
-# ### Keep them at the door
-#
-# The log has a row per iteration. What is promised, `promised_blocks` works out from the requests.
-
-# %% tags=["nbval-ignore-output"]
-with progress.wait("Captions, guaranteed_no_evict"):
-    no_evict = run("captions")
-log = no_evict.log
-idle = lesson.promised_blocks.idle(log, traffic["captions"])
-beside = ((log["waiting"] > 0) & (log["empty_seats"] > 0)).to_numpy()
-free = idle[beside].mean()
-print(f"In {beside.sum()} of {len(log)} iterations requests waited beside free slots.")
+runs = {key: run(*key) for key in progress.over(paper, "Run", ", ".join)}
+logs = {policy: runs["captions", policy].log for policy in policies}
+ratio = len(logs["max_utilization"]) / len(logs["guaranteed_no_evict"])
 print(
-    f"Of {num_blocks} blocks, {free['promised'] + free['to_nobody']:.1f} were", end=" "
+    guess.score(round(ratio, 2), "the iterations of max_utilization over the other's")
 )
-print(f"not in use then: {free['promised']:.1f} promised to running requests,")
-print(
-    f"{free['to_nobody']:.1f} to nobody: too few for another request, but for iterations"
-)
-print("in which one has just come or just left.")
-
-# %% tags=["remove-cell"]
-assert beside.any() and not log["paused"].any()
-
-# %% [markdown]
-# ### Take a plate back
-#
-# Given to `server.load`, the policy holds until the next load; `config.pbtxt` stays as it is.
-
-# %% tags=["nbval-ignore-output"]
-server.load("tensorrt_llm", batch_scheduler_policy="max_utilization")
-trace_run.run(client, warm_up, log_path)
-with progress.wait("Captions, max_utilization"):
-    utilization = run("captions")
-log = utilization.log
-print(f"In {(log['paused'] > 0).sum()} of {len(log)} iterations a request was paused,")
-print(f"at most {log['paused'].max()} at once.")
-ratio = len(utilization.log) / len(no_evict.log)
-print(guess.score(round(ratio, 2), "max_utilization over the other, a run of each"))
-
-# %% tags=["remove-cell"]
-assert log["paused"].any() and 0.87 < ratio < 1.15
 
 # %% [markdown]
 # ## See
 #
-# The blocks of each request, iteration by iteration, stacked; hatched on top, what is promised and not yet in use. The
-# strip below counts the requests without a slot: those that wait, and those that are paused.
+# The captions' blocks, iteration by iteration, stacked; hatched on top, what is promised and not yet in use. The
+# strip below counts requests without a slot: those that wait, and those that are paused.
 
 # %% tags=["nbval-ignore-output"]
-logs = {"guaranteed_no_evict": no_evict.log, "max_utilization": utilization.log}
-promised = {"guaranteed_no_evict": idle}
+no_evict = "guaranteed_no_evict"
+promised = {no_evict: lesson.promised_blocks.idle(logs[no_evict], traffic["captions"])}
 summary = lesson.kv_blocks_summary(logs, promised)
 charts.show(lesson.kv_blocks(logs, promised), summary)
 print(summary)
 
 # %% tags=["remove-cell"]
-assert "waiting and 0 paused; max_utilization" in summary
+assert not logs[no_evict]["paused"].any() and logs["max_utilization"]["paused"].any()
+assert 0.87 < ratio < 1.15
 
 # %% [markdown]
 # Above, four requests run, and the other four wait until they have finished. Below, all eight start, and their prompts
-# fill the cache. Whenever running requests need a block and none is free, the youngest is paused. An orange edge marks
-# where a paused request comes back and its tokens are computed again.
+# fill the cache. Whenever a running request needs a block and none is free, the youngest is paused. An orange edge marks
+# where it comes back and its tokens are computed again.
 #
-# ## The price of a pause
+# ## Which policy when
 #
 # A paused request comes back with its prompt and all that it had answered, as one long prompt. So the log counts more
 # context tokens than the prompts have:
@@ -296,161 +285,67 @@ def computed_twice(log, requests):
     return log["context_tokens"].sum() - sum(one.input_len for one in requests)
 
 
-# %% tags=["nbval-ignore-output"]
-for policy, log in logs.items():
-    twice = computed_twice(log, traffic["captions"])
-    iterations, _, on_paper = paper["captions", policy]
-    print(f"{policy}: on paper {iterations} iterations, {on_paper} tokens twice;")
-    print(f"    counted {len(log)} iterations, {twice} tokens twice")
-
-# %% tags=["remove-cell"]
-for policy, log in logs.items():
-    iterations, _, on_paper = paper["captions", policy]
-    assert abs(len(log) - iterations) < 12
-    assert (computed_twice(log, traffic["captions"]) > 0) == (on_paper > 0)
-
-# %% [markdown]
-# A few iterations of difference are the order of arrival: the engine starts the first request before the others are
-# there. (The log also counts the newest token of each paused request; that, and pauses a little earlier or later, is
-# the difference in tokens.)
-#
-# ## Which policy when
-#
-# Counts are not yet times. So both kinds of traffic come under both policies, in three rounds in which they take turns:
-
-# %% tags=["nbval-ignore-output"]
-runs = {(policy, kind): [] for kind in traffic for policy in logs}
-for _ in progress.over(range(3), "Round"):
-    for policy in logs:
-        server.load("tensorrt_llm", batch_scheduler_policy=policy)
-        trace_run.run(client, warm_up, log_path)
-        for kind in traffic:
-            runs[policy, kind].append(run(kind))
-
-# %% [markdown]
-# What does a pause cost in milliseconds? Whoever runs waits for an iteration that computes somebody's tokens again: compare
-# it with one of as many answers and no prompt. The paused request's own reader waits longer: first until a running request
-# ends and gives blocks back, then for that iteration. The longest time between two tokens of any request is the longest
-# **stall**. Without pauses there are stalls, too, while the prompts of others are computed.
-
-
 # %%
-def price(log):
-    """Milliseconds that coming back adds to iterations, and the longest stall."""
-    shares = telemetry.shares(log)
-    again = shares[shares.duplicated("request") & (shares["context"] > 0)]
-    plain = (
-        log[log["context_tokens"] == 0].groupby("scheduled")["iteration_ms"].median()
-    )
-    there = log[log["iteration"].isin(again["iteration"])]
-    as_usual = np.interp(there["scheduled"], plain.index, plain)
-    added = (there["iteration_ms"] - as_usual).sum()
-    ends = log.set_index("iteration")["timestamp"] * 1000
-    ends += log.set_index("iteration")["iteration_ms"]
-    times = shares["iteration"].map(ends).groupby(shares["request"])
-    return added, times.diff().max()
+def counts(kind, policy):
+    """What a run cost, in iterations and tokens."""
+    log = runs[kind, policy].log
+    tokens_at = telemetry.shares(log).groupby("request")["iteration"]
+    return {
+        "iterations on paper": paper[kind, policy][0],
+        "iterations": len(log),
+        "tokens computed twice": computed_twice(log, traffic[kind]),
+        "the last one starts at": tokens_at.min().max(),
+        "longest stop in an answer": tokens_at.apply(lambda at: at.diff().max()).max(),
+    }
 
 
 # %% tags=["nbval-ignore-output"]
-names = ["iterations", "tokens twice", "computing again (ms)", "longest stall (ms)"]
-names += ["longest wait for the first token (ms)", "median done (ms)", "all done (ms)"]
-figures = {}
-for (policy, kind), rounds in runs.items():
-    rows = []
-    for one in rounds:
-        twice, sent = computed_twice(one.log, traffic[kind]), one.requests
-        first_ms = 1000 * (sent["first_s"] - sent["due_s"]).max()
-        done_ms = 1000 * (sent["last_s"] - sent["due_s"])
-        done = done_ms.median(), done_ms.max()
-        rows.append((len(one.log), twice, *price(one.log), first_ms, *done))
-    figures[policy, kind] = pd.DataFrame(rows, columns=names)
-medians = {", ".join(key): found.median() for key, found in figures.items()}
-charts.table(pd.DataFrame(medians).rename_axis("").reset_index(), decimals=0)
-
-# %% [markdown]
-# Medians of the three rounds. *Done* is from the moment at which a request was due to its last token. Compare
-# *computing again*, the sum of all pauses, with the longest stall, which is a single one: what a stall has beyond its
-# part of that sum is waiting for blocks, and quicker prefill does not shorten it. More blocks, or a reserve, do.
-
-# %% tags=["nbval-ignore-output"]
-words = {"longest stall (ms)": ("longer", "shorter")}
-words |= {"longest wait for the first token (ms)": ("longer", "shorter")}
-words |= dict.fromkeys(("median done (ms)", "all done (ms)"), ("later", "earlier"))
-for kind in traffic:
-    ours, theirs = (figures[policy, kind] for policy in reversed(logs))
-    print(f"{kind}, max_utilization beside the other:")
-    for name, more_less in words.items():
-        print(f"   {name}", told_apart(ours[name], theirs[name], *more_less))
+counted = pd.DataFrame({key: counts(*key) for key in runs}).T.astype(int)
+counted
 
 # %% tags=["remove-cell"]
-counts = {key: found["iterations"].median() for key, found in figures.items()}
-assert abs(counts["max_utilization", "captions"] - 87) < 12
-assert counts["max_utilization", "questions"] < 45
-assert all(
-    found["tokens twice"].max() == 0
-    for (policy, _), found in figures.items()
-    if policy != "max_utilization"
-)
+assert (counted["iterations"]["captions"] - [88, 86]).abs().max() < 12
+assert counted["iterations"]["questions"]["max_utilization"] < 45
+assert not counted.xs(no_evict, level=1)["tokens computed twice"].any()
 
 # %% [markdown]
-# The iterations follow from the blocks. For each question, `guaranteed_no_evict` promises eight blocks: three run, and
-# five slots stay empty. Prompt and answer of 30 tokens need only three. On paper each question got 30 tokens; the real
-# answers differ in length, so its three places are free again sooner or later than there. Fewer iterations need not be
-# less time: an iteration takes longer when more requests are in it (lesson 04), so look at *all done*. The median hides
-# who waits: with promises some requests are done early and others late, without them all run side by side. A stall
-# counts only from the first token. At the door the same reader waits before the first token: look at both columns
-# before you choose.
+# All but the tokens are iterations. For the captions the policies need about as many: what `max_utilization` gains at the
+# start, it loses in pauses. The readers pay differently. With promises the last caption starts when the first four have
+# finished. Without, everybody has a first token at once, and somebody stops in mid-sentence for nearly half of the run.
 #
-# *Not told apart* after three rounds does not mean *the same*. Where the medians are far apart and the interval is
-# wide, the rounds scatter too much for three to settle it: ask what the counts say, and run more.
-#
-# Ask three questions about a service. *Do its answers come near `max_tokens`?* If not, ask for fewer tokens, or take
-# `max_utilization`. *How often would a request be paused?* Seldom: take `max_utilization`. Often: make the cache
-# larger, keep a reserve (the lab's 5.3), or take `guaranteed_no_evict`. *Does somebody read along?* Only where pauses
-# are frequent does that decide: then prefer a longer wait for the first token to a stop in mid-sentence,
-# `guaranteed_no_evict`. Where hardly anybody is paused, as for the questions, readers get their first token sooner with
-# `max_utilization`. For a batch job only the total time counts: measure it.
+# For a question, `guaranteed_no_evict` promises eight blocks: three run, and five slots stay empty. Prompt and answer fill
+# three. So `max_utilization` runs all eight, and hardly ever pauses one. Does the clock agree?
+
+# %% tags=["nbval-ignore-output"]
+done_s = {policy: [] for policy in policies}
+for _ in progress.over(range(7), "Round"):
+    for policy, rounds in done_s.items():
+        rounds.append(run("questions", policy).requests["last_s"].max())
+ours, theirs = done_s["max_utilization"], done_s[no_evict]
+print("With max_utilization all questions are answered", end=" ")
+print(told_apart(ours, theirs, "later", "earlier"))
+
+# %% [markdown]
+# | your service | policy |
+# |---|---|
+# | answers end long before `max_tokens` | `max_utilization`, or ask for fewer tokens |
+# | answers come near `max_tokens`, and somebody reads along | `guaranteed_no_evict`: a later first token, no stop |
+# | answers come near `max_tokens`, nobody reads along | whichever needs fewer iterations: count them |
+# | many pauses, whatever you choose | more blocks, or a reserve (the lab's 5.3) |
 #
 # ## Turn the knob
 #
-# First on paper: how large must the cache be, so that the policies do the same? And what do a third more blocks, 1,024
-# tokens, change? Then let the captions end at half of their `max_tokens`, and run the next two cells again.
-
-# %%
-share = 1.0  # of max_tokens, where an answer ends: then try 0.5 and 0.25
-rows = []
-for tokens in range(longest, 1793, 128):
-    for fits in policies:
-        sent = [
-            OnPaper(one.input_len, one.max_tokens, round(share * one.max_tokens))
-            for one in traffic["captions"]
-        ]
-        rows.append((tokens, fits.__name__, *play(sent, fits, tokens // block)))
-columns = ["tokens of cache", "policy", "iterations", "pauses", "twice"]
-sizes = pd.DataFrame(rows, columns=columns)
-sizes = sizes.pivot(index=columns[0], columns="policy", values="iterations")
-alike = sizes.nunique(axis=1).eq(1)
-
-# %% tags=["remove-cell"]
-assert alike.iloc[-1] and sizes.loc[1024].tolist() == [88, 54]
-
-# %%
-figure = px.line(sizes, line_dash="policy", markers=True)
-figure.update_layout(meta={"device": ""}, yaxis_title="iterations")
-figure.update_yaxes(rangemode="tozero")
-summary = "Iterations on paper by size of the cache: " + "; ".join(
-    f"{tokens} tokens, {with_promises} with guaranteed_no_evict and {without} without"
-    for tokens, (with_promises, without) in sizes.loc[[768, 1024]].iterrows()
-)
-summary += f"; with {alike.idxmax()} both need the same."
-charts.show(figure, summary)
-print(summary)
-
-# %% [markdown]
-# With 1,024 tokens, `guaranteed_no_evict` runs six captions and then two: two rounds, as with four and four.
+# The dashboard sends the captions and draws.
 #
-# Then on the server: find the smallest cache at which no request is ever paused. The dashboard loads the model, sends the
-# captions, and draws.
+# 1. Find the smallest cache at which no request is ever paused.
+# 2. `guaranteed_no_evict` with 1,024 tokens, a third more: how many iterations fewer?
+#
+# <details><summary>What to see</summary>
+#
+# 1. 1,280 tokens: 8 captions of 5 blocks are 40 blocks.
+# 2. None: six captions run and then two, which is two rounds, as with four and four.
+#
+# </details>
 
 # %%
 lesson.board(server, traffic["captions"], log_path)
@@ -459,204 +354,158 @@ lesson.board(server, traffic["captions"], log_path)
 # ## A long prompt arrives
 #
 # Seven people read their streams, and an eighth sends a prompt of 500 tokens. The engine computes all of it in one
-# iteration, and every reader waits for its end.
-#
-# **Chunked context** (vLLM: chunked prefill) cuts the prompt. An iteration computes at most `max_num_tokens`: first one
-# token for each running answer, then as much of the prompt as there is room for. That limit is set when the engine is
-# built, so we need a second one, for 128 tokens. How many iterations does the prompt take in it?
+# iteration, and every reader waits for its end. **Chunked context** (vLLM: chunked prefill) puts a bound on the tokens of
+# an iteration: first one for each running answer, then as much of the prompt as there is room for. vLLM sets it with
+# `max_num_batched_tokens`; here four lines of scheduler do:
 
-# %% tags=["nbval-ignore-output"]
-with progress.wait("A second engine, built the first time"):
-    small_steps = engine.cached(
-        fetch(), BuildConfig(max_input_len=736, max_seq_len=longest, max_num_tokens=128)
-    )
-[long_prompt] = workload.prompts_of([500], tokenizer)
+# %%
+# %%writefile {workdir.name}/in_parts.py
+from dataclasses import replace
+
+from inflight.engine.scheduler import GuaranteedNoEvict
+
+
+class Scheduler(GuaranteedNoEvict):
+    def schedule(self, now):
+        return super().schedule(replace(now, max_num_tokens=128))
+
+
+# %% [markdown]
+# How many iterations does the prompt take?
+
+# %%
 readers = 7
 # your line: iterations for 500 tokens of prompt, while 7 readers take a token in each
 parts = math.ceil(500 / (128 - readers))
 
 # %%
-print(f"The prompt is computed in {parts} parts, of at most {128 - readers} tokens.")
-
-# %% [markdown]
-# The prompt is sent when the first reader has 16 tokens. Each reader notes the time from token to token, the ITL.
-
-
-# %%
-def while_others_read():
-    """Milliseconds from token to token of each reader, and the newcomer's TTFT."""
-    in_the_middle = threading.Event()
-
-    def read(_):
-        stream = client.stream("Tell me a story.", 44, end_id=-1)
-        for number, _ in enumerate(stream, 1):
-            if number == 16:
-                in_the_middle.set()
-        return 1000 * np.diff(stream.answer.times_s)
-
-    with ThreadPoolExecutor(readers) as pool:
-        reading = [pool.submit(read, reader) for reader in range(readers)]
-        in_the_middle.wait(120)
-        newcomer = client.stream(long_prompt, 4, end_id=-1).read()
-    return [one.result() for one in reading], newcomer.time_to_first_s
-
-
-# %% tags=["nbval-ignore-output"]
+[text] = workload.prompts_of([500], tokenizer)
+reading = requests_of(["Tell me a story."] * readers, 64)
+arrival = [*reading, workload.TimedRequest(text, 4, 0.3, 500)]
 ways = {
-    "whole": {"gpt_model_path": engine_dir},
-    "in parts": {"gpt_model_path": small_steps, "enable_chunked_context": True},
+    "whole": {"scheduler_path": "", "enable_chunked_context": False},
+    "in parts": {
+        "scheduler_path": f"{workdir.name}/in_parts.py",
+        "enable_chunked_context": True,
+    },
 }
-itl_ms, ttft_s, counted = {}, {}, {}
-for way, parameters in progress.over(ways.items(), "Prompt", lambda item: item[0]):
-    server.load("tensorrt_llm", max_tokens_in_paged_kv_cache=4096, **parameters)
-    client.ask(long_prompt, 2)  # a warm-up of the same size
-    since = len(telemetry.iterations(log_path))
-    itl_ms[way], ttft_s[way] = while_others_read()
-    shares = telemetry.shares(telemetry.iterations(log_path)[since:])
-    counted[way] = (shares["context"] > 0).groupby(shares["request"]).sum().max()
-print(f"Iterations that computed the prompt: {counted['whole']} whole,", end=" ")
-print(f"{counted['in parts']} in parts.")
+
+
+def long_prompt(way):
+    """Milliseconds of the iterations that compute the prompt, and of others."""
+    server.load("tensorrt_llm", max_tokens_in_paged_kv_cache=4096, **ways[way])
+    client.ask(text, 2)  # a warm-up of the same size
+    log = trace_run.run(client, arrival, log_path, stream=True).log
+    table = telemetry.shares(log)
+    newcomer = table.groupby("request")["context"].sum().idxmax()
+    its = table[(table["request"] == newcomer) & (table["context"] > 0)]["iteration"]
+    log["computes"] = log["iteration"].isin(its).map({True: "prompt", False: "answers"})
+    return log[log["iteration"] > its.min() - 8]
+
 
 # %% tags=["nbval-ignore-output"]
-rows = [(way, n, ms) for way in ways for n, ms in enumerate(itl_ms[way][0], 2)]
-one_reader = pd.DataFrame(rows, columns=["prompt", "token", "ITL (ms)"])
-figure = px.scatter(one_reader, x="token", y="ITL (ms)", facet_row="prompt")
-figure.for_each_annotation(lambda note: note.update(text=note.text[7:]))
-figure.update_layout(height=420)
-summary = "How long one reader waits for each token"
-for way in ways:
-    summary += f"; {way}: of all readers at most {np.max(itl_ms[way]):.0f} ms,"
-    summary += f" and the sender's first token after {ttft_s[way]:.2f} s"
+seen = {way: [] for way in ways}
+for _ in progress.over(range(7), "Round"):
+    for way, rounds in seen.items():
+        rounds.append(long_prompt(way))
+
+# %% tags=["nbval-ignore-output"]
+last = pd.concat(rounds[-1].assign(prompt=way) for way, rounds in seen.items())
+last["from its arrival"] = last.groupby("prompt")["iteration"].transform(
+    lambda numbers: numbers - numbers.min() - 7
+)
+figure = lesson.iterations_around(last)
+summary = "Iterations around a prompt of 500 tokens that comes to seven readers"
+for way, log in last.groupby("prompt", sort=False):
+    took = log[log["computes"] == "prompt"]["iteration_ms"]
+    summary += f"; {way}: it takes {len(took)}, the longest {took.max():.0f} ms"
 charts.show(figure, f"{summary}.")
 print(f"{summary}.")
 
 # %% tags=["remove-cell"]
-assert one_reader["token"].max() == 44
+assert {
+    way: (log["computes"] == "prompt").sum() for way, log in last.groupby("prompt")
+} == {
+    "whole": 1,
+    "in parts": parts,
+}
+
+
+# %% tags=["nbval-ignore-output"]
+def longest_and_extra(log):
+    """A reader's longest wait, and what the prompt adds to the answers' time, in ms."""
+    prompt = log[log["computes"] == "prompt"]["iteration_ms"]
+    plain = log[(log["computes"] == "answers") & (log["context_tokens"] == 0)]
+    return prompt.max(), prompt.sum() - len(prompt) * plain["iteration_ms"].median()
+
+
+whole, in_parts = ([longest_and_extra(log) for log in seen[way]] for way in ways)
+(wait, extra), (wait_parts, extra_parts) = zip(*whole), zip(*in_parts)
+print(
+    "In parts, a reader's longest wait is",
+    told_apart(wait_parts, wait, "longer", "shorter"),
+)
+print(
+    "and computing the prompt takes",
+    told_apart(extra_parts, extra, "longer", "shorter"),
+)
 
 # %% [markdown]
-# One reader stands for all: they get their tokens in the same iterations. Raised points from token 16 on are iterations
-# that compute the prompt or a part of it; those at the very beginning compute the readers' own prompts. No work is
-# saved, and a little is added: each part reads the weights, and the keys and values of the parts before it, once more.
-# But the readers get a token after each part. The sender can expect to pay: the first token comes after the last of
-# several shared iterations in place of one. Whether and how much later, one run of each cannot tell. On a GPU, parts
-# that are too small leave much of it unused.
+# The readers get a token after each part. The sender pays, and so does the machine: each part reads the weights, and the
+# keys and values of the parts before it, once more. Smaller parts protect readers better and cost more; on a GPU, parts
+# of a few hundred tokens leave much of it unused, so there the bound is a few thousand.
 #
 # ## One system prompt, many users
 #
 # Many services put the same long instructions before every question. With `enable_kv_cache_reuse` (vLLM: prefix caching),
 # full blocks stay in the cache after their request has finished, and a prompt that begins with the same tokens starts
-# from them. Four users ask, one after the other, with 400 tokens of instructions in front:
-
-# %% tags=["nbval-ignore-output"]
-[instructions] = workload.prompts_of([400], tokenizer)
-users = [f"{instructions} {question}" for question in asked[:4]]
-ttft_ms = {}
-for reuse in progress.over((False, True), f"{len(users)} users, reuse"):
-    server.load(
-        "tensorrt_llm", max_tokens_in_paged_kv_cache=4096, enable_kv_cache_reuse=reuse
-    )
-    client.ask("Name the capital of France.", 2)  # a warm-up that begins otherwise
-    answers = [client.stream(text, 4, end_id=-1).read() for text in users]
-    way = "reuse" if reuse else "no reuse"
-    ttft_ms[way] = [1000 * answer.time_to_first_s for answer in answers]
-reused = telemetry.iterations(log_path)["kv_blocks_reused"].iloc[-1]
-
-# %% tags=["nbval-ignore-output"]
-by_user = pd.DataFrame(ttft_ms, index=[f"user {n + 1}" for n in range(len(users))])
-figure = px.bar(by_user, barmode="group", text_auto=".0f", pattern_shape="variable")
-figure.update_traces(textposition="outside")
-figure.update_layout(xaxis_title="", yaxis_title="TTFT (ms)", legend_title="")
-first, *later = ttft_ms["reuse"]
-summary = (
-    f"Time to first token of {len(users)} users, without reuse and with it. With reuse "
-    f"the first waits {first:.0f} ms, the later ones {np.mean(later):.0f} ms "
-    "on average."
-)
-charts.show(figure, summary)
-print(summary)
-
-# %% [markdown]
-# The first user still pays for the instructions. How many blocks did the later ones find? Here only full blocks count,
-# as far as the prompts begin alike.
+# from them, as B did above. Four users ask, one after the other, with 400 tokens of instructions in front:
 
 # %%
+[instructions] = workload.prompts_of([400], tokenizer)
+users = [f"{instructions} {question}" for question in asked[:4]]
 ids = [tokenizer.encode(tokenizer.chat(text)) for text in users]
 shared = next(place for place, tokens in enumerate(zip(*ids)) if len(set(tokens)) > 1)
 # your line: blocks that the users after the first find in the cache, all together
 found = shared // block * (len(users) - 1)
 
+# %% tags=["nbval-ignore-output"]
+server.load("tensorrt_llm", enable_kv_cache_reuse=True, **ways["whole"])
+client.ask("Name the capital of France.", 2)  # a warm-up that begins otherwise
+since = len(telemetry.iterations(log_path))
+answers = [client.stream(text, 4, end_id=-1).read() for text in users]
+log = telemetry.iterations(log_path)[since:]
+first, *later = telemetry.shares(log).groupby("request")["context"].sum()
+print(f"Tokens computed of the first prompt {first}, of the others {later}.")
+ttft_ms = [1000 * answer.time_to_first_s for answer in answers]
+print(f"TTFT of the first {ttft_ms[0]:.0f} ms,", end=" ")
+print(f"of the others {sum(ttft_ms[1:]) / 3:.0f} ms on average.")
+
 # %%
 print(f"{shared} shared tokens are {shared // block} full blocks; {found} are found.")
-print(f"Counted by the engine: {reused}.")
+print("Counted by the engine:", log["kv_blocks_reused"].iloc[-1])
 
 # %% [markdown]
-# The 400 tokens count the chat template, whose end comes after the question; ` Describe` is shared as well. Here each
-# user came when the one before had finished. If all come at once, it matters from when on a block can be found: in
-# [TensorRT-LLM's earlier versions](https://nvidia.github.io/TensorRT-LLM/advanced/kv-cache-reuse.html) only after its
-# request has ended, so a first wave reuses nothing.
-#
-# A kept block is given away as soon as a request needs it, so reuse takes no memory from anybody. What it asks of you is
-# order: put what is the same for all users first, and what differs (a date, a name) last.
+# Only full blocks count, as far as prompts begin alike. A kept block is given away as soon as a request needs it, so reuse
+# takes no memory from anybody. It asks for order: what is the same for all comes first, what differs (a date, a name)
+# last. And it leaks: a fast first token tells a stranger what others have asked, so vLLM's `cache_salt` keeps tenants apart.
 #
 # ## Elsewhere
 #
-# | | TensorRT-LLM with engines, and here | TensorRT-LLM today (`llmapi`) | vLLM |
+# | | vLLM | TensorRT-LLM today | here, as in TensorRT-LLM with engines |
 # |---|---|---|---|
-# | Policy | <code>batch_scheduler_<wbr>policy</code> | <code>capacity_scheduler_<wbr>policy</code> | none: it pauses (*preempts*), and computes again |
-# | Size of the cache | <code>max_tokens_in_<wbr>paged_kv_cache</code>, <code>kv_cache_free_<wbr>gpu_mem_fraction</code>; the smaller wins | `max_tokens`, <code>free_gpu_<wbr>memory_fraction</code> | <code>--gpu-memory-<wbr>utilization</code>: of all memory, weights included; TensorRT-LLM's fraction is of what is free after loading |
-# | Tokens in an iteration | `max_num_tokens`, when building | `max_num_tokens` | <code>--max-num-<wbr>batched-tokens</code> |
-# | Prompts in parts | <code>enable_chunked_<wbr>context</code> | <code>enable_chunked_<wbr>prefill</code> | on by default |
-# | Reuse | <code>enable_kv_<wbr>cache_reuse</code>: off by default up to 0.18 | <code>enable_block_<wbr>reuse</code>: on by default | on by default |
-# | Tokens in a block | <code>tokens_per_block</code>: here 32; by default 64 in 0.18 | by default 32 | `--block-size`, often 16 |
+# | Policy | it pauses (*preempts*) | <code>capacity_scheduler_<wbr>policy</code> | <code>batch_scheduler_<wbr>policy</code> |
+# | Size of the cache | <code>--gpu-memory-<wbr>utilization</code>: of all memory, weights included | <code>free_gpu_<wbr>memory_fraction</code>: of what is free after loading | that fraction, or <code>max_tokens_in_<wbr>paged_kv_cache</code> |
+# | Tokens in an iteration | <code>--max-num-<wbr>batched-tokens</code> | `max_num_tokens` | `max_num_tokens`, when building |
+# | Prompts in parts | on by default | <code>enable_chunked_<wbr>prefill</code> | <code>enable_chunked_<wbr>context</code> |
+# | Reuse | on by default | <code>enable_block_<wbr>reuse</code>, on by default | <code>enable_kv_<wbr>cache_reuse</code>, off by default |
+# | Tokens in a block | `--block-size`, often 16 | 32 by default | 32 |
+# | Watch | <code>vllm:num_<wbr>preemptions</code>, <code>vllm:kv_cache_<wbr>usage_perc</code>, <code>vllm:prefix_<wbr>cache_hits</code> | iteration statistics | `paused`, `kv_blocks_used`, `kv_blocks_reused` of the log |
 #
-# **Two sums that differ in TensorRT-LLM.**
-#
-# - It reuses a part of a block, too, by [copying
-#   it](https://nvidia.github.io/TensorRT-LLM/1.4.0rc1/features/kvcache.html) (`enable_partial_reuse`, on by default).
-# - A part of a prompt, except the last, is a
-#   [multiple of `tokens_per_block`](https://github.com/NVIDIA/TensorRT-LLM/pull/9499): 96 of the 121 tokens above, so six
-#   parts.
-#
-# **Pauses in TensorRT-LLM today.** Which manager of the cache you get depends on the model ([`use_kv_cache_manager_v2:
-# auto`](https://github.com/NVIDIA/TensorRT-LLM/blob/0076e9390e1ed11515f149eec356f5a03f4a00d8/docs/source/features/kvcache.md)).
-# The scheduler of the new one, V2, [takes `MAX_UTILIZATION` whatever you ask
-# for](https://github.com/NVIDIA/TensorRT-LLM/blob/9ba713c39a62d7d27c0ee82246aa5cc3022bf60e/tensorrt_llm/_torch/pyexecutor/scheduler/scheduler_v2.py).
-# It *suspends* a request, and keeps [room in the memory of the host](https://github.com/NVIDIA/TensorRT-LLM/pull/13693)
-# to resume it from; later it may also compute it again (`enable_recompute_pause`). How much a policy can matter depends
-# on the version, too: one user's 70B model on an H200, with too small a cache, made [40.6 % fewer tokens a
-# second](https://github.com/NVIDIA/TensorRT-LLM/issues/16827) under `MAX_UTILIZATION` with 1.2.1, and 0.9 % fewer with
-# 1.3.0rc22 (same thread). Measure with your own version.
-#
-# **Pauses in vLLM today.** vLLM admits a request when its [whole
-# prompt](https://github.com/vllm-project/vllm/pull/37307) fits (`scheduler_reserve_full_isl`). A `watermark` keeps a
-# share of the blocks free when requests are admitted; it is off by default. In [its author's
-# measurement](https://github.com/vllm-project/vllm/pull/44594), on a nearly full cache and with prefix caching off, 5 %
-# free blocks brought 1,065 pauses down to 187, raised the tokens a second by 5 % and more than halved the P99 of ITL
-# (41 to 18 ms); the median TTFT rose from 6.6 to 11.2 s. The lab's 5.3 has you find such a reserve.
-#
-# **Order of eviction.** Of the blocks kept for reuse, TensorRT-LLM gives away those of the lowest priority first (a request
-# may set it), and among these the
-# [least recently used](https://nvidia.github.io/TensorRT-LLM/1.4.0rc1/features/kvcache.html). vLLM takes the least recently
-# used, of one request [the last blocks first](https://docs.vllm.ai/en/latest/design/prefix_caching/).
-#
-# **Offload to the host.** TensorRT-LLM can copy evicted blocks to
-# [the host's memory](https://nvidia.github.io/TensorRT-LLM/1.4.0rc1/features/kvcache.html) (`host_cache_size`), from where
-# they can still be reused; vLLM has [`OffloadingConnector`](https://docs.vllm.ai/en/latest/api/vllm/v1/kv_offload/). It pays
-# when copying a block is quicker than computing it.
-#
-# **FP8 cache.** One byte a number in place of two, so twice as many tokens fit:
-# `dtype: fp8` of `kv_cache_config`, in vLLM
-# [`--kv-cache-dtype fp8`](https://docs.vllm.ai/en/latest/features/quantization/quantized_kvcache/). Its scales are 1 unless
-# somebody calibrated them: measure the quality.
-#
-# On a lab GPU ([commands](../assets/lab-gpu/README.md)):
-#
-# - A large GPU is seldom short of blocks for a small model with few slots. To see this lesson there, cap the cache with
-#   `max_tokens_in_paged_kv_cache`, at no less than the engine's `max_seq_len`.
-# - With engines, chunked context and reuse need `--use_paged_context_fmha enable` when building.
-#   With `decoupled` and without `enable_chunked_context`, tensorrtllm_backend 24.02
-#   [only warns](https://github.com/triton-inference-server/tensorrtllm_backend/issues/396) that it runs
-#   `guaranteed_no_evict` where you ask for `max_utilization`.
+# Where layers keep a window, a compressed vector (MLA) or a state (Mamba), a token's bytes differ from layer to layer, and
+# blocks × tokens is no longer one number. How [today's engines pause, evict and offload](../assets/elsewhere.md#05--policies-and-the-kv-cache)
+# has a page of its own. A large GPU is seldom short of blocks for a small model: to see this lesson
+# [there](../assets/lab-gpu/README.md), cap the cache.
 #
 # ## What breaks
 #
@@ -671,28 +520,15 @@ except CourseError as error:
 print("still ready:", client.is_ready())
 
 # %% [markdown]
-# **Small iterations without chunked context.** A long prompt would never fit into one:
-
-# %%
-try:
-    server.load(
-        "tensorrt_llm", gpt_model_path=small_steps, enable_chunked_context=False
-    )
-except CourseError as error:
-    print(str(error).splitlines()[0])
-
-# %% [markdown]
 # ## Recap
 #
-# - A request needs blocks for every token of its prompt and its answer. Blocks, not slots, are often what is short.
-# - `guaranteed_no_evict` promises blocks for the longest answer: no request is ever paused, but promised blocks lie idle
-#   while other requests wait.
-# - `max_utilization` starts a request as soon as its prompt fits, and pays with pauses and tokens computed twice.
-# - Which needs fewer iterations depends on the traffic: do answers use what was promised, or end long before? Whether that
-#   is less time, measure.
-# - Chunked context turns one long wait of the readers into several short ones. Reuse computes a common beginning once.
+# Promise, and new requests wait although memory is free; or take memory back, and compute some tokens twice.
 #
-# Three questions to answer without running anything:
+# - A request needs blocks for every token of its prompt and its answer. Blocks, not slots, are often what is short.
+# - `guaranteed_no_evict` promises the longest answer: no pauses, but promised blocks lie idle.
+# - `max_utilization` starts a request as soon as its prompt fits, and pays with pauses.
+# - Which needs fewer iterations depends on one thing: do answers come near `max_tokens`, or end long before?
+# - Chunked context turns one long wait of the readers into several short ones. Reuse computes a common beginning once.
 #
 # <details><summary>1. A cache of 40 blocks of 32 tokens; every request has a prompt of 100 tokens and asks for 220. How
 # many start at once under each policy?</summary>
@@ -714,6 +550,4 @@ except CourseError as error:
 # time at the end.
 # </details>
 #
-# Now [do the lab]({lab}) and write the scheduler yourself, or go on with {next}.
-#
-# The server ends with this notebook's kernel (*Kernel → Shut Down Kernel*).
+# Now [do the lab]({lab}): you write the policy that pauses better than the built-in one. Or go on with {next}.

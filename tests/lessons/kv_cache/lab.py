@@ -120,7 +120,7 @@ ANSWERS = [
     Answer("5.2", "the last token is never read",
            scheduler(PROMISES, ("max_answer_tokens)", "max_answer_tokens - 1)"))),
     Answer("5.2", "one idle iteration", scheduler(f"if self.calls > 1:\n{textwrap.indent(PROMISES, '    ')}"), "wrong",
-           "iterations: 3,348, where at most 3,347"),
+           "iterations: 3,548, where at most 3,547"),
     Answer("5.2", "each trial begins idle", scheduler(IDLE_AT_FIRST), "wrong", "in iterations: yours 671"),
     Answer("5.2", "one at a time", scheduler("joining += [] if running else list(now.waiting)[:1]"), "wrong",
            "iterations: "),
@@ -132,6 +132,13 @@ ANSWERS = [
            "pending_tokens"),
     Answer("5.2", "newest first", scheduler(PROMISES, ("in now.waiting", "in list(now.waiting)[::-1]")), "wrong",
            "First come, first served"),
+    Answer("5.2", "shorter ones overtake", scheduler(PROMISES, ("\n        break", "\n        continue")), "wrong",
+           "First come, first served"),
+    Answer("5.2", "tokens summed, then rounded up",
+           scheduler(PROMISES, ("sum(-(-(each.prompt_tokens + each.max_answer_tokens) // now.tokens_per_block) "
+                                "for each in together)",
+                                "-(-sum(each.prompt_tokens + each.max_answer_tokens for each in together) "
+                                "// now.tokens_per_block)")), "wrong", "KV cache blocks"),
     Answer("5.2", "pauses the newest", pausing("running[-1]", "0"), "wrong", "pauses: "),
 
     Answer("5.3", "a larger reserve", pausing(CHEAPEST, "2 * others")),
