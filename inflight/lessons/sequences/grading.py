@@ -1,4 +1,4 @@
-"""Lab 07: a gateway's marks, what becomes of requests, and a model that asks to be called again.
+"""Lab 07: a gateway's marks, and a model that asks to be called again.
 
 A learner's model is played in a process of its own, as Triton would play it, on hidden texts.
 """
@@ -14,7 +14,7 @@ from inflight.notebook.checks.simulate_triton import Names, SimulatedRun, Simula
 Event = tuple[int, int | None]  # who, and a number; None: the page was closed
 
 
-@grades("7.1", "From START to END a sequence keeps its place, so a forgotten END keeps everybody else waiting.")
+@grades("7.1", "From START to END a sequence keeps its slot, so a forgotten END keeps everybody else waiting.")
 def _marks(marks: Callable, choose: random.Random) -> dict[str, Callable[[], Finding]]:
     cases: list[list[Event]] = [[(1, 5)], [(1, 5), (1, 6)], [(1, 5), (2, 1), (1, 6), (1, None), (2, 3)]]
     cases += [[(1, 5), (1, None), (1, 7), (2, None)], [(1, 1), *_events(choose, 6)], [(2, 1), *_events(choose, 20)]]
@@ -46,53 +46,8 @@ def _events(choose: random.Random, number: int) -> list[Event]:
 
 # Exercise 7.2 ---------------------------------------------------------------------------------------------------------
 
-# By part: requests, S where a sequence starts and E where it ends; places; what becomes of them; and a hint.
-_NO_PLACE = "A request without START is refused where its sequence has no place and does not wait."
-_A_PLACE = "An END frees a place for the sequence that has waited longest, whose own END may free it again."
-_FATES = {
-    "a free place": [("1S 2SE 1E", 2, "at once, at once, at once", "There is room for all.")],
-    "no START": [("1 2S 2E 2", 2, "refused, at once, at once, refused", _NO_PLACE)],
-    "nobody ends": [
-        (
-            "1S 2S 2 1",
-            1,
-            "at once, never, never, at once",
-            "Without an END no place gets free: a sequence that waits does so for ever.",
-        )
-    ],
-    "a place gets free": [("1S 2S 3S 2E 1E", 1, "at once, later, later, later, at once", _A_PLACE)],
-    "any requests": [
-        (requests, places, fates, "Play it request by request.")
-        for requests, places, fates in (
-            ("1SE 2S 3S 2E 3E", 1, "at once, at once, later, at once, at once"),
-            ("1S 2S 3S 1E 2 3E 2E", 2, "at once, at once, later, at once, at once, at once, at once"),
-            ("1S 2S 3S 3E 1E 2E", 1, "at once, later, later, later, at once, at once"),
-            ("1S 2SE 3SE 4S 1E 4", 1, "at once, later, later, later, at once, at once"),
-            ("1S 2S 3S 2 1 3E", 1, "at once, never, never, never, at once, never"),
-            ("4 1S 4E 2S 1E 2", 1, "refused, at once, refused, later, at once, at once"),
-            (
-                "1S 2S 3S 4S 5S 2E 5 4E 5E 1",
-                3,
-                "at once, at once, at once, later, later, at once, later, at once, at once, at once",
-            ),
-        )
-    ],
-}
-
-
-@grades("7.2", "A place is held from START to END, so a sequence that finds none waits for somebody else's END.")
-def _fates(fates: Callable) -> dict[str, Callable[[], Finding]]:
-    def case(text: str, places: int, right: str, hint: str) -> Case:
-        requests = [(int(word.strip("SE")), "S" in word, "E" in word) for word in text.split()]
-        return Case((requests, places), right.split(", "), hint, f"{text}, places: {places}")
-
-    return {part: partial(asked, fates, [case(*each) for each in cases]) for part, cases in _FATES.items()}
-
-
-# Exercises 7.3 and 7.4 ------------------------------------------------------------------------------------------------
-
 NAMES = Names("text", "ID", "START", "READY", "word")
-PLACES = 4
+SLOTS = 4
 TRIAL_S = 30  # for a learner's model: it takes a second
 # Of streams that are over: states, words, senders, wherever they are. One stream has four of them and more.
 LEFT, MOST_LEFT = "things that are kept when all streams are over", 4
@@ -104,7 +59,7 @@ NEVER = {
     ),
     "num_released": (
         "cancelled requests released at once",
-        "Their places stay taken: reschedule a cancelled request, and Triton frees its place.",
+        "Their slots stay taken: reschedule a cancelled request, and Triton frees its slot.",
     ),
     "num_for_nobody": (
         "words for readers who had gone",
@@ -115,39 +70,28 @@ _SYLLABLES = [consonant + vowel for consonant in "bdgk" for vowel in "aeiou"]
 
 
 @grades(
-    "7.3",
-    "A model that says RESCHEDULE gives the batch back, so each call has whoever is there, a word for each.",
-    within_s=TRIAL_S,
-)
-def _model(path: str, choose: random.Random) -> dict[str, Finding]:
-    streams = [_stream(choose, choose.randrange(3, 14)) for _ in range(6)]
-    streams.insert(choose.randrange(1, 7), SimulatedStream("", wanted=0))  # it must not keep the others waiting
-    played = _played(path, streams)
-    return {
-        "words": _wrong(played.streams),
-        "calls": [_none(played, "num_without"), _none(played, "num_together")],
-        "states at the end": _left_over(played, "Forget a stream that is over."),
-    }
-
-
-@grades(
-    "7.4",
+    "7.2",
     "A model is told of a beginning, never of a client that has gone: it has to look.",
     keeps="iterative_model",
     within_s=TRIAL_S,
 )
-def _left(path: str, choose: random.Random) -> dict[str, Finding]:
-    streams = [_stream(choose, 40 if number % 2 else choose.randrange(8, 14)) for number in range(12)]
-    for number, stream in enumerate(streams[1::2]):
+def _model(path: str, choose: random.Random) -> dict[str, Finding]:
+    stay = [_stream(choose, choose.randrange(3, 14)) for _ in range(6)]
+    stay.insert(choose.randrange(1, 7), SimulatedStream("", wanted=0))  # it must not keep the others waiting
+    together = _played(path, stay)
+    some_leave = [_stream(choose, 40 if number % 2 else choose.randrange(8, 14)) for number in range(12)]
+    for number, stream in enumerate(some_leave[1::2]):
         stream.leaves_after, stream.is_late = choose.randrange(1, 5), bool(number % 2)
-    played = _played(path, streams)
+    left = _played(path, some_leave)
+    gone = "A client that has gone is in no call any more: ask the senders, is_cancelled()."
     return {
-        "those who stay": _wrong([stream for stream in played.streams if stream.leaves_after is None]),
-        "states at the end": _left_over(
-            played, "A client that has gone is in no call any more: ask the senders, is_cancelled()."
-        ),
-        "their places": _none(played, "num_released"),
-        "words for nobody": _none(played, "num_for_nobody"),
+        "words": _wrong(together.streams),
+        "calls": [_none(together, "num_without"), _none(together, "num_together")],
+        "states at the end": _left_over(together, "Forget a stream that is over."),
+        "those who stay": _wrong([stream for stream in left.streams if stream.leaves_after is None]),
+        "states of those who left": _left_over(left, gone),
+        "their slots": _none(left, "num_released"),
+        "words for nobody": _none(left, "num_for_nobody"),
     }
 
 
@@ -158,7 +102,7 @@ def _stream(choose: random.Random, number: int) -> SimulatedStream:
 
 def _played(path: str, streams: list[SimulatedStream]) -> SimulatedRun:
     """Play the streams with a model."""
-    triton = Triton(path, NAMES, PLACES)
+    triton = Triton(path, NAMES, SLOTS)
     played = triton.run(streams)
     played.growth = triton.growth(streams)
     return played

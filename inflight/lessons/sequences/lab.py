@@ -1,9 +1,9 @@
 # %% [markdown]
 # # {heading}
 #
-# Four exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write a gateway that forgets neither
-# START nor END, say on paper which requests are served, and write a model that asks to be called again: many streams, each
-# with its own state, some of them cancelled. The model is kept: lab 08 continues from it. A check never stops the notebook.
+# Two exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write a gateway that never forgets a
+# START or an END, and a model that asks to be called again: many streams, each with its own state, some of whose clients
+# leave. The model is kept: lab 08 continues from it. A check never stops the notebook.
 #
 # Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
 # not been run.
@@ -28,8 +28,8 @@ repo = Path(workdir.name) / "repo"
 (repo / "adder" / "1").mkdir(parents=True)
 
 # %% [markdown]
-# The model of the first two exercises adds up what a sequence sends, as in the lecture. It asks for all four controls, so it
-# can forget a sum at END. There are two places, and no sequence is given up before it has been silent for five seconds.
+# The model of the first exercise adds up what a sequence sends, as in the lecture. It asks for all four controls, so it can
+# forget a sum at END. There are two slots, and no sequence is given up before it has been silent for five seconds.
 
 # %%
 # %%writefile {repo}/adder/config.pbtxt
@@ -85,7 +85,7 @@ server = Server(repo).start()
 # %% [markdown]
 # ## Exercise 7.1: never forget an END
 #
-# *Further · importance 4/5 · difficulty 2/5 · 10 minutes*
+# *Core · importance 4/5 · difficulty 2/5 · 10 minutes*
 #
 # Users of a chat gateway send numbers, close the page at some time, and may come back later. The gateway calls `marks` for
 # each event, in the order in which they happen: user `who` has sent `value`, or has closed the page; then `value` is `None`.
@@ -118,7 +118,7 @@ def marks(who: int, value: int | None, talking: set[int]) -> dict | None:
 check("7.1", marks)
 
 # %% [markdown]
-# Now on the real server: three users, and two places. The third one gets a place when one of the others closes the page. How
+# Now on the real server: three users, and two slots. The third one gets a slot when one of the others closes the page. How
 # long does it take when `marks` forgets to end a conversation?
 
 
@@ -157,77 +157,25 @@ print(f"All have their answers after {time.monotonic() - sent:.1f} s.")
 # <code>talking</code>.</details>
 
 # %% [markdown]
-# ## Exercise 7.2: who is served?
+# ## Exercise 7.2: asked again, and some have gone
 #
-# *Further · importance 4/5 · difficulty 3/5 · 15 minutes*
+# *Core · importance 5/5 · difficulty 4/5 · 40 minutes*
 #
-# There is one instance with the strategy `direct`, and it has `places` places. No sequence is given up for silence. Requests
-# come one after the other; of each you know the sequence, and whether it is marked START and END. What becomes of it?
+# Write a model that gives texts back word by word, as `words` in the lecture does, and that keeps nothing of a reader who has
+# gone. In each call every request that is ready gets **one** word; then it is rescheduled, or ended with `FINAL`. A text may
+# have no words at all: end it at once. Keep what you know of a stream in `self.states`, a dict by correlation id.
 #
-# - `"at once"`: its sequence has a place, or begins with this request and finds a free one;
-# - `"refused"`: its sequence has no place and does not wait for one, and the request has no START;
-# - `"later"`: its sequence waits for a place, and gets one when another sequence ends. The sequence that has waited longest
-#   is first. Then all the requests that it has sent so far are served; if END is among them, the place is free again;
-# - `"never"`: it still waits when the last request has come.
+# A client can leave at two moments. If the request is in a call of `execute`, `request.is_cancelled()` is true. If it waits in
+# the queue, Triton drops it, and the model is not told. But the request's response sender knows: `sender.is_cancelled()`.
+# Three facts about Triton 2.51:
 #
-# No sequence begins twice.
-
-
-# %%
-def fates(requests: list[tuple[int, bool, bool]], places: int) -> list[str] | None:
-    """What becomes of each (sequence, start, end), in their order."""
-    # BEGIN SOLUTION
-    # LAB: return None
-    told, seated, waiting = ["never"] * len(requests), set(), {}
-    for number, (sequence, start, end) in enumerate(requests):
-        if sequence in waiting:
-            waiting[sequence].append(number)
-        elif sequence in seated or (start and len(seated) < places):
-            told[number] = "at once"
-            seated.add(sequence)
-            if end:
-                seated.remove(sequence)
-        elif start:
-            waiting[sequence] = [number]
-        else:
-            told[number] = "refused"
-        while waiting and len(seated) < places:
-            sequence, numbers = next(iter(waiting.items()))
-            del waiting[sequence]
-            for late in numbers:
-                told[late] = "later"
-            if not any(requests[late][2] for late in numbers):
-                seated.add(sequence)
-    return told
-    # END SOLUTION
-
-
-# %%
-check("7.2", fates)
-
-# %% [markdown]
-# <details><summary>Where to look</summary>"What breaks", in the lecture: two places and three sequences.</details>
+# - If you release a cancelled request, its slot stays taken. Reschedule it: then Triton frees the slot.
+# - Triton gives a new sender in each call. Ask the **latest**, so keep it in the state.
+# - Never ask a sender after its `FINAL`.
 #
-# <details><summary>How to begin</summary>Keep two things: the set of sequences that have a place, and a dict of those that
-# wait, with the numbers of their requests. A dict remembers the order in which it was filled.</details>
-#
-# <details><summary>The error you see</summary>It shows the requests, such as <code>1S 2S 1E</code>: sequence 1 begins, 2
-# begins, 1 ends. "Later" at the wrong one: after an END look at the sequences that wait, again and again, until no place
-# is free.</details>
-
-# %% [markdown]
-# ## Exercise 7.3: asked again
-#
-# *Core · importance 5/5 · difficulty 4/5 · 30 minutes*
-#
-# Write `execute` of a model that gives texts back word by word. A request has the input `text` and three controls: `ID`,
-# `START` and `READY`. The model is decoupled: a word is a response with the output `word`, sent by the request's response
-# sender. In each call every request that is ready gets **one** word. Then it is rescheduled, or ended with `FINAL`. A text
-# may have no words at all; end it at once.
-#
-# Keep what you know of a stream in `self.states`, a dict by correlation id, and forget a stream that is over. The check plays
-# Triton for your model, with seven texts at once and four places. It counts your calls, compares what each client has heard,
-# and counts what your model keeps of streams that are over, wherever it keeps it.
+# The check plays Triton for your model, with four slots: first seven texts at once, then twelve readers, half of whom leave. It
+# counts your calls, compares what each client has heard, and counts what your model keeps of streams that are over, wherever
+# it keeps it.
 
 # %% tags=["part:model.py"]
 # %%writefile {workdir.name}/words.py
@@ -283,7 +231,7 @@ class TritonPythonModel:
     def step(self, request, who):
         if request.is_cancelled():
             self.states.pop(who, None)
-            # Triton frees the place when it is about to schedule the request again.
+            # Triton frees the slot when it is about to schedule the request again.
             request.set_release_flags(RESCHEDULE)
             return
         state, sender = self.states[who], request.get_response_sender()
@@ -301,52 +249,22 @@ class TritonPythonModel:
 # END SOLUTION
 
 # %%
-written = Path(workdir.name) / "words.py"
-check("7.3", written)
+check("7.2", Path(workdir.name) / "words.py")
 
 # %% [markdown]
-# <details><summary>Where to look</summary>The model <code>words</code> in the lecture. Here there is no log, and a text without
-# words has nothing to <code>pop</code>.</details>
+# <details><summary>Where to look</summary>The model <code>words</code> in the lecture, and "A client leaves" there: nothing
+# deletes the states of the three who left. Here there is no log, and a text without words has nothing to
+# <code>pop</code>.</details>
 #
-# <details><summary>How to begin</summary><code>execute</code> goes through the requests, leaves out those whose
-# <code>READY</code> is 0, makes a state where <code>START</code> is 1, sends a word, and returns <code>None</code>. The
-# response: <code>pb_utils.InferenceResponse([pb_utils.Tensor("word", np.array([[word.encode()]], object))])</code>.</details>
+# <details><summary>How to begin</summary>First without those who leave: <code>execute</code> goes through the requests, leaves
+# out those whose <code>READY</code> is 0, makes a state where <code>START</code> is 1, sends a word, and returns
+# <code>None</code>. Then a state becomes two things: the words that are left, and the sender. At the end of each call go
+# through all states and delete those whose sender is cancelled.</details>
 #
 # <details><summary>The error you see</summary>"Somebody waits in vain": a request was released without <code>FINAL</code>.
-# <code>KeyError</code>: a state is not there. Is it made at START, and deleted only at the end? "Ready requests that got no
-# word": you serve one request per call.</details>
-
-# %% [markdown]
-# ## Exercise 7.4: cancelled and lost
-#
-# *Core · importance 5/5 · difficulty 5/5 · 25 minutes*
-#
-# Twelve readers share the four places, and half of them close the page. That can happen at two moments. If the request is in
-# a call of `execute`, `request.is_cancelled()` is true. If it waits in the queue, Triton drops it, and the model is not told.
-# But the request's response sender knows: `sender.is_cancelled()`.
-#
-# Mend `words.py` above so that no state stays of a reader who has gone, no word is computed for them, and the others hear
-# all of their words. Three facts about this Triton:
-#
-# - If you release a cancelled request, its place stays taken. Reschedule it: then Triton frees the place.
-# - Triton gives a new sender in each call. Ask the **latest**, so keep it in the state.
-# - Never ask a sender after its `FINAL`.
-
-# %%
-check("7.4", written)
-
-# %% [markdown]
-# <details><summary>Where to look</summary>"A client leaves" in the lecture: nothing deletes the states of the three who
-# left.</details>
-#
-# <details><summary>How to begin</summary>A state becomes two things: the words that are left, and the sender. At the end of
-# each call go through all states and delete those whose sender is cancelled. At the beginning of a step, look at the
-# request.</details>
-#
-# <details><summary>The error you see</summary>"Things that are kept": states of requests that were dropped in the queue.
-# <code>KeyError</code>: you deleted a state, and its request was still in the batch. <code>RuntimeError</code>,
-# <em>dictionary changed size</em>: you delete from a dict while you go through it; go through <code>list(…)</code> of
-# it.</details>
+# <code>KeyError</code>: you deleted a state, and its request was still in the batch. "Things that are kept": states of requests
+# that were dropped in the queue. <code>RuntimeError</code>, <em>dictionary changed size</em>: go through <code>list(…)</code>
+# of the dict.</details>
 
 # %% [markdown]
 # Once it has passed, your model is kept. Here it runs on the server of this notebook. The second of three readers leaves after
@@ -400,7 +318,7 @@ print(heard.groupby("stream")["word"].agg(" ".join).to_string(header=False))
 # 2. The model moves to a GPU and computes all streams of a call in one pass. Do you still want one word a call?
 #
 # <details><summary>Answer</summary>Yes, even more so: all streams that are ready share the pass, which reads the weights
-# once. An empty place, or a reader who has gone, then takes part of an expensive pass.</details>
+# once. An empty slot, or a reader who has gone, then takes part of an expensive pass.</details>
 #
 # 3. A reader's network fails for ten seconds, and the client sends the text once more. What does your model do?
 #

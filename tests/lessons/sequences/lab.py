@@ -1,4 +1,4 @@
-"""Lab 07's answers: a gateway's marks, what becomes of requests, and models that ask to be called again."""
+"""Lab 07's answers: a gateway's marks, and models that ask to be called again."""
 
 from inflight.notebook.checks.parts import COURSES_OWN
 from tests.lessons.answers import Answer, File, of_the_lab, replaced
@@ -32,32 +32,7 @@ def ends_for_everybody(who, value, talking):
     return right_marks(who, value, talking) or {"sequence_id": who, "sequence_start": False, "sequence_end": True}
 
 
-def right_fates(requests, places, forgets_ends=False, lets_in=False):
-    """As a simulation of places with who sits there, as another than the solution might write it."""
-    seats, queue, result = [], [], {}
-    for number, (sequence, start, end) in enumerate(requests):
-        if sequence in seats:
-            result[number] = "at once"
-        elif sequence in queue:
-            result[number] = "never"
-        elif start or lets_in:
-            has_room = len(seats) < places
-            (seats if has_room else queue).append(sequence)
-            result[number] = "at once" if has_room else "never"
-        else:
-            result[number] = "refused"
-        if end and sequence in seats and not forgets_ends:
-            seats.remove(sequence)
-        while queue and len(seats) < places:
-            who = queue.pop(0)
-            own = [one for one in result if requests[one][0] == who and result[one] == "never"]
-            result.update(dict.fromkeys(own, "later"))
-            if not requests[own[-1]][2]:
-                seats.append(who)
-    return [result[number] for number in range(len(requests))]
-
-
-# Exercises 7.3 and 7.4: the model -------------------------------------------------------------------------------------
+# Exercise 7.2: the model ---------------------------------------------------------------------------------------------
 
 COURSES = COURSES_OWN["iterative_model"].read_text(encoding="utf-8")
 
@@ -92,7 +67,7 @@ ONE_OF_THEM = """        for request in ready[1:]:
         for request in ready[:1]:
             self.step(request, int(value(request, "ID")))
 """
-RESCHEDULED = """            # Triton frees the place when it is about to schedule the request again.
+RESCHEDULED = """            # Triton frees the slot when it is about to schedule the request again.
             request.set_release_flags(RESCHEDULE)
 """
 ENDED = "sender.send(pb_utils.InferenceResponse([output]), flags=FINAL)"
@@ -128,7 +103,7 @@ NOT_IN_THE_CALL = model(
     ),
 )
 ANSWERS = [
-    *of_the_lab("sequences", {"7.1": "marks", "7.2": "fates", "7.3": "words.py", "7.4": "words.py"}),
+    *of_the_lab("sequences", {"7.1": "marks", "7.2": "words.py"}),
     Answer("7.1", "a table", right_marks),
     Answer("7.1", "never ends", never_ends, "wrong", "where [1, 2, 1, 1, 2] is wanted"),
     Answer("7.1", "a user who comes back", seen_for_ever, "wrong", "ends by closing the page"),
@@ -136,39 +111,23 @@ ANSWERS = [
     Answer("7.1", "START on all", changed(sequence_start=True), "partly", "sequence_start not right yet, sequence_end ✓"),
     Answer("7.1", "END on all", changed(sequence_end=True), "partly", "sequence_start ✓, sequence_end not right yet"),
 
-    Answer("7.2", "a simulation of seats", right_fates),
-    Answer("7.2", "places for all", lambda requests, places: right_fates(requests, 99), "partly", "nobody ends not right yet"),
-    Answer("7.2", "forgets ends", lambda *given: right_fates(*given, forgets_ends=True), "partly", "no START not right yet"),
-    Answer("7.2", "lets in", lambda *given: right_fates(*given, lets_in=True), "partly", "is refused where its sequence"),
-    Answer("7.2", "never", lambda *given: [fate.replace("later", "never") for fate in right_fates(*given)], "partly",
-           "a place gets free not right yet"),
-
-    *(
-        Answer(exercise, name, answer)
-        for exercise in ("7.3", "7.4")
-        for name, answer in {
-            "no word for an empty text": NO_WORD_FOR_EMPTY,
-            "first sender": FIRST_SENDER,
-            "keeps four things": keeps_some(4, {"7.3": 7, "7.4": 12}[exercise]),
-        }.items()
-    ),
-    *(
-        Answer(exercise, "keeps five things", keeps_some(5, streams), "partly", "things that are kept when all")
-        for exercise, streams in (("7.3", 7), ("7.4", 12))
-    ),
-    Answer("7.3", "never forgets", KEEPS_ALL, "partly", "things that are kept"),
-    Answer("7.3", "words elsewhere", KEEPS_WORDS, "partly", "things that are kept"),
-    Answer("7.3", "no model", model(("class TritonPythonModel", "class Model")), "wrong", "load"),
-    Answer("7.3", "all at once", model((BODY, AT_ONCE)), "partly", "in one call with another of their stream: "),
-    Answer("7.3", "one a call", model((EACH, ONE_OF_THEM)), "partly", "ready requests that got no word: "),
-    Answer("7.3", "no end", model((", flags=FINAL", "")), "wrong", "in vain"),
-    Answer("7.3", "one state", ONE_STATE, "wrong", "model.py, line"),
-    Answer("7.3", "FINAL at each word", model(("sender.send(pb_utils.InferenceResponse([output]))", ENDED)), "wrong", "FINAL"),
-    Answer("7.3", "an answer is returned", RETURNS, "wrong", "a decoupled model returns None"),
-    Answer("7.4", "lost", model((LOOK, "")), "partly", "things that are kept"),
-    Answer("7.4", "senders in the module", KEEPS_SENDERS, "partly", "things that are kept"),
-    Answer("7.4", "no end", model(("[output]), flags=FINAL", "[output])")), "wrong", "in vain"),
-    Answer("7.4", "released at once", model((RESCHEDULED, "")), "partly", "reschedule a cancelled request"),
-    Answer("7.4", "cancelled", model((IF_CANCELLED, "        if False:"), (LOOK, "")), "partly"),
-    Answer("7.4", "a word for who is cancelled", NOT_IN_THE_CALL, "partly", "words for readers who had gone"),
+    Answer("7.2", "no word for an empty text", NO_WORD_FOR_EMPTY),
+    Answer("7.2", "first sender", FIRST_SENDER),
+    Answer("7.2", "keeps four things", keeps_some(4, 12)),
+    Answer("7.2", "keeps five things", keeps_some(5, 12), "partly", "things that are kept when all"),
+    Answer("7.2", "never forgets", KEEPS_ALL, "partly", "things that are kept"),
+    Answer("7.2", "words elsewhere", KEEPS_WORDS, "partly", "things that are kept"),
+    Answer("7.2", "no model", model(("class TritonPythonModel", "class Model")), "wrong", "load"),
+    Answer("7.2", "all at once", model((BODY, AT_ONCE)), "partly", "in one call with another of their stream: "),
+    Answer("7.2", "one a call", model((EACH, ONE_OF_THEM)), "partly", "ready requests that got no word: "),
+    Answer("7.2", "no end", model((", flags=FINAL", "")), "wrong", "in vain"),
+    Answer("7.2", "one state", ONE_STATE, "wrong", "model.py, line"),
+    Answer("7.2", "FINAL at each word", model(("sender.send(pb_utils.InferenceResponse([output]))", ENDED)), "wrong", "FINAL"),
+    Answer("7.2", "an answer is returned", RETURNS, "wrong", "a decoupled model returns None"),
+    Answer("7.2", "lost", model((LOOK, "")), "partly", "things that are kept"),
+    Answer("7.2", "senders in the module", KEEPS_SENDERS, "partly", "things that are kept"),
+    Answer("7.2", "no end, in another place", model(("[output]), flags=FINAL", "[output])")), "wrong", "in vain"),
+    Answer("7.2", "released at once", model((RESCHEDULED, "")), "partly", "reschedule a cancelled request"),
+    Answer("7.2", "cancelled", model((IF_CANCELLED, "        if False:"), (LOOK, "")), "partly"),
+    Answer("7.2", "a word for who is cancelled", NOT_IN_THE_CALL, "partly", "words for readers who had gone"),
 ]  # fmt: skip

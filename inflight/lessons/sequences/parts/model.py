@@ -43,7 +43,7 @@ class TritonPythonModel:
     def step(self, request, who):
         if request.is_cancelled():
             self.states.pop(who, None)
-            # Triton frees the place when it is about to schedule the request again.
+            # Triton frees the slot when it is about to schedule the request again.
             request.set_release_flags(RESCHEDULE)
             return
         state, sender = self.states[who], request.get_response_sender()
