@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from types import ModuleType
 from unittest.mock import MagicMock
 
-import inflight.triton
+import inflight.triton.model
 
-TAKE_THEM = ("engine_model", "iterative", "python_model")  # of `inflight.triton`
+TAKE_THEM = ("engine_model", "iterative", "python_model")  # of `inflight.triton.model`
 BACKEND, IN_C = "triton_python_backend_utils", "c_python_backend_utils"
 
 
@@ -31,5 +31,5 @@ def backend(module: ModuleType | None = None) -> Iterator[None]:
 
 def _forget() -> None:
     for name in TAKE_THEM:
-        sys.modules.pop(f"inflight.triton.{name}", None)
-        vars(inflight.triton).pop(name, None)
+        sys.modules.pop(f"inflight.triton.model.{name}", None)
+        vars(inflight.triton.model).pop(name, None)

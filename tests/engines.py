@@ -27,10 +27,10 @@ from inflight.engine.building import builder as engine
 from inflight.engine.fake_model import next_token
 from inflight.engine.settings import BuildConfig
 from inflight.triton import telemetry
-from inflight.triton.client import Client
-from inflight.triton.connection import Connection, is_ok
-from inflight.triton.request import arrays_for
-from inflight.triton.server import Server
+from inflight.triton.client.client import Client
+from inflight.triton.client.connection import Connection, is_ok
+from inflight.triton.client.request import arrays_for
+from inflight.triton.serving.server import Server
 
 SMALL_LAYERS = 3
 SMALL_VOCAB = 1024

@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import expect
 
 from inflight.paths import COURSE as ROOT
-from inflight.triton import process
+from inflight.triton.serving import process
 from tests.page_fit import scrolling_sideways
 
 LECTURES = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))

@@ -33,7 +33,7 @@ from inflight.notebook import widgets
 from inflight.triton import repository
 from inflight.checkpoint import fetch
 from inflight.engine import BuildConfig
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 
 engine_log, batch_log = Path("engine.log").absolute(), Path("batches.log").absolute()
 checkpoint = fetch()

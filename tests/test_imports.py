@@ -44,7 +44,7 @@ IMPORTS = {
 from inflight.cli.commands import app
 app(["--help"], standalone_mode=False)
 """,
-    "what adapters share": f"{IN_TRITON}import inflight.triton.python_model",
+    "what adapters share": f"{IN_TRITON}import inflight.triton.model.python_model",
 }
 
 LESSONS = {

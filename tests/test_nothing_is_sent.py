@@ -89,7 +89,7 @@ gpt2.load(gpt2_checkpoint.find("course-gpt2"), "on", "float32", num_slots=1)
 SERVER = """
 import sys
 from inflight.triton import Client, repository
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 repo = repository.assemble(sys.argv[2], sys.argv[1], decoupled_mode=True, apply_chat_template=False)
 with Server(repo) as server, Client(server.grpc_url) as client:
     assert client.ask("Hi", max_tokens=3).pieces

@@ -36,7 +36,7 @@ if is_named:
 import inflight  # alone: what it does holds for all that follows
 import aiohttp, httpx, requests
 import tritonclient.grpc, tritonclient.grpc.aio
-from inflight.triton.connection import Connection, get_json
+from inflight.triton.client.connection import Connection, get_json
 
 async def with_aiohttp():
     async with aiohttp.ClientSession(trust_env=True) as session:

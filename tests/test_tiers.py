@@ -11,7 +11,8 @@ from inflight import machine, tiers
 from inflight.engine.building import builder
 from inflight.engine.settings import BuildConfig
 from inflight.errors import CourseError
-from inflight.triton import process, repository
+from inflight.triton import repository
+from inflight.triton.serving import process
 
 H200 = SimpleNamespace(name="NVIDIA H200", total_memory=150754820096, major=9, minor=0)
 T4 = SimpleNamespace(name="Tesla T4", total_memory=15828320256, major=7, minor=5)

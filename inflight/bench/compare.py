@@ -28,7 +28,7 @@ from inflight.engine.messages import Request
 from inflight.engine.settings import BATCHING_TYPES
 from inflight.errors import CourseError
 from inflight.triton import repository
-from inflight.triton.client import Client
+from inflight.triton.client.client import Client
 from inflight.triton.repository.layout import BASELINE
 
 IN_PROCESS, ENSEMBLE, NGRAM = "in-process", "ensemble", "ngram"

@@ -20,7 +20,7 @@ import pandas as pd
 from inflight.bench.workload import TimedRequest, count_tokens
 from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.errors import CourseError
-from inflight.triton.client import Client
+from inflight.triton.client.client import Client
 from inflight.triton.repository.layout import BASELINE
 
 NEVER = -1  # an end id that no token has: answers are exactly as long as asked for

@@ -17,9 +17,9 @@ from inflight.bench.openai import OpenAISender
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.triton import repository
-from inflight.triton.client import Client
+from inflight.triton.client.client import Client
 from inflight.triton.repository.layout import BASELINE
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 
 OPENAI = "openai:"
 

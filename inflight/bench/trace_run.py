@@ -17,7 +17,7 @@ from inflight.bench.load import COLUMNS, Run, send_all, sender
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.triton import telemetry
-from inflight.triton.client import Client
+from inflight.triton.client.client import Client
 
 LOOK_EVERY_S = 0.1  # how often `follow` reads the iteration log
 

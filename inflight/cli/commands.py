@@ -271,9 +271,10 @@ def run_command(
     Example: [bold]inflight run 00 01[/]
     """
     from inflight.notebook.pages import execution
+    from inflight.triton.serving.address import URL
 
     if url is not None:
-        os.environ[triton.address.URL] = url
+        os.environ[URL] = url
     checkpoints.fetch()
     execution.run(lessons or None, Path("build") / "course")
 

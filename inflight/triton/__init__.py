@@ -4,10 +4,10 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules=["address", "repository", "telemetry"],
+    submodules=["repository", "telemetry"],
     submod_attrs={
-        "server": ["Server"],
-        "client": ["Client"],
+        "serving.server": ["Server"],
+        "client.client": ["Client"],
         "openai_server": ["OpenAIServer"],
         "repository": ["GPT2", "batchers"],
     },

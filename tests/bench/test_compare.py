@@ -8,7 +8,7 @@ from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.triton import repository
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 from tests.bench.openai_stand_in import StandIn
 from tests.engines import build_small
 

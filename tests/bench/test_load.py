@@ -15,8 +15,8 @@ from inflight.bench.workload import TimedRequest
 from inflight.cli.commands import app
 from inflight.errors import CourseError
 from inflight.triton import repository, telemetry
-from inflight.triton.client import Client
-from inflight.triton.server import Server
+from inflight.triton.client.client import Client
+from inflight.triton.serving.server import Server
 
 pytestmark = pytest.mark.server
 

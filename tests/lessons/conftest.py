@@ -3,7 +3,7 @@
 import pytest
 
 from inflight.triton import repository
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,10 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from inflight.triton import connection, process, records, repository
-from inflight.triton.address import Address
+from inflight.triton import repository
+from inflight.triton.client import connection
+from inflight.triton.serving import process, records
+from inflight.triton.serving.address import Address
 from tests.engines import wait_until
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from inflight.errors import CourseError
 from inflight.triton import repository
-from inflight.triton.client import Client
-from inflight.triton.server import Server
+from inflight.triton.client.client import Client
+from inflight.triton.serving.server import Server
 from tests.engines import ask_tokens
 
 pytestmark = pytest.mark.server

@@ -3,11 +3,12 @@
 import pytest
 
 from inflight.errors import CourseError
-from inflight.triton import process, repository
-from inflight.triton.address import Address
-from inflight.triton.client import Client
-from inflight.triton.connection import get_json, is_ok
-from inflight.triton.server import Server
+from inflight.triton import repository
+from inflight.triton.client.client import Client
+from inflight.triton.client.connection import get_json, is_ok
+from inflight.triton.serving import process
+from inflight.triton.serving.address import Address
+from inflight.triton.serving.server import Server
 from tests.engines import is_ready
 from tests.triton import foreign
 

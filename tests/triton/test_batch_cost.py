@@ -8,7 +8,7 @@ from inflight.errors import CourseError
 from inflight.lessons.batchers import batch_run
 from inflight.lessons.batchers.batch_run import QUEUE_FULL, TIMED_OUT, Arrival, at
 from inflight.triton import repository
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 
 pytestmark = pytest.mark.server
 

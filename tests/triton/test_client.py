@@ -7,8 +7,8 @@ import pytest
 
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
-from inflight.triton.client import Client
-from inflight.triton.connection import Connection, Refused, ServerGone
+from inflight.triton.client.client import Client
+from inflight.triton.client.connection import Connection, Refused, ServerGone
 from tests.engines import active_requests, wait_until
 
 pytestmark = pytest.mark.server

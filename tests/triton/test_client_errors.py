@@ -11,8 +11,17 @@ from tritonclient.utils import InferenceServerException
 
 from inflight.errors import CourseError
 from inflight.triton import telemetry
-from inflight.triton.client import Client
-from inflight.triton.connection import Connection, NoAnswer, Refused, ServerGone, course_error, get_json, is_ok, text
+from inflight.triton.client.client import Client
+from inflight.triton.client.connection import (
+    Connection,
+    NoAnswer,
+    Refused,
+    ServerGone,
+    course_error,
+    get_json,
+    is_ok,
+    text,
+)
 
 URL = "127.0.0.1:8001"
 

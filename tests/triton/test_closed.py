@@ -13,10 +13,11 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from inflight.lessons.repository import tritonserver
-from inflight.triton import records, repository
-from inflight.triton.connection import is_ok
+from inflight.triton import repository
+from inflight.triton.client.connection import is_ok
 from inflight.triton.repository import BATCH_COST
-from inflight.triton.server import Server
+from inflight.triton.serving import records
+from inflight.triton.serving.server import Server
 from tests.engines import start_python, wait_until
 
 pytestmark = pytest.mark.server

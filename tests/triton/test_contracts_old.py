@@ -6,9 +6,9 @@ import pytest
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.models import huggingface
 from inflight.triton import repository
-from inflight.triton.client import Client
+from inflight.triton.client.client import Client
 from inflight.triton.repository import BASELINE, PIPELINE
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 from tests import outside_clients as outside
 from tests.engines import active_requests, ask_tokens, build_small, wait_until
 

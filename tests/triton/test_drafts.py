@@ -4,7 +4,7 @@ import pytest
 
 from inflight.errors import CourseError
 from inflight.triton import repository, telemetry
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 from tests.engines import ask_tokens, metric, wait_until
 
 pytestmark = pytest.mark.server

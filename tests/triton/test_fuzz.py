@@ -29,9 +29,9 @@ from tritonclient.utils import serialize_byte_tensor, triton_to_np_dtype
 
 from inflight.models import huggingface
 from inflight.triton import repository
-from inflight.triton.client import Client
+from inflight.triton.client.client import Client
 from inflight.triton.repository import BASELINE, BATCH_COST, EMBEDDING, GPT2, PIPELINE
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 from tests.engines import active_requests, metric, wait_until
 from tests.tiny_gpt2 import tiny_gpt2
 

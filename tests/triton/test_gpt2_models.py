@@ -12,9 +12,9 @@ import pytest
 from inflight.lessons.iterative_gpt2 import executions, passes
 from inflight.models import gpt2
 from inflight.triton import repository, telemetry
-from inflight.triton.connection import Connection
+from inflight.triton.client.connection import Connection
 from inflight.triton.repository import GPT2
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 from tests.engines import metric, wait_until
 from tests.tiny_gpt2 import answer, tiny_gpt2
 

@@ -22,7 +22,7 @@ SHORT_S = 0.001
 def iterative():
     """The module, with stand-ins for what only a model's process has, and a clock that a test sets."""
     with backend_stand_ins.backend(simulate_triton.backend()):
-        yield importlib.import_module("inflight.triton.iterative")
+        yield importlib.import_module("inflight.triton.model.iterative")
 
 
 class Clock:

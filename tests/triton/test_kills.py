@@ -9,7 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from inflight.triton import records, repository
+from inflight.triton import repository
+from inflight.triton.serving import records
 from tests.engines import start_python, wait_until
 from tests.triton import foreign
 from tests.triton.traces import Traces, processes_with
@@ -32,8 +33,8 @@ CASES = [
 KERNEL_SCRIPT = """
 import sys, threading
 from inflight.errors import CourseError
-from inflight.triton.client import Client
-from inflight.triton.server import Server
+from inflight.triton.client.client import Client
+from inflight.triton.serving.server import Server
 
 server = Server(sys.argv[1])
 
@@ -98,7 +99,7 @@ def test_nothing_is_left(small_repo, moment, victims):
 
 KILLED_BEFORE_ITS_KEEPER = """
 import signal, sys
-from inflight.triton import process, server
+from inflight.triton.serving import process, server
 
 def begins(arguments, **_):
     print(arguments[arguments.index(process.keeper.__file__) + 1], flush=True)

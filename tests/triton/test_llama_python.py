@@ -9,9 +9,9 @@ import pytest
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.models import huggingface
-from inflight.triton.client import Client
+from inflight.triton.client.client import Client
 from inflight.triton.repository import BASELINE, PIPELINE, assemble
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 from tests.engines import build_small, flip
 
 pytestmark = pytest.mark.server

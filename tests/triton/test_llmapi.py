@@ -14,11 +14,11 @@ from inflight.engine.messages import Request
 from inflight.engine.settings import SamplingConfig
 from inflight.errors import CourseError
 from inflight.triton import OpenAIServer, repository
-from inflight.triton.address import Address
-from inflight.triton.client import Client
-from inflight.triton.connection import Connection
-from inflight.triton.request import arrays_for
-from inflight.triton.server import Server
+from inflight.triton.client.client import Client
+from inflight.triton.client.connection import Connection
+from inflight.triton.client.request import arrays_for
+from inflight.triton.serving.address import Address
+from inflight.triton.serving.server import Server
 from tests import outside_clients as outside
 from tests.engines import active_requests, build_small, metric, wait_until
 

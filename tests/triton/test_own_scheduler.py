@@ -7,8 +7,8 @@ import pytest
 
 from inflight.errors import CourseError
 from inflight.triton import repository
-from inflight.triton.connection import Connection
-from inflight.triton.server import Server
+from inflight.triton.client.connection import Connection
+from inflight.triton.serving.server import Server
 from tests.engines import ask_tokens, model_process
 
 pytestmark = pytest.mark.server

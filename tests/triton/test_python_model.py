@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from inflight.errors import CourseError
-from inflight.triton.connection import Connection
-from inflight.triton.server import Server
+from inflight.triton.client.connection import Connection
+from inflight.triton.serving.server import Server
 from tests.engines import wait_until
 
 pytestmark = pytest.mark.server
@@ -21,7 +21,7 @@ instance_group [ { count: 1  kind: KIND_CPU } ]
 CODE = """
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from inflight.triton import python_model
+from inflight.triton.model import python_model
 
 class TritonPythonModel:
     def execute(self, requests):

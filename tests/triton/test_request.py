@@ -7,7 +7,7 @@ import pytest
 from inflight.engine.messages import Guide, Request
 from inflight.engine.settings import SamplingConfig
 from inflight.errors import CourseError
-from inflight.triton.request import FIELDS, OPENAI, engine_request, fields
+from inflight.triton.client.request import FIELDS, OPENAI, engine_request, fields
 
 PLACES = ("ensemble", "preprocessing", "tensorrt_llm", "llama-python", "llmapi", OPENAI)
 OF_ADAPTERS = {"input_lengths", "stop", "exclude_input_in_output", "finish_reason", "stop_reason"}

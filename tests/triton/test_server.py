@@ -17,11 +17,11 @@ import pytest
 from inflight.engine.building.folder import WEIGHTS_FILE
 from inflight.errors import CourseError
 from inflight.triton import repository, telemetry
-from inflight.triton.client import Client
-from inflight.triton.connection import is_ok
-from inflight.triton.process import installation
+from inflight.triton.client.client import Client
+from inflight.triton.client.connection import is_ok
 from inflight.triton.repository import PIPELINE
-from inflight.triton.server import Server
+from inflight.triton.serving.process import installation
+from inflight.triton.serving.server import Server
 from tests.engines import add_silent_model, how_it_ends, is_ready, metric, model_process, start_python, wait_until
 from tests.triton.traces import Traces
 
@@ -171,7 +171,7 @@ def test_a_repository_with_a_problem_is_not_served(small_repo):
 ON_A_FULL_DISK = """
 import resource, sys
 from inflight.errors import CourseError
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
 try:
     Server(sys.argv[1]).start()
@@ -295,8 +295,8 @@ def test_requests_that_run_end_with_their_answers_when_the_model_is_loaded_again
 
 STOP_SCRIPT = """
 import sys, threading
-from inflight.triton.connection import Connection, ServerGone, text
-from inflight.triton.server import Server
+from inflight.triton.client.connection import Connection, ServerGone, text
+from inflight.triton.serving.server import Server
 server = Server(sys.argv[1]).start()
 def ask():
     try:

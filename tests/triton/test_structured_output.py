@@ -14,7 +14,7 @@ from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.building.folder import read
 from inflight.engine.grammar import Guides
 from inflight.engine.messages import Guide
-from inflight.triton.client import Client
+from inflight.triton.client.client import Client
 from inflight.triton.openai_server import OpenAIServer
 from inflight.triton.openai_tools import ANY_OBJECT, Answer, Tool, Tools
 

@@ -9,9 +9,9 @@ from inflight.errors import CourseError
 from inflight.models import huggingface
 from inflight.models.embedding import Embedder
 from inflight.triton import repository, telemetry
-from inflight.triton.connection import Connection
+from inflight.triton.client.connection import Connection
 from inflight.triton.repository import EMBEDDING
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 from tests.engines import wait_until
 
 pytestmark = pytest.mark.server

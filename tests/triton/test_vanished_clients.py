@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from inflight.triton import repository
-from inflight.triton.client import Client
-from inflight.triton.connection import Connection, text
-from inflight.triton.server import Server
+from inflight.triton.client.client import Client
+from inflight.triton.client.connection import Connection, text
+from inflight.triton.serving.server import Server
 from tests.engines import active_requests, metric, wait_until
 
 pytestmark = pytest.mark.server
@@ -29,7 +29,7 @@ STREAM = {"text_input": STORY, "max_tokens": LONG, "min_length": LONG, "stream":
 CLIENTS = """
 import json, sys
 import numpy as np
-from inflight.triton.connection import Connection
+from inflight.triton.client.connection import Connection
 url, model, requests, num_tokens = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), int(sys.argv[4])
 connection, types = Connection(url), {"text_input": np.object_, "stream": np.bool_}
 connection.open_stream()

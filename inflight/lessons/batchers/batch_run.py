@@ -21,8 +21,8 @@ import pandas as pd
 from inflight import files
 from inflight.errors import CourseError
 from inflight.triton import telemetry
-from inflight.triton.connection import Connection, NoAnswer, ServerGone
-from inflight.triton.server import Server
+from inflight.triton.client.connection import Connection, NoAnswer, ServerGone
+from inflight.triton.serving.server import Server
 from inflight.triton.telemetry import Statistics
 
 SILENCE_S = 8  # longest wait for the next answer

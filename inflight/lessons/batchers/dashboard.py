@@ -18,7 +18,7 @@ from inflight.notebook.widgets.dashboard import Dashboard, Frame
 from inflight.notebook.widgets.live_runs import edit_and_load
 from inflight.triton import repository
 from inflight.triton.repository.batchers import FIELDS, get_field
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 
 # Arrivals by name: few enough that a run without any batcher ends within a second or two.
 ARRIVALS = {

@@ -18,7 +18,7 @@ from inflight.notebook import progress
 from inflight.notebook.checks import grades
 from inflight.notebook.checks.findings import NOT_YET, Case, Compared, Finding, Measured, asked
 from inflight.triton import repository
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 
 # Exercise 6.1: a rule, arrivals (ms), delay (ms) and most in a batch that need it, and what to say to who lacks it.
 _RULES = (

@@ -12,7 +12,7 @@ from inflight.engine.settings import BATCHING_TYPES
 from inflight.lessons.batching.charts import slot_map, slot_map_summary
 from inflight.notebook.widgets.dashboard import Dashboard, Frame
 from inflight.notebook.widgets.live_runs import Runs
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 
 
 def board(server: Server, traces: dict[str, list[TimedRequest]], slots: int, log_path: str | Path) -> Dashboard:

@@ -13,10 +13,10 @@ from inflight.bench.load import Run, send_all, sender
 from inflight.bench.trace_run import TraceRun
 from inflight.bench.workload import TimedRequest
 from inflight.triton import telemetry
-from inflight.triton.client import Client
-from inflight.triton.connection import Connection
-from inflight.triton.request import ENGINE
-from inflight.triton.server import Server
+from inflight.triton.client.client import Client
+from inflight.triton.client.connection import Connection
+from inflight.triton.client.request import ENGINE
+from inflight.triton.serving.server import Server
 
 GATE = "gate"  # the id of the request that keeps the others waiting
 APART_S = 0.04  # so that requests arrive in their order

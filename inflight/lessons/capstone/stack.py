@@ -17,8 +17,8 @@ from inflight.bench.workload import TimedRequest
 from inflight.errors import CourseError
 from inflight.lessons.capstone.rehearsal import Prices
 from inflight.lessons.capstone.service.contract import Traffic
-from inflight.triton.client import Client
-from inflight.triton.server import Server
+from inflight.triton.client.client import Client
+from inflight.triton.serving.server import Server
 
 SIDE_BY_SIDE = (1, 2, 4, 8)
 

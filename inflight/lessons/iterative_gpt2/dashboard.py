@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from inflight.lessons.iterative_gpt2 import charts, gpt2_client
 from inflight.notebook.widgets.dashboard import Dashboard
 from inflight.triton import repository
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 
 
 class RaceSoFar(NamedTuple):

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from inflight.errors import CourseError
-from inflight.triton.connection import Connection, Reply, text
+from inflight.triton.client.connection import Connection, Reply, text
 
 MAX_STREAMS = 64
 PROMPTS = (

@@ -20,7 +20,7 @@ from inflight.notebook.checks.findings import NOT_YET, Case, Compared, Finding, 
 from inflight.notebook.checks.parts import COURSES_OWN
 from inflight.notebook.checks.simulate_triton import SimulatedStream
 from inflight.triton import repository
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 
 MODEL = "iterative-gpt2"
 READERS, THEIR_TOKENS = ("A cat is", "A river is", "A book is", "A train is", "A king is") * 2, 24

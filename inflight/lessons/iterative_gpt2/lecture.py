@@ -657,7 +657,7 @@ except triton.InferenceServerException as error:
 # every one of the eight still holds its row.
 #
 # `iterative-gpt2` is your model grown up. What yours lacks is **housekeeping**. It is in a module of its own,
-# `inflight/triton/iterative.py`:
+# `inflight/triton/model/iterative.py`:
 #
 # | What happens | Your model | `Housekeeping` |
 # |---|---|---|

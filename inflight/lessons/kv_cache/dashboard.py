@@ -15,7 +15,7 @@ from inflight.lessons.kv_cache import promised_blocks
 from inflight.lessons.kv_cache.charts import kv_blocks, kv_blocks_summary
 from inflight.notebook.widgets.dashboard import Dashboard, Frame
 from inflight.notebook.widgets.live_runs import Runs
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 
 PROMISES = "guaranteed_no_evict"  # the policy under which idle blocks may be promised
 

@@ -20,9 +20,10 @@ from pathlib import Path
 import psutil
 
 from inflight.errors import CourseError
-from inflight.triton import keeper, telemetry
-from inflight.triton.connection import http_client, is_ok
-from inflight.triton.process import HOST, free_ports
+from inflight.triton import telemetry
+from inflight.triton.client.connection import http_client, is_ok
+from inflight.triton.serving import keeper
+from inflight.triton.serving.process import HOST, free_ports
 
 START_S, DRAIN_S, STOP_S = 120, 120, 30
 # Becomes the command that follows; not a `preexec_fn`, which may hang in a program with threads.

@@ -19,8 +19,8 @@ import psutil
 
 from inflight.errors import CourseError
 from inflight.paths import without_home
-from inflight.triton import process
-from inflight.triton.server import Server
+from inflight.triton.serving import process
+from inflight.triton.serving.server import Server
 
 # What is added here and may not be given, and what would open another door.
 OURS = (

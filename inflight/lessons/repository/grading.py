@@ -22,7 +22,7 @@ from inflight.notebook.checks import grades
 from inflight.notebook.checks.findings import NOT_YET, Case, Finding, Measured, asked
 from inflight.notebook.checks.parts import COURSES_OWN
 from inflight.triton import repository
-from inflight.triton.connection import Connection, text
+from inflight.triton.client.connection import Connection, text
 
 MASK, MASKED = "mask", "[e-mail]"
 HOSTS = ("org", "com", "co.uk", "info", "de")

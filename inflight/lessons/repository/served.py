@@ -23,8 +23,8 @@ from types import SimpleNamespace
 from inflight.errors import CourseError
 from inflight.notebook import progress
 from inflight.triton import repository
-from inflight.triton.connection import Connection
-from inflight.triton.server import Server
+from inflight.triton.client.connection import Connection
+from inflight.triton.serving.server import Server
 
 ENGINE = "tensorrt_llm"
 PIPELINE = ("preprocessing", ENGINE, "postprocessing")

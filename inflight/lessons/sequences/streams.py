@@ -13,9 +13,9 @@ from contextlib import ExitStack
 
 import pandas as pd
 
-from inflight.triton import connection
-from inflight.triton.connection import Connection, Reply
-from inflight.triton.server import Server
+from inflight.triton.client import connection
+from inflight.triton.client.connection import Connection, Reply
+from inflight.triton.serving.server import Server
 
 TIMEOUT_S = 30  # longest wait for the next word of any stream
 

@@ -24,7 +24,7 @@ from inflight.notebook.checks import grades
 from inflight.notebook.checks.answers import load
 from inflight.notebook.checks.findings import NOT_YET, Case, Finding, Measured, asked, told
 from inflight.triton import Client, Server, repository, telemetry
-from inflight.triton.client import Answer
+from inflight.triton.client.client import Answer
 
 ENGINE = "tensorrt_llm"
 MODELS = ("preprocessing", ENGINE, "postprocessing")

@@ -16,9 +16,9 @@ import pandas as pd
 
 from inflight.errors import CourseError
 from inflight.triton import telemetry
-from inflight.triton.client import Answer, Client
-from inflight.triton.connection import get_json
-from inflight.triton.server import Server
+from inflight.triton.client.client import Answer, Client
+from inflight.triton.client.connection import get_json
+from inflight.triton.serving.server import Server
 
 PARTS = ("preprocessing", "tensorrt_llm", "postprocessing")
 LANES = ("client", *PARTS)

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from inflight.errors import CourseError
-from inflight.triton import records, repository
-from inflight.triton import server as servers
-from inflight.triton.server import Server
+from inflight.triton import repository
+from inflight.triton.serving import records
+from inflight.triton.serving import server as servers
+from inflight.triton.serving.server import Server
 
 
 def weakly_held(server: Server) -> Callable[[], Server]:

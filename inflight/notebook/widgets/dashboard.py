@@ -25,7 +25,7 @@ from inflight.errors import CourseError
 from inflight.notebook.pages import progress, session
 from inflight.notebook.widgets.live_figure import LiveFigure
 from inflight.notebook.widgets.panel import WRAP, Panel, side_by_side
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 
 DRAW_EVERY_S = 0.1  # faster than that only makes a browser stutter
 

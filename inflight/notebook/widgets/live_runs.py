@@ -15,8 +15,8 @@ from inflight.bench.workload import TimedRequest
 from inflight.engine.messages import IterationStats
 from inflight.errors import CourseError
 from inflight.triton import repository
-from inflight.triton.client import Client
-from inflight.triton.server import Server
+from inflight.triton.client.client import Client
+from inflight.triton.serving.server import Server
 
 NO_ITERATION = pd.DataFrame(columns=[field.name for field in dataclasses.fields(IterationStats)])
 NOTHING_YET = TraceRun(Run(pd.DataFrame(columns=COLUMNS), started_at=0.0), NO_ITERATION)

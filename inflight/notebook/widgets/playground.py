@@ -18,8 +18,8 @@ from inflight.notebook.widgets.dashboard import Dashboard
 from inflight.notebook.widgets.live_runs import edit_and_load
 from inflight.notebook.widgets.panel import Panel
 from inflight.triton import repository
-from inflight.triton.client import Answer, Client
-from inflight.triton.server import Server
+from inflight.triton.client.client import Answer, Client
+from inflight.triton.serving.server import Server
 
 MOST_RUNS = 6  # runs whose figures a playground shows
 

@@ -4,7 +4,7 @@
     assemble("repo", engine_dir, contract="llmapi")     # for those of TensorRT-LLM's model of today
 
 The templates have the tensors that the models of a pipeline pass to each other. Those that a client may send are in the
-table of `inflight.triton.request`, and the tensors of answers that differ between contracts are below.
+table of `inflight.triton.client.request`, and the tensors of answers that differ between contracts are below.
 `apply_contract` makes the served config from all three, and a client makes its request from the served config.
 
 A field that only TensorRT-LLM supports is accepted while its value asks for nothing, since the backend's own clients
@@ -17,8 +17,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from inflight.errors import CourseError
+from inflight.triton.client.request import ENGINE, ENSEMBLE, FIELDS, PREPROCESSING, parsed
 from inflight.triton.repository.layout import BASELINE, CONTRACTS, DEFAULT_CONTRACT, LLMAPI, OLDEST_CONTRACT
-from inflight.triton.request import ENGINE, ENSEMBLE, FIELDS, PREPROCESSING, parsed
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig

@@ -11,7 +11,7 @@ from inflight.lessons.batchers import batch_run
 from inflight.lessons.batchers.batch_run import Arrival
 from inflight.lessons.batchers.custom_batching import FUNCTIONS, SOURCES, build
 from inflight.triton import repository
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 
 pytestmark = pytest.mark.server
 

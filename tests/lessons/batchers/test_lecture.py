@@ -8,7 +8,7 @@ from inflight import CourseError
 from inflight.lessons import batchers
 from inflight.lessons.batchers import dashboard as boards
 from inflight.triton import repository
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 
 
 @pytest.fixture(scope="module")

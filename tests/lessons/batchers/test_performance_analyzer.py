@@ -9,7 +9,7 @@ import pytest
 from inflight.lessons import batchers
 from inflight.triton import repository
 from inflight.triton.repository import BATCH_COST
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 

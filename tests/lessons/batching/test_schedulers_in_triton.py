@@ -5,8 +5,8 @@ import pytest
 from inflight.bench import trace_run
 from inflight.bench.workload import TimedRequest
 from inflight.triton import repository
-from inflight.triton.client import Client
-from inflight.triton.server import Server
+from inflight.triton.client.client import Client
+from inflight.triton.serving.server import Server
 from tests.lessons.answers import written
 from tests.lessons.batching import lab
 

@@ -13,7 +13,7 @@ from inflight.lessons.capstone.service.contract import LECTURE, ROUND, SERVICES,
 from inflight.lessons.capstone.stack import OwnClient, prices_of
 from inflight.notebook.checks import parts
 from inflight.triton import repository
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from inflight.lessons.iterative_gpt2 import grading
 from inflight.models import gpt2_checkpoint
 from inflight.notebook.checks.parts import COURSES_OWN
 from inflight.triton import repository
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 from tests.lessons.answers import SERVER, SLOW, Answer, File, Made, of_the_lab, replaced
 
 

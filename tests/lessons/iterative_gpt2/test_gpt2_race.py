@@ -10,7 +10,7 @@ from inflight.lessons.iterative_gpt2.gpt2_client import race, standings, table
 from inflight.models import gpt2
 from inflight.triton import repository
 from inflight.triton.repository import GPT2
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 from tests.engines import metric, wait_until
 from tests.tiny_gpt2 import POSITIONS, answer, tiny_gpt2
 

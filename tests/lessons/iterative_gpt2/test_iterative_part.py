@@ -8,7 +8,7 @@ from inflight.lessons.iterative_gpt2 import gpt2_client
 from inflight.models import gpt2_checkpoint
 from inflight.notebook.checks import parts
 from inflight.triton import repository
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 
 pytestmark = pytest.mark.server
 

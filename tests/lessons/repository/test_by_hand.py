@@ -7,7 +7,7 @@ from tritonclient.utils import InferenceServerException
 
 from inflight.errors import CourseError
 from inflight.lessons.repository import tritonserver
-from inflight.triton.server import running
+from inflight.triton.serving.server import running
 
 pytestmark = pytest.mark.server
 

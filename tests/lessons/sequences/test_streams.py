@@ -4,8 +4,8 @@ import pytest
 
 from inflight.lessons.sequences import streams
 from inflight.notebook.checks.parts import COURSES_OWN
-from inflight.triton.connection import NoAnswer
-from inflight.triton.server import Server
+from inflight.triton.client.connection import NoAnswer
+from inflight.triton.serving.server import Server
 from tests.engines import wait_until
 
 pytestmark = pytest.mark.server

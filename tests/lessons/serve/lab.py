@@ -8,7 +8,7 @@ from inflight.lessons.serve.grading import MODELS
 from inflight.notebook.checks.answers import load
 from inflight.notebook.checks.parts import COURSES_OWN
 from inflight.triton import telemetry
-from inflight.triton.client import Client
+from inflight.triton.client.client import Client
 from tests.lessons.answers import SERVER, SLOW, Answer, Made, of_the_lab, replaced, written
 
 FAR_FROM_BUDGET = {

@@ -7,8 +7,8 @@ from inflight.engine.building import builder as engine
 from inflight.lessons import start_here
 from inflight.lessons.start_here import request_path
 from inflight.triton import repository
-from inflight.triton.client import Client
-from inflight.triton.server import Server
+from inflight.triton.client.client import Client
+from inflight.triton.serving.server import Server
 
 pytestmark = pytest.mark.server
 

@@ -21,8 +21,8 @@ from inflight.notebook.charts.display import PLOTLY_MIME
 from inflight.notebook.widgets import dashboard
 from inflight.notebook.widgets.dashboard import DRAW_EVERY_S, Dashboard, Frame
 from inflight.triton import repository, telemetry
-from inflight.triton.client import Client
-from inflight.triton.server import Server
+from inflight.triton.client.client import Client
+from inflight.triton.serving.server import Server
 from tests.engines import active_requests, wait_until
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from inflight.notebook.widgets import Playground
-from inflight.triton.client import Client
+from inflight.triton.client.client import Client
 
 pytestmark = pytest.mark.server
 

@@ -5,7 +5,7 @@ import pytest
 from inflight.errors import CourseError
 from inflight.notebook.widgets import ConfigEditor
 from inflight.triton import repository
-from inflight.triton.server import Server
+from inflight.triton.serving.server import Server
 
 
 @pytest.fixture

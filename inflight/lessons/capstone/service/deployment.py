@@ -24,8 +24,8 @@ from inflight.engine.settings import BuildConfig, ExecutorConfig
 from inflight.errors import CourseError
 from inflight.lessons.capstone import rehearsal
 from inflight.paths import ASSETS
-from inflight.triton.client import Client
-from inflight.triton.server import Server
+from inflight.triton.client.client import Client
+from inflight.triton.serving.server import Server
 
 if TYPE_CHECKING:
     from inflight.lessons.capstone.service.contract import Contract

@@ -7,7 +7,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from inflight.errors import CourseError
-from inflight.triton import python_model
+from inflight.triton.model import python_model
 
 MAX_COST_MS = 60_000  # of a request, for all others wait for it
 

@@ -8,7 +8,7 @@ import triton_python_backend_utils as pb_utils
 
 from inflight.errors import CourseError
 from inflight.models import gpt2
-from inflight.triton import iterative, python_model
+from inflight.triton.model import iterative, python_model
 
 GAUGES = "inflight_gpt2_kv_cache_slots"  # slots in use, slots in all, and sequences under way
 

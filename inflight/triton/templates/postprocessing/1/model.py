@@ -5,8 +5,8 @@ import triton_python_backend_utils as pb_utils
 
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
-from inflight.triton import engine_model, python_model
-from inflight.triton.detokenizer import Detokenizer
+from inflight.triton.client.detokenizer import Detokenizer
+from inflight.triton.model import engine_model, python_model
 
 
 class TritonPythonModel:

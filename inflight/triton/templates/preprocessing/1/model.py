@@ -4,7 +4,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from inflight.checkpoint.tokenizer import load_tokenizer
-from inflight.triton import python_model
+from inflight.triton.model import python_model
 
 
 class TritonPythonModel:

@@ -5,7 +5,7 @@ import torch
 import triton_python_backend_utils as pb_utils
 
 from inflight.models import embedding
-from inflight.triton import python_model
+from inflight.triton.model import python_model
 
 
 class TritonPythonModel:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from inflight.errors import CourseError
 from inflight.paths import own_cache_dir
-from inflight.triton import keeper
+from inflight.triton.serving import keeper
 
 NOTICED_S = 2.0  # by then the keeper has written down that a server died
 SERVICES = ("http", "grpc", "metrics")  # of a Triton, each at an address of its own

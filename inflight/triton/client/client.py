@@ -5,7 +5,7 @@
     for piece in client.stream("Tell me a story.", max_tokens=100):
         print(piece, end="")
 
-What goes wrong is one of the three errors of `inflight.triton.connection`.
+What goes wrong is one of the three errors of `inflight.triton.client.connection`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import tritonclient.grpc as triton
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight.errors import CourseError
-from inflight.triton import address, records
-from inflight.triton.connection import SHORT_TIMEOUT_S, Connection, Refused, ServerGone, errors
-from inflight.triton.request import ENGINE, arrays_for, is_llmapi
-from inflight.triton.request import ENSEMBLE as TEXT_MODEL
+from inflight.triton.client.connection import SHORT_TIMEOUT_S, Connection, Refused, ServerGone, errors
+from inflight.triton.client.request import ENGINE, arrays_for, is_llmapi
+from inflight.triton.client.request import ENSEMBLE as TEXT_MODEL
+from inflight.triton.serving import address, records
 
 GIVE_UP_S = 1  # after its client has stopped waiting, the server ends a whole answer
 

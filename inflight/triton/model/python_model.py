@@ -20,9 +20,9 @@ import triton_python_backend_utils as pb_utils
 
 from inflight.errors import ENGINE_FAILED, CourseError
 from inflight.triton import repository
-from inflight.triton.request import ERROR_CODE, fields
+from inflight.triton.client.request import ERROR_CODE, fields
 
-log = logging.getLogger("inflight.triton.python_model")
+log = logging.getLogger("inflight.triton.model.python_model")
 
 # UTF-8 bytes of all texts of one tensor: some 60,000 tokens, which take a second at worst. Ten times as much holds a
 # tokenizer for longer than a client waits, and its memory does not come back.

@@ -29,8 +29,8 @@ import triton_python_backend_utils as pb_utils
 
 from inflight.engine.messages import Request, Response
 from inflight.errors import CourseError
-from inflight.triton import python_model
-from inflight.triton.request import FIELDS, parsed
+from inflight.triton.client.request import FIELDS, parsed
+from inflight.triton.model import python_model
 
 if TYPE_CHECKING:
     from inflight.engine.executor import Executor

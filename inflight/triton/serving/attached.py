@@ -14,11 +14,12 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight.errors import CourseError
-from inflight.triton import records, repository
-from inflight.triton.address import GRPC_URL
-from inflight.triton.client import Client
-from inflight.triton.connection import Connection, NoAnswer, Refused, ServerGone, errors, get_json
-from inflight.triton.request import ENGINE, is_llmapi
+from inflight.triton import repository
+from inflight.triton.client.client import Client
+from inflight.triton.client.connection import Connection, NoAnswer, Refused, ServerGone, errors, get_json
+from inflight.triton.client.request import ENGINE, is_llmapi
+from inflight.triton.serving import records
+from inflight.triton.serving.address import GRPC_URL
 
 LOG_PATH = "iteration_log_path"
 NO_SUCH_MODEL = "inflight-is-anything-loaded-on-request"

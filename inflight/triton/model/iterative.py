@@ -28,7 +28,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from inflight.errors import CourseError
-from inflight.triton import python_model
+from inflight.triton.model import python_model
 
 QUIET_S = 0.1  # more than Triton takes to release a request, or to come back with one, after an execution
 NUM_SENDERS = 4  # responses that leave at the same time

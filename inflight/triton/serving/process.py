@@ -28,10 +28,10 @@ from pathlib import Path
 from inflight import tiers
 from inflight.errors import CourseError
 from inflight.paths import temporary
-from inflight.triton import keeper, records
-from inflight.triton.address import Address
-from inflight.triton.connection import is_ok
-from inflight.triton.records import SERVICES
+from inflight.triton.client.connection import is_ok
+from inflight.triton.serving import keeper, records
+from inflight.triton.serving.address import Address
+from inflight.triton.serving.records import SERVICES
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60
@@ -53,6 +53,7 @@ LIMITS = (
     (resource.RLIMIT_AS, "-v", 3_000_000_000, "bytes of addresses"),
 )
 BASH_ENV, STARTED_IN = "stub.sh", "INFLIGHT_STARTED_IN"  # `model_process` goes back there
+MODEL_PROCESS = Path(__file__).parents[1] / "model" / "model_process.py"
 REINSTALL = "install the course's requirements (`make setup` does it)."
 
 
@@ -286,7 +287,7 @@ def _link_backend(triton: Path, server: Path) -> None:
     for file in (triton / "backends" / "python").iterdir():
         (folder / file.name).symlink_to(file)
     utils = folder / "triton_python_backend_utils.py"  # which every model imports
-    texts = [path.read_text(encoding="utf-8") for path in (Path(__file__).with_name("model_process.py"), utils)]
+    texts = [path.read_text(encoding="utf-8") for path in (MODEL_PROCESS, utils)]
     utils.unlink()
     utils.write_text("\n".join(texts), encoding="utf-8")
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
