@@ -37,6 +37,7 @@ IMPORTS = {
     },
     "the engine's vocabulary": "from inflight.engine import messages, settings; import inflight.engine.building.folder",
     "Triton's face": "from inflight.triton import *",
+    "OpenAI's face": "from inflight.openai import *",
     "the repository's face": "from inflight.triton.repository import *",
     "planning a load": "import inflight.bench.workload, inflight.bench.report",
     "the command line": "import inflight.cli.commands",

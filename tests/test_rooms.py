@@ -13,7 +13,7 @@ import inflight
 from inflight.paths import PACKAGE
 from tests import backend_stand_ins
 
-ROOMS = ("checkpoint", "engine", "models", "triton", "bench", "notebook")
+ROOMS = ("checkpoint", "engine", "models", "triton", "openai", "bench", "notebook")
 LESSONS = sorted(path for name in ("lecture", "lab") for path in (PACKAGE / "lessons").glob(f"*/{name}.py"))
 MODELS = sorted((PACKAGE / "triton" / "templates").glob("*/1/model.py"))
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.tree import Tree
 
 from inflight import checkpoint as checkpoints
-from inflight import engine, models, triton
+from inflight import engine, models, openai, triton
 from inflight.checkpoint.sources import DEFAULT
 from inflight.cli import bench, progress, terminal
 from inflight.cli.terminal import ENGINE_DIR, SET, console
@@ -210,7 +210,7 @@ def serve(
         if openai_port is not None:  # which ends before Triton does: that would wait for its streams
             config = triton.repository.read_config(server.repo / "tensorrt_llm" / triton.repository.CONFIG)
             engine = triton.repository.get_parameter(config, "gpt_model_path")
-            door = triton.OpenAIServer(server.grpc_url, engine, openai_port, api_key, host)
+            door = openai.OpenAIServer(server.grpc_url, engine, openai_port, api_key, host)
             addresses += f"OpenAI   {running.enter_context(door).url}\n"
         terminal.keep_serving(server, f"{addresses}{_who_may(server)}\nCtrl-C stops the server.")
 

@@ -8,7 +8,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "serving.server": ["Server"],
         "client.client": ["Client"],
-        "openai_server": ["OpenAIServer"],
         "repository": ["GPT2", "batchers"],
     },
 )

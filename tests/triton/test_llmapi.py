@@ -13,7 +13,8 @@ from inflight.engine.executor import Executor
 from inflight.engine.messages import Request
 from inflight.engine.settings import SamplingConfig
 from inflight.errors import CourseError
-from inflight.triton import OpenAIServer, repository
+from inflight.openai import OpenAIServer
+from inflight.triton import repository
 from inflight.triton.client.client import Client
 from inflight.triton.client.connection import Connection
 from inflight.triton.client.request import arrays_for

@@ -43,7 +43,8 @@ from inflight import engine
 from inflight.checkpoint import fetch
 from inflight.lessons import serve as lesson
 from inflight.notebook import charts, progress, session, told_apart, widgets
-from inflight.triton import OpenAIServer, Server, repository, telemetry
+from inflight.openai import OpenAIServer
+from inflight.triton import Server, repository, telemetry
 
 folder = tempfile.TemporaryDirectory()  # it goes when the notebook's kernel ends
 session.others()

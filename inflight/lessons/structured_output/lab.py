@@ -29,7 +29,8 @@ import openai
 from inflight import CourseError, engine
 from inflight.checkpoint import fetch
 from inflight.notebook import check, parts
-from inflight.triton import OpenAIServer, Server, repository
+from inflight.openai import OpenAIServer
+from inflight.triton import Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 engine_dir = engine.cached(fetch())

@@ -45,7 +45,8 @@ from inflight import engine
 from inflight.checkpoint import fetch, load_tokenizer
 from inflight.lessons import structured_output as lesson
 from inflight.notebook import charts, progress, session, told_apart, widgets
-from inflight.triton import Client, OpenAIServer, Server, repository, telemetry
+from inflight.openai import OpenAIServer
+from inflight.triton import Client, Server, repository, telemetry
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"

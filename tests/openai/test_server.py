@@ -16,9 +16,9 @@ import pytest
 
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
+from inflight.openai.server import Engine, OpenAIServer, _listener
 from inflight.triton import repository, telemetry
 from inflight.triton.client.connection import Connection, text
-from inflight.triton.openai_server import Engine, OpenAIServer, _listener
 from inflight.triton.serving.server import Server
 from tests.engines import active_requests, ask_tokens, metric, model_process, wait_until
 

@@ -50,12 +50,7 @@ from inflight.engine.building.folder import read
 from inflight.engine.messages import Guide
 from inflight.engine.settings import SamplingConfig
 from inflight.errors import ENGINE_FAILED, GUIDE, QUEUE_FULL, SHUT_DOWN, TIMED_OUT, TOO_LONG, CourseError
-from inflight.triton import telemetry
-from inflight.triton.client.client import Client
-from inflight.triton.client.connection import Refused, course_error, tensors
-from inflight.triton.client.detokenizer import Detokenizer
-from inflight.triton.client.request import ENGINE, ERROR_CODE, OPENAI, arrays_for, fields, is_llmapi
-from inflight.triton.openai_tools import (
+from inflight.openai.tools import (
     MOST_TOOLS,
     AllowedTools,
     Answer,
@@ -68,6 +63,11 @@ from inflight.triton.openai_tools import (
     ToolCall,
     Tools,
 )
+from inflight.triton import telemetry
+from inflight.triton.client.client import Client
+from inflight.triton.client.connection import Refused, course_error, tensors
+from inflight.triton.client.detokenizer import Detokenizer
+from inflight.triton.client.request import ENGINE, ERROR_CODE, OPENAI, arrays_for, fields, is_llmapi
 
 HOST = "127.0.0.1"
 LOOPBACK = (HOST, "localhost", "::1")

@@ -14,9 +14,9 @@ from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.building.folder import read
 from inflight.engine.grammar import Guides
 from inflight.engine.messages import Guide
+from inflight.openai.server import OpenAIServer
+from inflight.openai.tools import ANY_OBJECT, Answer, Tool, Tools
 from inflight.triton.client.client import Client
-from inflight.triton.openai_server import OpenAIServer
-from inflight.triton.openai_tools import ANY_OBJECT, Answer, Tool, Tools
 
 pytestmark = pytest.mark.server
 
