@@ -407,8 +407,8 @@ class Executor:
                 self.cancel_request(request_id)
             raise
         for request_id in ids:
-            if responses[request_id].error:
-                raise CourseError(responses[request_id].error, code=responses[request_id].error_code)
+            if error := responses[request_id].error:
+                raise CourseError(error, code=responses[request_id].error_code)
         return [responses[request_id] for request_id in ids]
 
     def snapshot(self) -> IterationStats:

@@ -16,7 +16,9 @@ import pytest
 
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
-from inflight.openai.server import Engine, OpenAIServer, _listener
+from inflight.openai import server as openai_server
+from inflight.openai.engine import Engine
+from inflight.openai.server import OpenAIServer, _listener
 from inflight.triton import repository, telemetry
 from inflight.triton.client.connection import Connection, text
 from inflight.triton.serving.server import Server
@@ -635,6 +637,15 @@ def test_a_server_that_ends_while_it_starts_says_so(streaming_server, course_eng
     monkeypatch.setattr(Engine, "connected", connected)
     with pytest.raises(CourseError, match="ended while starting"):
         OpenAIServer(streaming_server.grpc_url, course_engine).__enter__()
+
+
+def test_a_server_that_never_starts_is_not_waited_for(streaming_server, course_engine, monkeypatch):
+    monkeypatch.setattr(Engine, "connected", lambda self, _: contextlib.nullcontext())
+    monkeypatch.setattr(openai_server, "START_TIMEOUT_S", 0.5)
+    served = OpenAIServer(streaming_server.grpc_url, course_engine)
+    with pytest.raises(CourseError, match="did not start within"):
+        served.__enter__()
+    served._thread.join()
 
 
 def test_a_model_that_is_not_decoupled_is_refused(whole_server, course_engine):

@@ -24,7 +24,7 @@ import numpy as np
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from inflight.errors import CourseError
+from inflight.errors import CONFIG_REFUSED, NOT_READY, QUEUE_FULL, TIMED_OUT, CourseError
 from inflight.triton.serving import address, records
 
 SHORT_TIMEOUT_S = 10  # of what Triton answers at once: health, metadata, statistics
@@ -34,6 +34,13 @@ MOST_REASON_BYTES = 1 << 20
 # In front of Triton's reasons; a connection that failed has no such thing to say.
 _PREFIX = re.compile(r"^(\[request id: [^\]]*\] |in ensemble '[^']*', )+")
 _CODE = re.compile(r" #([a-z_]+)$")  # behind the reason of a model, where `request.ERROR_CODE` asks for it
+# Triton's own reasons have words alone; they are read here and nowhere else.
+_CODES_OF_TRITON = {
+    QUEUE_FULL: "Exceeds maximum queue size",
+    TIMED_OUT: "Request timeout expired",
+    NOT_READY: "unknown model|is not ready|no available versions|Stub process|is stopping",
+    CONFIG_REFUSED: "failed to poll",
+}
 # What Triton says itself under the status UNAVAILABLE, which is else that of a server that cannot be reached.
 _TRITONS_OWN = re.compile(
     r"\[request id: |in ensemble |Request for unknown |Exceeds maximum queue size|Request timeout|"
@@ -55,7 +62,8 @@ class NoAnswer(CourseError):
 class Refused(CourseError):
     """The server answered that it will not or cannot do it; the message is Triton's reason, without its prefixes.
 
-    `code` is that of a model of ours, which was asked for it; blank where Triton itself refused, or nobody asked.
+    `code` is that of a model of ours, which was asked for it, or says why Triton itself refused; blank where neither
+    is known.
     """
 
     code = ""
@@ -86,8 +94,11 @@ def course_error(error: Exception, url: str, timeout_s: float = SHORT_TIMEOUT_S)
         return NoAnswer(f"The request to {url} was ended before its answer was there.")
     if message and ("UNAVAILABLE" not in status or _TRITONS_OWN.match(message)):
         reason = _PREFIX.sub("", message).strip()
-        code = _CODE.search(reason)
-        return Refused(reason[: code.start()], code=code[1]) if code else Refused(reason)
+        if code := _CODE.search(reason):
+            return Refused(reason[: code.start()], code=code[1])
+        return Refused(
+            reason, code=next((code for code, words in _CODES_OF_TRITON.items() if re.search(words, reason)), "")
+        )
     return _gone(url)
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import httpx
 from google.protobuf import json_format
 
-from inflight.errors import CourseError
+from inflight.errors import CONFIG_REFUSED, CourseError
 from inflight.triton import repository
 from inflight.triton.client.connection import Connection, NoAnswer, Refused, ServerGone, errors, http_client, is_ok
 from inflight.triton.serving import address as addresses
@@ -297,13 +297,11 @@ class Server:
         except Refused as error:
             # Of a config that Triton refuses, the log alone says why.
             poll = rf"Poll failed for model directory '{re.escape(model)}': (.+?)\"?$"
-            said = re.findall(poll, self.log_tail(), re.M) if "failed to poll" in str(error) else []
+            said = re.findall(poll, self.log_tail(), re.M) if error.code == CONFIG_REFUSED else []
             raise self._not_loaded(model, said[-1] if said else _sentence(str(error))) from error
 
     def _not_loaded(self, model: str, reason: str) -> CourseError:
-        return CourseError(
-            f"The model {model!r} could not be loaded: {reason}\nLast lines of the log:\n{self.log_tail()}"
-        )
+        return CourseError(f"The model {model!r} could not be loaded: {reason}", log=self.log_tail())
 
     def models(self) -> list[ModelState]:
         """Return the state of each model of the repository, as in the table that Triton logs."""

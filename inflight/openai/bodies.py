@@ -1,0 +1,155 @@
+"""Bodies of requests, as pydantic reads them.
+
+Fields of the protocol: https://platform.openai.com/docs/api-reference (of `ignore_eos`, `min_tokens`, `top_k`,
+`repetition_penalty`: vLLM's).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, BaseModel, Field, ValidationError, create_model
+from pydantic_core import from_json
+
+from inflight.engine.settings import SamplingConfig
+from inflight.openai.engine import Engine
+from inflight.openai.errors import OpenAIError, of_body
+from inflight.openai.tools import (
+    MOST_TOOLS,
+    AllowedTools,
+    Called,
+    Given,
+    NamedTool,
+    ResponseFormat,
+    StructuredOutputs,
+    Tool,
+    ToolCall,
+)
+from inflight.triton.client.request import ENGINE, OPENAI, fields
+
+MOST_PROMPTS = 256  # of a request
+MOST_STOPS, LONGEST_STOP = 64, 256  # each is looked for with every token
+
+Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
+
+
+class Part(BaseModel):
+    type: Literal["text", "input_text", "output_text", "refusal"]
+    text: str = Field(validation_alias=AliasChoices("text", "refusal"))
+
+
+class Message(Given):
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[Part] | None = Field(None, validation_alias=AliasChoices("content", "refusal"))
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    function_call: Called | None = None
+    tool_call_id: str | None = None
+
+    def for_template(self) -> dict[str, Any]:
+        """Return the message as chat templates read it: most know neither `developer` nor parts, null and calls."""
+        content = self.content
+        calls = [*(call.function for call in self.tool_calls or ()), *([self.function_call] * bool(self.function_call))]
+        if content is None and not (self.role == "assistant" and calls):
+            raise OpenAIError(f"A message of the role {self.role} has no content: give it a text.", "messages")
+        text = "".join(part.text for part in content) if isinstance(content, list) else content or ""
+        role = {"developer": "system", "function": "tool"}.get(self.role, self.role)
+        told = self.model_dump(exclude_none=True, include={"name", "tool_call_id"})
+        return {**told, "role": role, "content": "\n".join(filter(None, (text, *map(str, calls))))}
+
+
+# How tokens are chosen, as the table of fields has it.
+SAMPLING = {name: field for name, field in fields(OPENAI).items() if field.asks.startswith("sampling.")}
+KINDS: dict[str, Any] = {
+    "BOOL": bool,
+    "FP32": Annotated[float, Field(gt=-1e38, lt=1e38)],
+    "INT32": Annotated[int, Field(lt=2**31)],
+    "UINT64": int,
+}
+# Where a bound is another one than `SamplingConfig` declares: -1 is no limit and no seed, and any seed is taken.
+BOUNDS: dict[str, dict[str, float]] = {"top_k": {"ge": -1}, "seed": {}, "repetition_penalty": {"gt": 0}}
+_settings = {setting.name: setting for setting in dataclasses.fields(SamplingConfig)}
+
+
+def _kind(name: str, field: Any) -> Any:
+    """Return the type of a field of sampling, with the bounds of the engine's setting."""
+    declared = _settings[field.asks.removeprefix("sampling.")].metadata
+    bounds = BOUNDS.get(name, {"ge": declared["low"], "le": declared["high"]})
+    return Annotated[KINDS[field.form.partition(" ")[0]], Field(**bounds)]
+
+
+_types: dict[str, Any] = {name: (_kind(name, field) | None, None) for name, field in SAMPLING.items()}
+Sampling: Any = create_model("Sampling", **_types)
+
+
+class Body(Sampling):
+    """The fields of requests of both kinds; null counts as absent, and unknown fields are ignored."""
+
+    model: str = ENGINE
+    stream: bool = False
+    stream_options: dict[str, Any] = Field(default_factory=dict)
+    max_tokens: int | None = Field(None, ge=1, validation_alias=AliasChoices("max_completion_tokens", "max_tokens"))
+    stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] = Field(default_factory=list)
+    ignore_eos: bool = False
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    tools: list[Tool] = Field(default_factory=list, max_length=MOST_TOOLS)
+    tool_choice: Literal["auto", "none", "required"] | NamedTool | AllowedTools | None = None
+
+
+class CompletionBody(Body):
+    prompt: str | list[int] | list[str] | list[list[int]] = Field(min_length=1)
+
+
+class ChatBody(Body):
+    messages: list[Message] = Field(min_length=1)
+
+
+def read(data: bytes, is_chat: bool, engine: Engine) -> ChatBody | CompletionBody:
+    """Read the body of a request; raises OpenAIError, which says what is wrong with it, or that we do not have it."""
+    given = _json_object(data)
+    for name in ("extra_body", "nvext"):  # which clients unpack; NIM's and Dynamo's
+        if isinstance(nested := given.get(name), dict):
+            given = {**_without_nulls(nested), **given}
+    _check_number(given.get("messages" if is_chat else "prompt"), is_chat, engine)
+    for name, field in fields(OPENAI).items():
+        if name in given and (refusal := field.refusal(OPENAI, given[name])):
+            raise OpenAIError(refusal, name)
+    try:
+        body = ChatBody(**given) if is_chat else CompletionBody(**given)
+    except ValidationError as error:
+        raise of_body(error) from None
+    check_model(body.model)
+    return body
+
+
+def check_model(name: str) -> None:
+    """Refuse any name but the engine's."""
+    if name != ENGINE:
+        raise OpenAIError(f"There is no model {name!r} here, but {ENGINE!r}.", "model", 404, "model_not_found")
+
+
+def _check_number(given: Any, is_chat: bool, engine: Engine) -> None:
+    """Refuse too many prompts, messages or tokens before any is looked at."""
+    if not isinstance(given, list) or not given:
+        return
+    if is_chat or not isinstance(given[0], (str, list)):  # each takes a token at least
+        engine.check_length(len(given), engine.limits.max_input_len, "items", "messages" if is_chat else "prompt")
+    elif len(given) > MOST_PROMPTS:
+        raise OpenAIError(f"There are {len(given)} prompts: send at most {MOST_PROMPTS} at once.", "prompt")
+
+
+def _json_object(data: bytes) -> dict[str, Any]:
+    """Return the fields of a body that are not null."""
+    try:
+        given = from_json(data, allow_inf_nan=False)  # knows a bound of depth, and that half a character is none
+    except ValueError as error:
+        raise OpenAIError(f"The body is no JSON that can be read: {error}.") from None
+    if not isinstance(given, dict):
+        raise OpenAIError("The body is JSON, but no object: send {...} with the request's fields.")
+    return _without_nulls(given)
+
+
+def _without_nulls(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None}

@@ -1,0 +1,251 @@
+"""A request as the engine gets it, and its answers, whole or as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+from tritonclient.utils import InferenceServerException
+
+from inflight.engine.messages import Guide
+from inflight.errors import GUIDE, TOO_LONG, CourseError
+from inflight.openai import errors
+from inflight.openai.bodies import SAMPLING, ChatBody, CompletionBody
+from inflight.openai.engine import Engine
+from inflight.openai.errors import OpenAIError
+from inflight.openai.metrics import Figures
+from inflight.openai.tools import Answer, Tools
+from inflight.triton.client.connection import course_error
+from inflight.triton.client.detokenizer import Detokenizer
+from inflight.triton.client.request import ENGINE, arrays_for
+
+COMPLETION_TOKENS = 16  # of /v1/completions where max_tokens is left out; a chat may go on to the model's end
+
+
+@dataclass
+class Asked:
+    """One prompt: its tokens, how many its answer may have, and what Triton is sent."""
+
+    ids: list[int]
+    max_tokens: int
+    arrays: dict[str, np.ndarray]
+
+
+class Completion:
+    """A request's tokens and what else it asks of the engine, and its answers, one a prompt; raises OpenAIError.
+
+    Make it in a thread: tokenizing would block the event loop.
+    """
+
+    def __init__(self, body: ChatBody | CompletionBody, engine: Engine):
+        self.body, self._engine = body, engine
+        self._is_chat = isinstance(body, ChatBody)
+        self._prompt = "messages" if self._is_chat else "prompt"
+        self._guide_is = ""  # the field that says what form the answer must have
+        try:
+            self._tools = Tools(body.tools, body.tool_choice)
+        except ValueError as error:
+            raise OpenAIError(f"tool_choice: {error}.", "tool_choice") from None
+        if self._tools and not self._is_chat:
+            raise OpenAIError("tools must be left out: calls are answers of a chat. Ask /v1/chat/completions.", "tools")
+        try:
+            self._asked = [self._ask(ids) for ids in self._tokens()]
+        except CourseError as error:
+            raise OpenAIError(str(error)) from None
+        kind, prefix = ("chat.completion", "chatcmpl") if self._is_chat else ("text_completion", "cmpl")
+        kind += ".chunk" if self._is_chat and body.stream else ""
+        self._id = f"{prefix}-{uuid.uuid4().hex}"  # in Triton and in the iteration log, too
+        self._head = {"id": self._id, "object": kind, "created": int(time.time()), "model": ENGINE}
+
+    def _ask(self, ids: list[int]) -> Asked:
+        """Make the engine's request for one prompt."""
+        if not ids:
+            raise OpenAIError("A prompt is empty: it needs at least one token.", self._prompt)
+        limits = self._engine.limits
+        self._engine.check_length(len(ids), limits.max_input_len, "tokens", self._prompt)
+        room = limits.max_seq_len - len(ids)
+        max_tokens = min(room, self.body.max_tokens or (room if self._is_chat else COMPLETION_TOKENS))
+        return Asked(ids, max_tokens, arrays_for(self._engine.config, self._inputs(ids, max_tokens)))
+
+    def _tokens(self) -> list[list[int]]:
+        """Return the tokens of each prompt."""
+        tokenizer, most, check = self._engine.tokenizer, self._engine.most_characters, self._engine.check_length
+        if isinstance(self.body, ChatBody):
+            messages = [message.for_template() for message in self.body.messages]
+            if self._tools:
+                messages = self._tools.tell(messages)
+            check(sum(len(message["content"]) for message in messages), most, "characters", "messages")
+            return [tokenizer.encode_chat(messages)]
+        given: Any = self.body.prompt
+        prompts = [given] if isinstance(given, str) or isinstance(given[0], int) else given
+        for prompt in prompts:
+            if isinstance(prompt, str):
+                check(len(prompt), most, "characters", "prompt")
+            elif not all(0 <= token < tokenizer.vocab_size for token in prompt):
+                raise OpenAIError(f"A token is an id from 0 to {tokenizer.vocab_size - 1}.", "prompt")
+        return [tokenizer.encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+
+    def _guide(self) -> Guide | None:
+        """Return the guide that the answer must follow."""
+        asked = {name: getattr(self.body, name) for name in ("response_format", "structured_outputs")}
+        guides = {name: guide for name, each in asked.items() if each and (guide := each.guide())}
+        if len(guides) > 1:
+            raise OpenAIError(f"{' and '.join(guides)} each say what the answer must be: leave out one.", [*guides][1])
+        self._guide_is, guide = next(iter(guides.items()), ("tools", None))
+        if not self._tools:
+            return guide
+        try:
+            return self._tools.guide(self._guide_is, guide)
+        except (ValueError, RecursionError) as error:
+            raise OpenAIError(f"{self._guide_is} cannot be followed: {error}.", self._guide_is) from None
+
+    def _inputs(self, ids: list[int], max_tokens: int) -> dict[str, Any]:
+        """Return the engine's inputs by the course's names; a seed or a top_k of -1 means what it means to vLLM."""
+        given = {"top_p": 1.0, **self.body.model_dump(include=SAMPLING.keys(), exclude_none=True)}
+        given["seed"] = secrets.randbits(62) if given.get("seed", -1) == -1 else given["seed"] % 2**64
+        given["top_k"] = 0 if given.get("top_k") == -1 else given.get("top_k", 0)
+        inputs = {"input_ids": ids, "input_lengths": len(ids), "max_tokens": max_tokens}
+        if self._engine.tokenizer.end_id is not None and not self.body.ignore_eos:
+            inputs["end_id"] = self._engine.tokenizer.end_id
+        if guide := self._guide():
+            inputs |= {"guided_decoding_guide_type": guide.kind, "guided_decoding_guide": guide.text}
+        return {**inputs, "stream": True, **{SAMPLING[name].name: value for name, value in given.items()}}
+
+    async def _pieces(self) -> AsyncIterator[tuple[int, str, str | None, int]]:
+        """Yield the answers' texts as they come: of which prompt, piece, why it ends (None: it goes on), tokens so far.
+
+        The first error ends all of them.
+        """
+        arrived: asyncio.Queue = asyncio.Queue()
+
+        async def read(index: int, asked: Asked) -> None:
+            end = None
+            try:
+                async for piece in self._answer(f"{self._id}-{index}" if index else self._id, asked):
+                    arrived.put_nowait((index, *piece))
+            except Exception as error:
+                end = error
+            arrived.put_nowait(end)
+
+        reading = [asyncio.create_task(read(index, asked)) for index, asked in enumerate(self._asked)]
+        try:
+            for _ in reading:
+                while (piece := await arrived.get()) is not None:
+                    if isinstance(piece, Exception):
+                        raise piece
+                    yield piece
+        finally:
+            for task in reading:
+                task.cancel()
+
+    async def _answer(self, name: str, asked: Asked) -> AsyncIterator[tuple[str, str | None, int]]:
+        """Yield the answer to one prompt, which is called `name` in Triton: piece, why it ends, tokens so far."""
+        stops = [self.body.stop] if isinstance(self.body.stop, str) else self.body.stop
+        figures = Figures(self._engine.metrics, len(asked.ids))
+        text = Detokenizer(self._engine.tokenizer, stops, self.body.min_tokens or 0)
+        responses, failed = self._engine.ask(name, asked.arrays), None
+        try:
+            # After a last response or an error it ends by itself, and must not be cancelled: see `finish_stream`.
+            async for result, error in responses:
+                failed = error
+                if failed is not None:
+                    continue
+                is_final = bool(result.as_numpy("is_final").item())
+                piece, reason = text.add(result.as_numpy("output_ids").reshape(-1).tolist(), is_final), None
+                if text.stopped_by or is_final:
+                    is_full = len(text.ids) >= asked.max_tokens and not text.stopped_by
+                    reason = "length" if is_full else "stop"
+                figures.count(len(text.ids), reason)
+                yield piece, reason, len(text.ids)
+                if reason and not is_final:
+                    return
+            if failed is not None:
+                raise failed
+        except (InferenceServerException, grpc.RpcError) as error:
+            # How it died stands in a record a moment later, for which this waits.
+            meant = await asyncio.to_thread(course_error, error, self._engine.url)
+            raise errors.of_engine(meant, {TOO_LONG: self._prompt, GUIDE: self._guide_is}) from None
+        except asyncio.CancelledError:
+            if not self._engine.is_ending:  # the client has gone
+                raise
+            raise OpenAIError("The server ended before the answer did.", status=503) from None
+        finally:
+            figures.end()
+            self._engine.running.discard(responses)
+            responses.cancel()
+
+    async def whole(self) -> dict[str, Any]:
+        """Return the answers in one piece."""
+        said, ends, numbers = [""] * len(self._asked), dict[int, str | None](), [0] * len(self._asked)
+        async for index, piece, ends[index], numbers[index] in self._pieces():
+            said[index] += piece
+        choices = [self._choice(index, text, ends[index]) for index, text in enumerate(said)]
+        return {**self._head, "choices": choices, "usage": self._usage(numbers)}
+
+    def _choice(self, index: int, said: str, reason: str | None) -> dict[str, Any]:
+        content: dict[str, Any] = (
+            {"message": {"role": "assistant", "content": said}} if self._is_chat else {"text": said}
+        )
+        answer = Answer(self._tools.begins)
+        _, arguments = answer.add(said, is_last=True)
+        if answer.name:
+            content["message"] |= {"content": None, "tool_calls": [_tool_call(answer, arguments)]}
+        reason = "tool_calls" if answer.is_call else reason
+        return {"index": index, **content, "logprobs": None, "finish_reason": reason}
+
+    async def events(self) -> AsyncIterator[str]:
+        """Yield the answers as server-sent events. An error before the first is raised; a later one is an event."""
+        wants_usage, has_begun = self.body.stream_options.get("include_usage"), False
+        numbers = [0] * len(self._asked)
+        rest = {"usage": None} if wants_usage else {}
+        answers = [Answer(self._tools.begins) for _ in self._asked]
+
+        def chunk(delta: dict[str, Any], reason: str | None = None, index: int = 0) -> str:
+            content = {"delta": delta} if self._is_chat else {"text": delta.get("content", "")}
+            choice = {"index": index, **content, "logprobs": None, "finish_reason": reason}
+            return _event({**self._head, "choices": [choice], **rest})
+
+        try:
+            async for index, piece, reason, numbers[index] in self._pieces():
+                if self._is_chat and not has_begun:
+                    yield chunk({"role": "assistant", "content": ""})
+                has_begun, answer = True, answers[index]
+                was_named = bool(answer.name)
+                said, arguments = answer.add(piece, is_last=bool(reason))
+                if said:
+                    yield chunk({"content": said}, index=index)
+                if arguments or (answer.name and not was_named):
+                    yield chunk({"tool_calls": [_tool_call(answer, arguments, is_first=not was_named)]})
+                if reason:
+                    yield chunk({}, "tool_calls" if answer.is_call else reason, index)
+            if wants_usage:
+                yield _event({**self._head, "choices": [], "usage": self._usage(numbers)})
+        except OpenAIError as error:
+            if not has_begun:
+                raise
+            yield _event(error.body)
+        yield "data: [DONE]\n\n"
+
+    def _usage(self, numbers: list[int]) -> dict[str, int]:
+        prompt, answer = sum(len(asked.ids) for asked in self._asked), sum(numbers)
+        return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
+
+
+def _tool_call(call: Answer, arguments: str, is_first: bool = True) -> dict[str, Any]:
+    """Return a tool call or, in a stream, a piece of one; only a call's first piece has its id and name."""
+    if not is_first:
+        return {"index": 0, "function": {"arguments": arguments}}
+    function = {"name": call.name, "arguments": arguments}
+    return {"index": 0, "id": call.id, "type": "function", "function": function}
+
+
+def _event(content: dict[str, Any]) -> str:
+    return f"data: {json.dumps(content)}\n\n"
