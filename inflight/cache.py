@@ -46,15 +46,15 @@ def refuse_open(home: Path) -> None:
             return
         status = home.stat()
     if status.st_uid not in (0, os.geteuid()):
-        problem, first = "it belongs to another user", "move it away if it should not be there"
+        problem, first = "it belongs to another user", "Move it away if it should not be there"
     elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         problem = f"other users can write there (mode {stat.S_IMODE(status.st_mode):04o})"
-        first = f"run `chmod go-w {home}`"
+        first = f"Run `chmod go-w {home}`"
     else:
         return
     raise CourseError(
-        f"The cache folder {home} is not used, because others could change what runs from it: {problem}. To go on, "
-        f"{first}, or set INFLIGHT_HOME to a folder of your own."
+        f"The cache folder {home} is not used, because others could change what runs from it: {problem}.",
+        f"{first}, or set INFLIGHT_HOME to a folder of your own.",
     )
 
 

@@ -13,7 +13,6 @@ QUEUE_FULL, TIMED_OUT, SHUT_DOWN = "queue_full", "timed_out", "shut_down"
 NOT_READY = "not_ready"  # the model, or the server, takes no requests now
 CONFIG_REFUSED = "config_refused"  # Triton's log says why
 ENGINE_FAILED = "engine_failed"  # whatever it asks for
-IDLE = "idle"  # a scheduler computes nothing, and requests wait
 
 
 class CourseError(Exception):

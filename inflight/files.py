@@ -87,6 +87,4 @@ def read_text(path: str | Path, what: str, fix: str) -> str:
     try:
         return read_bytes(path, what, fix).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise CourseError(
-            f"The {what} {path} is not UTF-8 text ({error.reason} at byte {error.start}). {fix}"
-        ) from None
+        raise CourseError(f"The {what} {path} is not UTF-8 text ({error.reason} at byte {error.start}).", fix) from None

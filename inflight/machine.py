@@ -137,8 +137,7 @@ def _cache_check() -> Check:
     try:
         cache.refuse_open(cache_dir().absolute())
     except CourseError as error:
-        problem, _, fix = str(error).partition(". To go on, ")
-        return Check("cache", "written by nobody else", problem, False, fix)
+        return Check("cache", "written by nobody else", error.what, False, error.fix)
     return Check("cache", "written by nobody else", without_home(str(cache_dir())), True)
 
 

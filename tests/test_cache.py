@@ -51,7 +51,7 @@ def test_a_cache_that_others_can_write_is_refused_in_a_sentence(home, mode, use)
         use()
     assert str(caught.value) == (
         f"The cache folder {home} is not used, because others could change what runs from it: other users can "
-        f"write there (mode 0{mode:o}). To go on, run `chmod go-w {home}`, or set INFLIGHT_HOME to a folder of your "
+        f"write there (mode 0{mode:o}). Run `chmod go-w {home}`, or set INFLIGHT_HOME to a folder of your "
         "own."
     )
     home.chmod(0o755)

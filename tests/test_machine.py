@@ -76,7 +76,7 @@ def test_a_cache_that_others_can_write_is_named_with_its_fix(monkeypatch, tmp_pa
     (tmp_path / "home").chmod(0o777)
     found = row("cache")
     assert not found.ok and f"{tmp_path}/home is not used" in found.have
-    assert found.fix.startswith(f"run `chmod go-w {tmp_path}/home`, or set INFLIGHT_HOME to a folder of your own")
+    assert found.fix.startswith(f"Run `chmod go-w {tmp_path}/home`, or set INFLIGHT_HOME to a folder of your own")
 
 
 def test_importing_the_package_loads_none_of_its_libraries():

@@ -153,15 +153,13 @@ def _answer(connection: Connection, server: Server, model: str, left: int) -> tu
             raise reply.error
     except (NoAnswer, ServerGone) as error:
         why = "the server went away" if isinstance(error, ServerGone) else f"none came for {SILENCE_S} s"
-        raise CourseError(
-            f"{left} requests to {model!r} had no answer: {why}. Correct the model, and start the server again. Last "
-            f"lines of its log:\n{server.log_tail()}"
-        ) from None
+        what = f"{left} requests to {model!r} had no answer: {why}."
+        raise type(error)(what, "Correct the model, and start the server again.", log=server.log_tail()) from None
     message = str(reply.error or "")
     if message not in ("", QUEUE_FULL, TIMED_OUT):
         raise CourseError(
-            f"Request {reply.number} to {model!r} was neither answered nor rejected: {message.rstrip('.')}. Correct "
-            "the request, or look at the server's log."
+            f"Request {reply.number} to {model!r} was neither answered nor rejected: {message.rstrip('.')}.",
+            "Correct the request, or look at the server's log.",
         )
     return reply.number, reply.arrived_s, message
 

@@ -18,6 +18,7 @@ from inflight.notebook import progress
 from inflight.notebook.checks import grades
 from inflight.notebook.checks.findings import NOT_YET, Case, Compared, Finding, Measured, asked
 from inflight.triton import repository
+from inflight.triton.client.connection import NoAnswer, ServerGone
 from inflight.triton.serving.server import Server
 
 # Exercise 6.1: a rule, arrivals (ms), delay (ms) and most in a batch that need it, and what to say to who lacks it.
@@ -149,9 +150,8 @@ def _batches(folder: Path, library: Path, lengths: list[int]) -> list[list[int]]
         with Server(repo) as server:
             outcome = batch_run.run(server, repository.BATCH_COST, arrivals, log_path)
     except CourseError as error:
-        told = str(error).partition(". ")[0]
-        advice = _POINTER if "went away" in told else _ALONE if "no answer" in told else ""
-        return f"With this library the requests are not answered. {told}. {advice}".rstrip()
+        advice = _POINTER if isinstance(error, ServerGone) else _ALONE if isinstance(error, NoAnswer) else ""
+        return f"With this library the requests are not answered. {error.what} {advice}".rstrip()
     of_request = outcome.requests.set_index("request")["work"]
     return [[int(of_request[request]) for request in batch] for batch in outcome.executions["requests"]]
 

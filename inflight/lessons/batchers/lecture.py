@@ -667,7 +667,7 @@ for fragment in (
         repository.edit(repo, "batch-cost", fragment)
         server.load("batch-cost")
     except CourseError as error:
-        print(str(error).partition("\nLast lines of the log:")[0])
+        print(error.sentence)
     config_path.write_text(as_it_was)
 
 # %% [markdown]

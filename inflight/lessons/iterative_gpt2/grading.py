@@ -134,7 +134,7 @@ def _ten_streams_four_places(answer: tuple[dict, Server]) -> dict[str, Finding] 
     try:
         found = passes_with(server, settings)
     except CourseError as error:
-        return str(error).partition("\n")[0]
+        return error.sentence
     of_each = found.groupby("sequence")["iteration"].agg(["min", "max"])
     later = found[found.groupby("sequence").cumcount() > 0]
     in_fullest = int(found.groupby("iteration")["sequence"].nunique().max())

@@ -67,7 +67,7 @@ def served(repo: Path, replaced: Collection[str] = PIPELINE) -> Iterator[Connect
             with Connection(server.grpc_url) as connection:
                 yield connection
         except CourseError as error:
-            said = str(error).partition("\nLast lines")[0].replace(f"{copy}/", "")
+            said = error.sentence.replace(f"{copy}/", "")
             raise CourseError(f"Triton says: {said}") from error
         finally:
             server.stop(drain_s=0)

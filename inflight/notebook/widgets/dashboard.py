@@ -163,8 +163,7 @@ class Dashboard(Panel):
             ended = "Stopped" if self._stopping.is_set() else "Done"
             self.status.value = f"<b>{ended}.</b> {html.escape(self._result())}"
         except CourseError as error:
-            reason = str(error).partition("\nLast lines of the log:")[0]  # a widget has no room for those
-            self._error, self.status.value = error, f"<b>Failed.</b> {html.escape(reason)}"
+            self._error, self.status.value = error, f"<b>Failed.</b> {html.escape(error.sentence)}"
         except Exception as error:  # nobody would see a thread's traceback
             self._error = error
             self.status.value = f"<b>Unexpected {type(error).__name__}.</b> {html.escape(str(error))}"

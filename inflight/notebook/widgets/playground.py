@@ -181,8 +181,7 @@ class ConfigEditor(Panel):
             with progress.ticking(self._tick):
                 said = self._write_and_load()
         except CourseError as error:  # the fields stay as they are, for the learner to correct
-            reason = str(error).partition("\nLast lines of the log:")[0]
-            said = f"<b>Refused; the file is as it was.</b> {html.escape(reason)}"
+            said = f"<b>Refused; the file is as it was.</b> {html.escape(error.sentence)}"
         finally:
             self.apply_button.disabled = False
         self.status.value = said

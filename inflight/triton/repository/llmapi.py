@@ -101,21 +101,22 @@ def read(path: Path) -> Settings:
         content = yaml.safe_load(files.read_text(path, "settings", "Assemble the repository again."))
         settings = Settings.model_validate(content)
     except yaml.YAMLError as error:
-        raise CourseError(f"{path}: syntax: {error}.".replace("\n", " ")) from None
+        raise CourseError(f"{error}.".replace("\n", " "), where=[str(path), "syntax"]) from None
     except ValidationError as error:
-        raise CourseError(f"{path}: {_reason(error.errors()[0])}") from None
+        field, what, fix = _reason(error.errors()[0])
+        raise CourseError(what, fix, where=[str(path), field]) from None
     try:
         settings.executor  # noqa: B018
     except CourseError as error:  # it knows what drafts can be
-        raise CourseError(f"{path}: speculative_config: {error}") from None
+        raise CourseError(error.what, error.fix, where=[str(path), "speculative_config"]) from None
     return settings
 
 
-def _reason(wrong: ErrorDetails) -> str:
-    """Say in a sentence what pydantic finds wrong with a key."""
+def _reason(wrong: ErrorDetails) -> tuple[str, str, str]:
+    """Return the key that pydantic finds wrong, what is wrong with it, and what to do."""
     place = ".".join(map(str, wrong["loc"])) or "syntax"
     if wrong["type"] == "model_type":
-        return f"{place}: It has no keys. Write `key: value`, a line each."
+        return place, "It has no keys.", "Write `key: value`, a line each."
     *groups, key = wrong["loc"]
     known: Any = Settings
     for group in groups:
@@ -123,7 +124,7 @@ def _reason(wrong: ErrorDetails) -> str:
     if key in known.model_fields:
         why = known.model_fields[key].description
         given = "It has no value" if wrong["type"] == "missing" else f"It is {wrong['input']!r}"
-        return f"{place}: {given}. {wrong['msg']}{f', as {why}' if why else ''}."
+        return place, f"{given}.", f"{wrong['msg']}{f', as {why}' if why else ''}."
     if key in BuildConfig.__dataclass_fields__ or key == "quant_config":
-        return f"{place}: It is decided when the engine is built. Leave it out, and see `inflight build --help`."
-    return f"{place}: This engine has no such setting. {did_you_mean(str(key), known.model_fields, 'It has', 0.8)}"
+        return place, "It is decided when the engine is built.", "Leave it out, and see `inflight build --help`."
+    return place, "This engine has no such setting.", did_you_mean(str(key), known.model_fields, "It has", 0.8)

@@ -29,24 +29,24 @@ def parse(text: str, file: str = CONFIG) -> ModelConfig:
     try:
         return text_format.Parse(text, ModelConfig())
     except text_format.ParseError as error:
-        raise CourseError(f"{file}: {_parse_reason(str(error), text)}") from None
+        raise CourseError(*_parse_reason(str(error), text), where=[file]) from None
     except (ValueError, TypeError, OverflowError, RecursionError) as error:  # protobuf's own, without a place
-        raise CourseError(f"{file}: {error}. Correct the value.") from None
+        raise CourseError(f"{error}.", "Correct the value.", where=[file]) from None
 
 
-def _parse_reason(error: str, text: str) -> str:
-    """Turn protobuf's complaint, "line:column : what", into a sentence that says what to do."""
+def _parse_reason(error: str, text: str) -> tuple[str, str]:
+    """Turn protobuf's complaint, "line:column : what", into a sentence and what to do."""
     place, _, what = error.partition(" : ")
     number, _, column = place.partition(":")
     where = f"line {number}, column {column}: " if number.isdecimal() else ""
     line = dict(enumerate(text.splitlines(), 1)).get(int(number)) if where else None
     if line and (variable := VARIABLE.search(line)):
-        return f"{where}the variable {variable[0]} is not filled. Give it a value when assembling."
+        return f"{where}the variable {variable[0]} is not filled.", "Give it a value when assembling."
     if unknown := re.search(r'Message type "([\w.]+)" has no field named "(\w+)"', error):
         message, name = unknown.groups()
         known = [field.name for field in ModelConfig.DESCRIPTOR.file.pool.FindMessageTypeByName(message).fields]
-        return f"{where}there is no field {name!r} here. {did_you_mean(name, known)}"
-    return f"{where}{what.splitlines()[0].strip('.')}. Correct this line."
+        return f"{where}there is no field {name!r} here.", did_you_mean(name, known)
+    return f"{where}{what.splitlines()[0].strip('.')}.", "Correct this line."
 
 
 def read_config(path: str | Path) -> ModelConfig:

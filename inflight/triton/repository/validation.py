@@ -30,9 +30,7 @@ def problems(repo: str | Path) -> list[Problem]:
         try:
             configs[name] = read_config(path)
         except CourseError as error:
-            said = str(error).removeprefix(f"{path}: ").replace(f"The config {path} ", "It ")
-            message, _, fix = said.partition(". ")
-            found.append(Problem(str(path), "syntax", message.rstrip(".") + ".", fix or "Correct this line."))
+            found.append(Problem(str(path), "syntax", error.what, error.fix))
     for name, config in configs.items():
         found += _model_problems(repo, name, config)
     if len(configs) == len(models(repo)):  # steps can be judged when all can be read
@@ -62,9 +60,7 @@ def _model_problems(repo: Path, name: str, config: ModelConfig) -> list[Problem]
         try:
             llmapi.read(settings)
         except CourseError as error:
-            field, _, said = str(error).removeprefix(f"{settings}: ").partition(": ")
-            message, _, fix = said.partition(". ")
-            problems.append(Problem(str(settings), field, message.rstrip(".") + ".", fix or "Correct it."))
+            problems.append(Problem(str(settings), error.where[-1], error.what, error.fix or "Correct it."))
     elif name in PARAMETERS:
         texts = {key: value.string_value for key, value in config.parameters.items()}
         problems += [replace(problem, file=file) for problem in parameter_problems(name, texts)]

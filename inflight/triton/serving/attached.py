@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.utils import InferenceServerException
 
 from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.client.client import Client
-from inflight.triton.client.connection import Connection, NoAnswer, Refused, ServerGone, errors, get_json
+from inflight.triton.client.connection import Connection, NoAnswer, Refused, ServerGone, course_error, errors, get_json
 from inflight.triton.client.request import ENGINE, is_llmapi
 from inflight.triton.serving import records
 from inflight.triton.serving.address import GRPC_URL
@@ -105,9 +106,11 @@ def _config(grpc_url: str, model: str) -> ModelConfig:
 
 def _loads_on_request(grpc_url: str, headers: dict[str, str]) -> bool:
     """Find out whether this user may load and unload models, by unloading one that no server has."""
-    try:
-        with Connection(grpc_url) as connection, errors(grpc_url):
+    with Connection(grpc_url) as connection, errors(grpc_url):
+        try:
             connection.triton.unload_model(NO_SUCH_MODEL, headers=headers)
-    except Refused as error:
-        return NO_SUCH_MODEL in str(error)
+        except InferenceServerException as error:
+            if isinstance(course_error(error, grpc_url), Refused):
+                return NO_SUCH_MODEL in error.message()  # else it refuses to look for one
+            raise
     return True

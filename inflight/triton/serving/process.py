@@ -85,8 +85,9 @@ def start_triton(arguments: Sequence[str], ports: Mapping[str, int | None], has_
             process.wait_until_it_answers()
             return process
         except BaseException as error:  # an interrupt too: nothing half-started is left
+            was_taken = isinstance(error, CourseError) and "already in use" in process.log_tail()
             process.stop(drain_s=0)
-            if "already in use" not in str(error):
+            if not was_taken:
                 raise
     raise CourseError(
         "There are no free ports for tritonserver. Name three with http_port, grpc_port and metrics_port."
