@@ -4,10 +4,11 @@ import gguf
 import numpy as np
 import pytest
 
-from inflight.checkpoint import as_huggingface, q4_1, weights
+from inflight.checkpoint import as_huggingface, fetch, q4_1, weights
 from inflight.checkpoint.weights import GgufFile
+from inflight.engine.building.folder import read
 from inflight.errors import CourseError
-from tests.engines import SMALL_LAYERS, SMALL_VOCAB
+from tests.engines import SMALL_LAYERS, SMALL_VOCAB, build_small, write_quantized
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +37,35 @@ def test_requantize(source, tmp_path, quant_algo, kind, precision, error):
     for name, matrix in before.items():
         span = np.ptp(matrix)
         assert np.abs(after[name] - matrix).max() <= (error * span if matrix.ndim == 2 else 0) * 1.02, name
+
+
+def one_matrix(kind: gguf.GGMLQuantizationType, target) -> GgufFile:
+    """A file with one matrix of zeros, of a type of GGUF."""
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    writer = gguf.GGUFWriter(target, "llama")
+    writer.add_tensor("blk.0.attn_q.weight", np.zeros((2, 256 // block * size), np.uint8), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return GgufFile(target)
+
+
+@pytest.mark.parametrize("kind", list(gguf.GGMLQuantizationType), ids=lambda kind: kind.name)
+def test_every_type_of_gguf_has_a_precision_or_is_refused_by_name(tmp_path, kind):
+    if kind.name in weights.TYPES:
+        file = one_matrix(kind, tmp_path / "one.gguf")
+        assert file.precision() == weights.TYPES[kind.name].bits
+    else:
+        with pytest.raises(CourseError, match=rf"GGUF type {kind.name} \(blk.0.attn_q.weight\)"):
+            one_matrix(kind, tmp_path / "one.gguf").precision()
+
+
+@pytest.mark.parametrize(("kind", "quant_algo"), [("F32", None), ("BF16", None), ("Q5_1", "W8A16")])
+def test_what_the_compiler_does_not_read_is_written_again(small_checkpoint, tmp_path, kind, quant_algo):
+    file = write_quantized(small_checkpoint.path, tmp_path / "stored.gguf", kind)
+    engine = build_small(fetch(str(file)), tmp_path / "engine", quant_algo="auto")
+    assert read(engine).pretrained_config["quantization"]["quant_algo"] == quant_algo
 
 
 def test_four_bits_are_searched_for():

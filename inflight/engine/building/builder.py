@@ -118,12 +118,13 @@ def _from_gguf(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict
             "model's .gguf file, or build for a GPU (--tier cuda)."
         )
     source = weights.GgufFile(checkpoint.path)
-    sizes, stored = source.sizes(), source.precision()
-    as_stored = {"W8": "W8A16"}.get(stored or "", stored)
-    quant_algo = as_stored if config.quant_algo == "auto" else config.quant_algo
+    sizes, quant_algo = source.sizes(), config.quant_algo
+    if quant_algo == "auto":
+        stored = source.precision()
+        quant_algo = {"W8": "W8A16"}.get(stored or "", stored)
     of_graph, again = source, aside / "weights.gguf"
     try:
-        if stored != weights.bits(quant_algo):
+        if not source.is_read_as(quant_algo):
             weights.requantize(source, again, quant_algo)
             of_graph = weights.GgufFile(again)
         tokenizer.write_files(checkpoint, source.metadata, aside)
