@@ -76,14 +76,14 @@ def _kind(name: str, field: Any) -> Any:
     """Return the type of a field of sampling, with the bounds of the engine's setting."""
     declared = _settings[field.asks.removeprefix("sampling.")].metadata
     bounds = BOUNDS.get(name, {"ge": declared["low"], "le": declared["high"]})
-    return Annotated[KINDS[field.form.partition(" ")[0]], Field(**bounds)]
+    return Annotated[KINDS[field.forms.today.type], Field(**bounds)]
 
 
 _types: dict[str, Any] = {name: (_kind(name, field) | None, None) for name, field in SAMPLING.items()}
 Sampling: Any = create_model("Sampling", **_types)
 
 
-class Body(Sampling):
+class Body(Sampling):  # type: ignore[misc]  # made at run time
     """The fields of requests of both kinds; null counts as absent, and unknown fields are ignored."""
 
     model: str = ENGINE

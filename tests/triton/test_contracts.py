@@ -15,7 +15,7 @@ from inflight.engine.settings import SamplingConfig
 from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.client.client import Client
-from inflight.triton.client.request import ENGINE, ENSEMBLE, fields, parsed
+from inflight.triton.client.request import ENGINE, ENSEMBLE, fields
 from inflight.triton.repository.contracts import NEVER_GIVEN
 from inflight.triton.serving.server import Server
 from tests import outside_clients as outside
@@ -208,7 +208,7 @@ REFUSED = [one for one in FOREIGN if one[2].why]
 
 def values(model: str, field, asks: bool) -> np.ndarray:
     """Values of a foreign input that ask for something, or for nothing."""
-    data_type, dims, _ = parsed(field.tensor(model)[1])
+    data_type, dims, _ = field.tensor(model).tensor
     if field.must_be in ("empty", "of one token at most"):
         shape = [2 if asks else 0] * len(dims)
     else:

@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inflight.engine.messages import Guide, Request
 from inflight.engine.settings import SamplingConfig
@@ -32,7 +33,7 @@ ENSEMBLE, PREPROCESSING, ENGINE, OPENAI = "ensemble", "preprocessing", "tensorrt
 ERROR_CODE = "error_code"  # parameter of a request whose client wants the code of an error behind its sentence
 
 # How a value that asks for nothing is called, in "NAME must be ..." -> how it is known.
-_ASKS_NOTHING: dict[str, Callable[[np.ndarray], bool]] = {
+_ASKS_NOTHING: dict[str, Callable[[NDArray[Any]], bool]] = {
     "anything": lambda values: True,
     "left out": lambda values: not values.any(),  # zeros, blanks, or no values
     "empty": lambda values: not values.size,
@@ -46,6 +47,47 @@ _ASKS_NOTHING: dict[str, Callable[[np.ndarray], bool]] = {
 }
 
 
+class Tensor(NamedTuple):
+    """What a tensor holds: Triton's name of its type, its shape without the batch, and whether it may be left out."""
+
+    type: str
+    dims: tuple[int, ...]
+    is_optional: bool = False
+
+    @property
+    def or_none(self) -> Tensor:
+        return self._replace(is_optional=True)
+
+
+class Forms(NamedTuple):
+    """A field's tensor today, and in the contract of 0.5; None where that one has no such field."""
+
+    today: Tensor
+    oldest: Tensor | None
+
+
+def changed(today: Tensor, oldest: Tensor) -> Forms:
+    return Forms(today, oldest)
+
+
+def new(today: Tensor) -> Forms:
+    return Forms(today, None)
+
+
+class At(NamedTuple):
+    """A field's name in a place and, where its tensor is another one there, that."""
+
+    name: str
+    forms: Forms | None = None
+
+
+class Input(NamedTuple):
+    """An input of a served model."""
+
+    name: str
+    tensor: Tensor
+
+
 @dataclass(frozen=True)
 class Field:
     """A row of the table.
@@ -54,15 +96,13 @@ class Field:
     ----------
     name : str
         As the course and, where it has it, the ensemble call it.
-    form : str
-        Type, shape, and "?" where it is optional, such as "INT32 [1]?". After " | " stands its form in the contract of
-        0.5, where that is another one; nothing stands there where 0.5 has no such field.
+    forms : Forms or None
+        Its tensor; None where it is none, but JSON of OpenAI's protocol.
     asks : str
         The field of the engine's `Request` that it sets: a name, or "sampling." or "guide." and a name in
         `SamplingConfig` or `Guide`; else what a model does itself under that name. Blank: accepted and ignored.
     places : dict
-        Whose name it is (`ENSEMBLE`, `ENGINE`, `LLMAPI`, `OPENAI`, ...) -> the name there, and behind it, after a
-        blank, its form where that is another one.
+        Whose name it is (`ENSEMBLE`, `ENGINE`, `LLMAPI`, `OPENAI`, ...) -> the name there.
     must_be : str
         The value that asks for nothing, a key of `_ASKS_NOTHING`; blank: the field is obeyed.
     why : str
@@ -70,18 +110,18 @@ class Field:
     """
 
     name: str
-    form: str
+    forms: Forms | None
     asks: str
-    places: dict[str, str]
+    places: dict[str, At]
     must_be: str = ""
     why: str = ""
 
-    def tensor(self, place: str, contract: str = DEFAULT_CONTRACT) -> tuple[str, str] | None:
-        """Return name and form of the field in a place, in a contract; None where it is not there."""
-        name, _, form = self.places.get(place, "").partition(" ")
-        today, changed, old = (form or self.form).partition(" |")
-        form = old.strip() if changed and contract == OLDEST_CONTRACT else today
-        return (name, form) if name and form else None
+    def tensor(self, place: str, contract: str = DEFAULT_CONTRACT) -> Input | None:
+        """Return the field as an input of a place, in a contract; None where it is not there."""
+        if (at := self.places.get(place)) is None or (forms := at.forms or self.forms) is None:
+            return None
+        tensor = forms.oldest if contract == OLDEST_CONTRACT else forms.today
+        return None if tensor is None else Input(at.name, tensor)
 
     def refusal(self, place: str, value: Any) -> str | None:
         """Say in a sentence why a value, an array or JSON, is refused; None when it is obeyed or asks for nothing."""
@@ -89,27 +129,54 @@ class Field:
         if not self.must_be or _ASKS_NOTHING[self.must_be](values):
             return None
         # A client that asks one of a pipeline's models directly is told the ensemble's name, too.
-        called = self.places[place].partition(" ")[0] if place in (LLMAPI, OPENAI) else self.name
+        called = self.places[place].name if place in (LLMAPI, OPENAI) else self.name
         return f"{called} must be {self.must_be}: {self.why}"
 
 
-def _row(name: str, form: str, asks: str = "", must_be: str = "", why: str = "", /, **places: str) -> Field:
+def _row(
+    name: str,
+    form: Tensor | Forms | None,
+    asks: str = "",
+    must_be: str = "",
+    why: str = "",
+    /,
+    *,
+    llama_python: str | At | None = None,
+    **places: str | At,
+) -> Field:
     """Make a row of the table; a field without places is the engine's, under its own name.
 
     The ensemble has what the engine or preprocessing has, unless it says `ensemble=""`.
     """
+    if llama_python is not None:
+        places[BASELINE] = llama_python
     if places.keys() <= {ENSEMBLE}:
         places[ENGINE] = name
-    places = {place.replace("llama_python", BASELINE): told for place, told in places.items()}
     if places.keys() & {PREPROCESSING, ENGINE}:
         places = {ENSEMBLE: name, **places}
-    return Field(name, form, asks, places, must_be, why)
+    ats = {place: At(at) if isinstance(at, str) else at for place, at in places.items() if at}
+    return Field(name, _forms(form), asks, ats, must_be, why)
 
 
-def _foreign(name: str, form: str, must_be: str, why: str = "", /, **places: str) -> Field:
+def at(name: str, form: Tensor | Forms) -> At:
+    return At(name, _forms(form))
+
+
+def _forms(form: Tensor | Forms | None) -> Forms | None:
+    return Forms(form, form) if isinstance(form, Tensor) else form
+
+
+def _foreign(name: str, form: Tensor | Forms | None, must_be: str, why: str = "", /, **places: str | At) -> Field:
     """Make the row of a field that only outside clients send."""
     return _row(name, form, "", must_be, why, **places)
 
+
+TEXT, TEXTS = Tensor("STRING", (1,)), Tensor("STRING", (-1,))
+INT, INTS, WORDS, TRIPLES = (Tensor("INT32", dims) for dims in ((1,), (-1,), (2, -1), (-1, 3)))
+UINT, UINTS = Tensor("UINT32", (1,)), Tensor("UINT32", (-1,))
+LONG, LONGS = Tensor("UINT64", (1,)), Tensor("UINT64", (-1,))
+FLOAT, FLOATS, LOGITS = (Tensor("FP32", dims) for dims in ((1,), (-1,), (-1, -1)))
+HALVES, FLAG = Tensor("FP16", (-1, -1)), Tensor("BOOL", (1,))
 
 _ONE_ANSWER = "one request gets one answer. For others, ask again with another seed."
 _NO_LOGITS = "logits are not kept. return_log_probs gives the log-probability of each token."
@@ -132,110 +199,111 @@ _LIKELIEST = "this model always takes the likeliest token. Ask the ensemble."
 FIELDS: tuple[Field, ...] = (
     # The prompt, and how long its answer may be. Through preprocessing, words become [2, n]: token ids of all words in
     # a row; below them where each word ends, then -1.
-    _row("text_input", "STRING [1] | STRING [-1]", preprocessing="QUERY", llama_python="text_input",
-         llmapi="text_input STRING [-1]"),
-    _row("input_ids", "INT32 [-1]", "input_ids", ensemble=""),
-    _row("input_lengths", "INT32 [1]", "input_lengths", ensemble=""),
-    _row("max_tokens", "INT32 [1] | UINT32 [-1]", "request_output_len", preprocessing="REQUEST_OUTPUT_LEN",
-         tensorrt_llm="request_output_len INT32 [1] | UINT32 [1]", llama_python="max_tokens",
-         llmapi="sampling_param_max_tokens INT32 [1]?", openai="max_tokens"),
-    _row("max_completion_tokens", "INT32 [1]?", "request_output_len", openai="max_completion_tokens"),
-    _row("bad_words", "STRING [-1]? | STRING [-1]", "bad_words", preprocessing="BAD_WORDS_DICT",
-         tensorrt_llm="bad_words_list INT32 [2, -1]?"),
-    _row("stop_words", "STRING [-1]? | STRING [-1]", "stop_words", preprocessing="STOP_WORDS_DICT",
-         tensorrt_llm="stop_words_list INT32 [2, -1]?", llmapi="sampling_param_stop", openai="stop"),
-    _row("end_id", "INT32 [1]? | UINT32 [1]?", "end_id", preprocessing="END_ID", tensorrt_llm="end_id"),
-    _row("pad_id", "INT32 [1]? | UINT32 [1]?", preprocessing="PAD_ID", tensorrt_llm="pad_id"),
+    _row("text_input", changed(TEXT, TEXTS), preprocessing="QUERY", llama_python="text_input",
+         llmapi=at("text_input", TEXTS)),
+    _row("input_ids", INTS, "input_ids", ensemble=""),
+    _row("input_lengths", INT, "input_lengths", ensemble=""),
+    _row("max_tokens", changed(INT, UINTS), "request_output_len", preprocessing="REQUEST_OUTPUT_LEN",
+         tensorrt_llm=at("request_output_len", changed(INT, UINT)), llama_python="max_tokens",
+         llmapi=at("sampling_param_max_tokens", INT.or_none), openai="max_tokens"),
+    _row("max_completion_tokens", INT.or_none, "request_output_len", openai="max_completion_tokens"),
+    _row("bad_words", changed(TEXTS.or_none, TEXTS), "bad_words", preprocessing="BAD_WORDS_DICT",
+         tensorrt_llm=at("bad_words_list", WORDS.or_none)),
+    _row("stop_words", changed(TEXTS.or_none, TEXTS), "stop_words", preprocessing="STOP_WORDS_DICT",
+         tensorrt_llm=at("stop_words_list", WORDS.or_none), llmapi="sampling_param_stop", openai="stop"),
+    _row("end_id", changed(INT.or_none, UINT.or_none), "end_id", preprocessing="END_ID", tensorrt_llm="end_id"),
+    _row("pad_id", changed(INT.or_none, UINT.or_none), preprocessing="PAD_ID", tensorrt_llm="pad_id"),
     # How its tokens are chosen.
-    _row("temperature", "FP32 [1]?", "sampling.temperature", tensorrt_llm="temperature",
+    _row("temperature", FLOAT.or_none, "sampling.temperature", tensorrt_llm="temperature",
          llmapi="sampling_param_temperature", openai="temperature"),
-    _row("top_k", "INT32 [1]? | UINT32 [1]?", "sampling.top_k", tensorrt_llm="runtime_top_k",
+    _row("top_k", changed(INT.or_none, UINT.or_none), "sampling.top_k", tensorrt_llm="runtime_top_k",
          llmapi="sampling_param_top_k", openai="top_k"),
-    _row("top_p", "FP32 [1]?", "sampling.top_p", tensorrt_llm="runtime_top_p", llmapi="sampling_param_top_p",
+    _row("top_p", FLOAT.or_none, "sampling.top_p", tensorrt_llm="runtime_top_p", llmapi="sampling_param_top_p",
          openai="top_p"),
-    _row("repetition_penalty", "FP32 [1]?", "sampling.repetition_penalty", tensorrt_llm="repetition_penalty",
+    _row("repetition_penalty", FLOAT.or_none, "sampling.repetition_penalty", tensorrt_llm="repetition_penalty",
          openai="repetition_penalty"),
-    _row("presence_penalty", "FP32 [1]?", "sampling.presence_penalty", tensorrt_llm="presence_penalty",
+    _row("presence_penalty", FLOAT.or_none, "sampling.presence_penalty", tensorrt_llm="presence_penalty",
          llmapi="sampling_param_presence_penalty", openai="presence_penalty"),
-    _row("frequency_penalty", "FP32 [1]?", "sampling.frequency_penalty", tensorrt_llm="frequency_penalty",
+    _row("frequency_penalty", FLOAT.or_none, "sampling.frequency_penalty", tensorrt_llm="frequency_penalty",
          llmapi="sampling_param_frequency_penalty", openai="frequency_penalty"),
-    _row("min_length", "INT32 [1]? | UINT32 [1]?", "sampling.min_length", tensorrt_llm="min_length",
+    _row("min_length", changed(INT.or_none, UINT.or_none), "sampling.min_length", tensorrt_llm="min_length",
          llama_python="min_length", openai="min_tokens"),
-    _row("random_seed", "UINT64 [1]?", "sampling.random_seed", tensorrt_llm="random_seed",
+    _row("random_seed", LONG.or_none, "sampling.random_seed", tensorrt_llm="random_seed",
          llmapi="sampling_param_seed", openai="seed"),
     # The same two, as later releases call them.
-    _row("min_tokens", "INT32 [1]?", "sampling.min_length"),
-    _row("seed", "UINT64 [1]?", "sampling.random_seed"),
+    _row("min_tokens", INT.or_none, "sampling.min_length"),
+    _row("seed", LONG.or_none, "sampling.random_seed"),
     # What form the answer must have. OpenAI's protocol says it in several ways, which its server turns into these two.
-    _row("guided_decoding_guide_type", "STRING [1]? |", "guide.kind"),
-    _row("guided_decoding_guide", "STRING [1]? |", "guide.text"),
-    _row("response_format", "", "guide", openai="response_format"),
-    _row("structured_outputs", "", "guide", openai="structured_outputs"),
-    _row("tools", "", "guide", openai="tools"),
-    _row("tool_choice", "", "guide", openai="tool_choice"),
+    _row("guided_decoding_guide_type", new(TEXT.or_none), "guide.kind"),
+    _row("guided_decoding_guide", new(TEXT.or_none), "guide.text"),
+    _row("response_format", None, "guide", openai="response_format"),
+    _row("structured_outputs", None, "guide", openai="structured_outputs"),
+    _row("tools", None, "guide", openai="tools"),
+    _row("tool_choice", None, "guide", openai="tool_choice"),
     # How the answer comes, and whether another request is to end.
-    _row("stream", "BOOL [1]?", "streaming", tensorrt_llm="streaming", llmapi="streaming", openai="stream"),
-    _row("stop", "BOOL [1]?", "stop", ensemble="", tensorrt_llm="stop", llmapi="stop"),
-    _row("exclude_input_in_output", "BOOL [1]?", "exclude_input_in_output", tensorrt_llm="exclude_input_in_output",
+    _row("stream", FLAG.or_none, "streaming", tensorrt_llm="streaming", llmapi="streaming", openai="stream"),
+    _row("stop", FLAG.or_none, "stop", ensemble="", tensorrt_llm="stop", llmapi="stop"),
+    _row("exclude_input_in_output", FLAG.or_none, "exclude_input_in_output", tensorrt_llm="exclude_input_in_output",
          llmapi="sampling_param_exclude_input_from_output"),
-    _row("return_log_probs", "BOOL [1]?", "return_log_probs"),
-    _row("return_finish_reason", "BOOL [1]?", "finish_reason", llmapi="return_finish_reason"),
-    _row("return_stop_reason", "BOOL [1]?", "stop_reason", llmapi="return_stop_reason"),
-    _row("return_cumulative_logprob", "BOOL [1]?", "return_log_probs", llmapi="return_cumulative_logprob"),
+    _row("return_log_probs", FLAG.or_none, "return_log_probs"),
+    _row("return_finish_reason", FLAG.or_none, "finish_reason", llmapi="return_finish_reason"),
+    _row("return_stop_reason", FLAG.or_none, "stop_reason", llmapi="return_stop_reason"),
+    _row("return_cumulative_logprob", FLAG.or_none, "return_log_probs", llmapi="return_cumulative_logprob"),
     # What TensorRT-LLM or OpenAI's protocol has, and this engine has not.
-    _foreign("num_return_sequences", "INT32 [1]? |", "1", _ONE_ANSWER, tensorrt_llm="num_return_sequences",
-         llama_python="num_return_sequences INT32 [1]?", openai="n"),
-    _foreign("best_of", "INT32 [1]?", "1", _ONE_ANSWER, llmapi="sampling_param_best_of", openai="best_of"),
-    _foreign("beam_width", "INT32 [1]? | UINT32 [1]?", "1", "this engine decodes one beam."),
-    _foreign("length_penalty", "FP32 [1]?", "anything", tensorrt_llm="len_penalty"),
-    _foreign("early_stopping", "BOOL [1]? |", "anything", ensemble=""),
-    _foreign("beam_search_diversity_rate", "FP32 [1]? |", "anything", ensemble=""),
-    _foreign("runtime_top_p_min", "FP32 [1]? |", "left out", _TOP_P_STAYS, ensemble=""),
-    _foreign("runtime_top_p_decay", "FP32 [1]? |", "1", _TOP_P_STAYS, ensemble=""),
-    _foreign("runtime_top_p_reset_ids", "INT32 [1]? |", "anything", ensemble=""),
-    _foreign("min_p", "FP32 [1]?", "0", "this engine has top_k and top_p. Leave it out.", openai="min_p"),
-    _foreign("return_context_logits", "BOOL [1]? |", "false", _NO_LOGITS),
-    _foreign("return_generation_logits", "BOOL [1]? |", "false", _NO_LOGITS),
-    _foreign("logprobs", "INT32 [1]?", "0",
+    _foreign("num_return_sequences", new(INT.or_none), "1", _ONE_ANSWER, tensorrt_llm="num_return_sequences",
+         llama_python=at("num_return_sequences", INT.or_none), openai="n"),
+    _foreign("best_of", INT.or_none, "1", _ONE_ANSWER, llmapi="sampling_param_best_of", openai="best_of"),
+    _foreign("beam_width", changed(INT.or_none, UINT.or_none), "1", "this engine decodes one beam."),
+    _foreign("length_penalty", FLOAT.or_none, "anything", tensorrt_llm="len_penalty"),
+    _foreign("early_stopping", new(FLAG.or_none), "anything", ensemble=""),
+    _foreign("beam_search_diversity_rate", new(FLOAT.or_none), "anything", ensemble=""),
+    _foreign("runtime_top_p_min", new(FLOAT.or_none), "left out", _TOP_P_STAYS, ensemble=""),
+    _foreign("runtime_top_p_decay", new(FLOAT.or_none), "1", _TOP_P_STAYS, ensemble=""),
+    _foreign("runtime_top_p_reset_ids", new(INT.or_none), "anything", ensemble=""),
+    _foreign("min_p", FLOAT.or_none, "0", "this engine has top_k and top_p. Leave it out.", openai="min_p"),
+    _foreign("return_context_logits", new(FLAG.or_none), "false", _NO_LOGITS),
+    _foreign("return_generation_logits", new(FLAG.or_none), "false", _NO_LOGITS),
+    _foreign("logprobs", INT.or_none, "0",
          "log-probabilities are not given here. tensorrt_llm has return_log_probs.", openai="logprobs"),
-    _foreign("top_logprobs", "INT32 [1]?", "0",
+    _foreign("top_logprobs", INT.or_none, "0",
          "log-probabilities are not given here. tensorrt_llm has return_log_probs.", openai="top_logprobs"),
-    _foreign("return_kv_cache_reuse_stats", "BOOL [1]? |", "false", _NO_FIGURES),
-    _foreign("return_perf_metrics", "BOOL [1]? |", "false", _NO_FIGURES, tensorrt_llm="return_perf_metrics",
+    _foreign("return_kv_cache_reuse_stats", new(FLAG.or_none), "false", _NO_FIGURES),
+    _foreign("return_perf_metrics", new(FLAG.or_none), "false", _NO_FIGURES, tensorrt_llm="return_perf_metrics",
          llmapi="sampling_param_return_perf_metrics"),
-    _foreign("embedding_bias", "FP32 [-1]? |", "left out", _AS_THEY_ARE, ensemble=""),
-    _foreign("embedding_bias_words", "STRING [-1]? |", "left out", _AS_THEY_ARE, preprocessing="EMBEDDING_BIAS_WORDS"),
-    _foreign("embedding_bias_weights", "FP32 [-1]? |", "left out", _AS_THEY_ARE,
+    _foreign("embedding_bias", new(FLOATS.or_none), "left out", _AS_THEY_ARE, ensemble=""),
+    _foreign("embedding_bias_words", new(TEXTS.or_none), "left out", _AS_THEY_ARE,
+         preprocessing="EMBEDDING_BIAS_WORDS"),
+    _foreign("embedding_bias_weights", new(FLOATS.or_none), "left out", _AS_THEY_ARE,
          preprocessing="EMBEDDING_BIAS_WEIGHTS"),
-    _foreign("logit_bias", "", "left out", "logits are taken as they are. Leave it out.", openai="logit_bias"),
-    _foreign("prompt_embedding_table", "FP16 [-1, -1]? |", "left out", _NO_TUNING),
-    _foreign("prompt_vocab_size", "INT32 [1]? |", "left out", _NO_TUNING),
-    _foreign("prompt_table_extra_ids", "UINT64 [-1]? |", "left out", _NO_TUNING, ensemble=""),
-    _foreign("prompt_table_extra_id", "UINT64 [1]? |", "left out", _NO_TUNING, preprocessing="PROMPT_TABLE_EXTRA_ID"),
-    _foreign("lora_task_id", "UINT64 [1]? |", "left out", _NO_LORA),
-    _foreign("lora_weights", "FP16 [-1, -1]? |", "left out", _NO_LORA),
-    _foreign("lora_config", "INT32 [-1, 3]? |", "left out", _NO_LORA),
-    _foreign("lora_id", "UINT64 [1]?", "left out", _NO_LORA, llmapi="lora_id"),
-    _foreign("lora_name", "STRING [1]?", "left out", _NO_LORA, llmapi="lora_name"),
-    _foreign("lora_path", "STRING [1]?", "left out", _NO_LORA, llmapi="lora_path"),
-    _foreign("lora_ckpt_source", "STRING [1]?", "left out", _NO_LORA, llmapi="lora_ckpt_source"),
-    _foreign("decoder_text_input", "STRING [1]? |", "left out", _NO_ENCODER, preprocessing="DECODER_QUERY"),
-    _foreign("decoder_input_ids", "INT32 [-1]? |", "of one token at most", _NO_ENCODER, ensemble=""),
-    _foreign("decoder_input_lengths", "INT32 [1]? |", "at most 1", _NO_ENCODER, ensemble=""),
-    _foreign("image_url", "STRING [-1]?", "left out", "this engine's models read text alone. Leave the image out.",
+    _foreign("logit_bias", None, "left out", "logits are taken as they are. Leave it out.", openai="logit_bias"),
+    _foreign("prompt_embedding_table", new(HALVES.or_none), "left out", _NO_TUNING),
+    _foreign("prompt_vocab_size", new(INT.or_none), "left out", _NO_TUNING),
+    _foreign("prompt_table_extra_ids", new(LONGS.or_none), "left out", _NO_TUNING, ensemble=""),
+    _foreign("prompt_table_extra_id", new(LONG.or_none), "left out", _NO_TUNING, preprocessing="PROMPT_TABLE_EXTRA_ID"),
+    _foreign("lora_task_id", new(LONG.or_none), "left out", _NO_LORA),
+    _foreign("lora_weights", new(HALVES.or_none), "left out", _NO_LORA),
+    _foreign("lora_config", new(TRIPLES.or_none), "left out", _NO_LORA),
+    _foreign("lora_id", LONG.or_none, "left out", _NO_LORA, llmapi="lora_id"),
+    _foreign("lora_name", TEXT.or_none, "left out", _NO_LORA, llmapi="lora_name"),
+    _foreign("lora_path", TEXT.or_none, "left out", _NO_LORA, llmapi="lora_path"),
+    _foreign("lora_ckpt_source", TEXT.or_none, "left out", _NO_LORA, llmapi="lora_ckpt_source"),
+    _foreign("decoder_text_input", new(TEXT.or_none), "left out", _NO_ENCODER, preprocessing="DECODER_QUERY"),
+    _foreign("decoder_input_ids", new(INTS.or_none), "of one token at most", _NO_ENCODER, ensemble=""),
+    _foreign("decoder_input_lengths", new(INT.or_none), "at most 1", _NO_ENCODER, ensemble=""),
+    _foreign("image_url", TEXTS.or_none, "left out", "this engine's models read text alone. Leave the image out.",
          llmapi="image_url"),
-    _foreign("draft_input_ids", "INT32 [-1]? |", "empty", _NO_DRAFTS, ensemble=""),
-    _foreign("draft_logits", "FP32 [-1, -1]? |", "empty", _NO_DRAFTS, ensemble=""),
-    _foreign("draft_acceptance_threshold", "FP32 [1]? |", "anything", ensemble=""),
-    _foreign("lookahead_window_size", "INT32 [1]? |", "left out", _NO_DRAFTS, ensemble=""),
-    _foreign("lookahead_ngram_size", "INT32 [1]? |", "left out", _NO_DRAFTS, ensemble=""),
-    _foreign("lookahead_verification_set_size", "INT32 [1]? |", "left out", _NO_DRAFTS, ensemble=""),
-    _foreign("echo", "BOOL [1]?", "false", "answers come without their prompt. Leave it out.", openai="echo"),
-    _foreign("suffix", "STRING [1]?", "left out", "an answer follows its prompt. Leave it out.", openai="suffix"),
-    _foreign("store", "BOOL [1]?", "false", "nothing is kept here. Leave it out.", openai="store"),
-    _foreign("function_call", "", '"auto" or "none"', "its name is tool_choice.", openai="function_call"),
+    _foreign("draft_input_ids", new(INTS.or_none), "empty", _NO_DRAFTS, ensemble=""),
+    _foreign("draft_logits", new(LOGITS.or_none), "empty", _NO_DRAFTS, ensemble=""),
+    _foreign("draft_acceptance_threshold", new(FLOAT.or_none), "anything", ensemble=""),
+    _foreign("lookahead_window_size", new(INT.or_none), "left out", _NO_DRAFTS, ensemble=""),
+    _foreign("lookahead_ngram_size", new(INT.or_none), "left out", _NO_DRAFTS, ensemble=""),
+    _foreign("lookahead_verification_set_size", new(INT.or_none), "left out", _NO_DRAFTS, ensemble=""),
+    _foreign("echo", FLAG.or_none, "false", "answers come without their prompt. Leave it out.", openai="echo"),
+    _foreign("suffix", TEXT.or_none, "left out", "an answer follows its prompt. Leave it out.", openai="suffix"),
+    _foreign("store", FLAG.or_none, "false", "nothing is kept here. Leave it out.", openai="store"),
+    _foreign("function_call", None, '"auto" or "none"', "its name is tool_choice.", openai="function_call"),
     *(
-        _foreign(name, "", "left out", why, openai=name)
+        _foreign(name, None, "left out", why, openai=name)
         for why, names in (
             ("its name is tools.", ("functions",)),
             ("its names are response_format and structured_outputs.", _FORMS_ELSEWHERE),
@@ -251,12 +319,12 @@ FIELDS: tuple[Field, ...] = (
     *(
         _foreign(name, form, must_be, _LIKELIEST, llama_python=name)
         for name, form, must_be in (
-            ("beam_width", "INT32 [1]? | UINT32 [1]?", "1"),
-            ("temperature", "FP32 [1]?", "0 or 1"),
-            ("top_k", "INT32 [1]? | UINT32 [1]?", "0 or 1"),
-            ("top_p", "FP32 [1]?", "0 or 1"),
-            ("bad_words", "STRING [-1]?", "left out"),
-            ("stop_words", "STRING [-1]?", "left out"),
+            ("beam_width", changed(INT.or_none, UINT.or_none), "1"),
+            ("temperature", FLOAT.or_none, "0 or 1"),
+            ("top_k", changed(INT.or_none, UINT.or_none), "0 or 1"),
+            ("top_p", FLOAT.or_none, "0 or 1"),
+            ("bad_words", TEXTS.or_none, "left out"),
+            ("stop_words", TEXTS.or_none, "left out"),
         )
     ),
 )  # fmt: skip
@@ -265,14 +333,7 @@ FIELDS: tuple[Field, ...] = (
 @cache
 def fields(place: str) -> dict[str, Field]:
     """Return the fields that a place has, by their names there."""
-    return {told.partition(" ")[0]: field for field in FIELDS if (told := field.places.get(place))}
-
-
-def parsed(form: str) -> tuple[str, list[int], bool]:
-    """Split a form into type, shape, and whether it is optional: "INT32 [-1, 3]?" -> ("INT32", [-1, 3], True)."""
-    data_type, _, rest = form.partition(" [")
-    dims, _, mark = rest.partition("]")
-    return data_type, [int(length) for length in dims.split(",")], mark == "?"
+    return {field.places[place].name: field for field in FIELDS if place in field.places}
 
 
 def engine_request(asked: dict[str, Any]) -> Request:
@@ -297,7 +358,7 @@ def engine_request(asked: dict[str, Any]) -> Request:
 # As a client writes it ------------------------------------------------------------------------------------------------
 
 
-def arrays_for(config: ModelConfig, inputs: dict[str, Any]) -> dict[str, np.ndarray]:
+def arrays_for(config: ModelConfig, inputs: dict[str, Any]) -> dict[str, NDArray[Any]]:
     """Turn a request's inputs, each a value or a list of values, into arrays of a served model's types and shapes.
 
     Each has the shape [1, n], or [n] where the model has no batch dimension, with more dimensions of 1 in front where
@@ -338,7 +399,7 @@ def is_llmapi(config: ModelConfig) -> bool:
     return config.name == ENGINE and any(tensor.name == "text_input" for tensor in config.input)
 
 
-def _array(tensor: Any, value: Any, is_batched: bool) -> np.ndarray:
+def _array(tensor: Any, value: Any, is_batched: bool) -> NDArray[Any]:
     values = list(value) if isinstance(value, (list, tuple)) else [value]
     kinds = type(tensor).DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number
     kind = kinds[tensor.data_type].name.removeprefix("TYPE_")
@@ -356,7 +417,7 @@ def _array(tensor: Any, value: Any, is_batched: bool) -> np.ndarray:
 _NUMPY = {"STRING": "object", "FP16": "float16", "FP32": "float32", "FP64": "float64"}  # others have NumPy's names
 
 
-def _whole(value: Any, limits: np.iinfo) -> int:
+def _whole(value: Any, limits: np.iinfo[Any]) -> int:
     """Refuse what numpy would cut to fit. -1 says "none"; where there are no negative numbers, the largest does."""
     if value == -1 and limits.min == 0:
         return limits.max

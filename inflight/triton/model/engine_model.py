@@ -6,7 +6,7 @@
         def initialize(self, args):
             self.start(args, Executor.load(...), ...)
 
-        def prompts(self, request, running):        # the engine's request, and what makes a message of a response
+        def prompts(self, request: Any, running):        # the engine's request, and what makes a message of a response
             asked = self.asked(request)
             ...
             return [(engine_request(asked), message)]
@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
+from numpy.typing import NDArray
 
 from inflight.engine.messages import Request, Response
 from inflight.errors import CourseError
-from inflight.triton.client.request import FIELDS, parsed
+from inflight.triton.client.request import FIELDS, Input
 from inflight.triton.model import python_model
 
 if TYPE_CHECKING:
@@ -67,14 +68,14 @@ class EngineModel:
     place: ClassVar[str]
     decoupled_setting: ClassVar[str] = "decoupled_mode"  # what makes it decoupled
 
-    def prompts(self, request, running: Running) -> list[tuple[Request, Callable[[Response], Any]]]:
+    def prompts(self, request: Any, running: Running) -> list[tuple[Request, Callable[[Response], Any]]]:
         """Return the engine's request for each prompt, with a function that makes Triton's message of a response.
 
         For a response that is not the last, the function may return None: nothing is sent then.
         """
         raise NotImplementedError
 
-    def stopped(self, request):
+    def stopped(self, request: Any) -> Any:
         """Make the response to a request that has ended another."""
         raise NotImplementedError
 
@@ -84,7 +85,7 @@ class EngineModel:
 
     def start(
         self,
-        args: dict,
+        args: dict[str, Any],
         executor: Executor,
         decoupled: bool,
         allotted_time_ms: float,
@@ -93,8 +94,8 @@ class EngineModel:
     ) -> None:
         """Begin to take requests. `allotted_time_ms` is how long one may take, its wait included; 0: no limit."""
         self.executor, self.decoupled, self.allotted_time_ms = executor, decoupled, allotted_time_ms
-        self._fields = [  # name, what it asks for, type, shape, and whether it is optional
-            (own[0], known.asks, *parsed(own[1]))
+        self._inputs: list[tuple[Input, str]] = [  # with what each asks for
+            (own, known.asks)
             for known in FIELDS
             if known.asks not in ("", "stop") and (own := known.tensor(self.place))
         ]
@@ -108,7 +109,7 @@ class EngineModel:
         for thread in self.threads:
             thread.start()
 
-    def execute(self, requests):
+    def execute(self, requests: list[Any]) -> None:
         for request in requests:
             sender = request.get_response_sender()
             try:
@@ -120,9 +121,8 @@ class EngineModel:
             except Exception as error:
                 told = python_model.error_response(error, python_model.wants_code(request))
                 sender.send(told, flags=FINAL)
-        return None
 
-    def finalize(self):
+    def finalize(self) -> None:
         self.closing.set()
         for thread in self.threads:
             thread.join()
@@ -134,7 +134,7 @@ class EngineModel:
 
     # A request --------------------------------------------------------------------------------------------------------
 
-    def asked(self, request, row: int = 0) -> dict[str, Any]:
+    def asked(self, request: Any, row: int = 0) -> dict[str, Any]:
         """Return what prompt `row` of a request asks for, by `Field.asks`; fields that it leaves out are missing.
 
         Raises
@@ -144,20 +144,20 @@ class EngineModel:
         """
         python_model.wants_stream(request, "streaming", self.decoupled, row, self.decoupled_setting)
         asked: dict[str, Any] = {}
-        for name, asks, kind, dims, is_optional in self._fields:
+        for (name, (kind, dims, is_optional)), asks in self._inputs:
             values = (python_model.array if is_optional else python_model.required)(request, name)
             if values is None:
                 continue
             if kind == "STRING":
                 texts = python_model.texts(request, name, name)
-                asked[asks] = texts[row] if dims == [1] else texts
-            elif dims == [1]:
+                asked[asks] = texts[row] if dims == (1,) else texts
+            elif dims == (1,):
                 asked[asks] = values.reshape(-1)[row].item()
             else:
-                asked[asks] = _words(name, values[row]) if dims == [2, -1] else values[row].tolist()
+                asked[asks] = _words(name, values[row]) if dims == (2, -1) else values[row].tolist()
         return asked
 
-    def _take(self, request, sender):
+    def _take(self, request: Any, sender: Any) -> None:
         if request.is_cancelled():
             raise CourseError("The client went away before its request came to the engine.")
         python_model.refuse_foreign(request, self.place)
@@ -167,13 +167,16 @@ class EngineModel:
             raise CourseError(f"The request's id has {length:,} characters: send at most {MAX_ID_LENGTH}.")
         # The shorter of the model's time for each request and this one's own timeout, which Triton has in µs.
         limits = [limit for limit in (self.allotted_time_ms, request.timeout() / 1000) if limit]
-        common = {"request_id": running.request_id, "allotted_time_ms": min(limits, default=None)}
+        allotted_time_ms = min(limits, default=None)
         prompts = self.prompts(request, running)
         with running.lock:  # no response leaves before the engine has all prompts
             try:
-                for wanted, message in prompts:
+                for prompt, message in prompts:
+                    wanted = dataclasses.replace(
+                        prompt, request_id=running.request_id, allotted_time_ms=allotted_time_ms
+                    )
                     receive = self._receiver(running, message)
-                    number = self.executor.enqueue_request(dataclasses.replace(wanted, **common), receive)
+                    number = self.executor.enqueue_request(wanted, receive)
                     with self.lock:
                         running.numbers.add(number)
                         self.running.add(running)
@@ -181,10 +184,10 @@ class EngineModel:
                 self._give_up(running)
                 raise
 
-    def _receiver(self, running, message):
+    def _receiver(self, running: Running, message: Callable[[Response], Any]) -> Callable[[Response], None]:
         """Make the function that receives the engine's responses to a prompt and sends them on."""
 
-        def receive(response):
+        def receive(response: Response) -> None:
             with running.lock:
                 if running.is_over:  # as another of its prompts has failed
                     return
@@ -208,7 +211,7 @@ class EngineModel:
 
     # Its end ----------------------------------------------------------------------------------------------------------
 
-    def _give_up(self, running):
+    def _give_up(self, running: Running) -> None:
         """End a request after one of its prompts has failed, and cancel the others."""
         running.is_over = True
         with self.lock:
@@ -216,7 +219,7 @@ class EngineModel:
         for number in running.numbers:
             self.executor.cancel_request(number)
 
-    def _stop(self, request_id):
+    def _stop(self, request_id: str) -> None:
         """End the requests that have this client's name, or the one that has this `stop_id`."""
         if not request_id:
             raise CourseError(
@@ -225,18 +228,18 @@ class EngineModel:
         for number in self._numbers(lambda running: request_id in (running.request_id, running.stop_id)):
             self.end(number)
 
-    def _cancel_abandoned(self):
+    def _cancel_abandoned(self) -> None:
         """End the requests of clients that have gone. An ensemble's requests do not show whether theirs have."""
         for number in self._numbers(lambda running: running.sender.is_cancelled()):
             self.executor.cancel_request(number)
 
-    def _numbers(self, is_meant):
+    def _numbers(self, is_meant: Callable[[Running], bool]) -> list[int]:
         # Triton crashes when a sender is asked after its final response; none leaves while the lock is held.
         with self.lock:
             return [number for running in self.running if is_meant(running) for number in running.numbers]
 
 
-def _words(name, packed) -> list[list[int]]:
+def _words(name: str, packed: NDArray[Any]) -> list[list[int]]:
     """Read token sequences from their [2, n] form: ids in one row; below, the end of each word, then -1."""
     ids, ends = packed.reshape(2, -1).tolist()
     ends = [end for end in ends if end >= 0]
@@ -282,7 +285,7 @@ class EngineMetrics:
         "nv_trt_llm_general_metrics": ("General TRT LLM metrics", "general_type"),
     }
 
-    def __init__(self, args: dict, executor: Executor):
+    def __init__(self, args: dict[str, Any], executor: Executor):
         self._executor = executor
         other_batching = "inflight_batcher" if executor.config.gpt_model_type == "V1" else "v1"
         self._not_shown = f"nv_trt_llm_{other_batching}_metrics"

@@ -17,48 +17,62 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from inflight.errors import CourseError
-from inflight.triton.client.request import ENGINE, ENSEMBLE, FIELDS, PREPROCESSING, parsed
+from inflight.triton.client.request import (
+    ENGINE,
+    ENSEMBLE,
+    FIELDS,
+    FLOAT,
+    FLOATS,
+    INT,
+    INTS,
+    LOGITS,
+    PREPROCESSING,
+    TEXTS,
+    UINT,
+    UINTS,
+    Tensor,
+)
 from inflight.triton.repository.layout import BASELINE, CONTRACTS, DEFAULT_CONTRACT, LLMAPI, OLDEST_CONTRACT
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-# Outputs that are never given: name -> form.
+# Outputs that are never given.
 NEVER_GIVEN = {
-    "context_logits": "FP32 [-1, -1]",
-    "generation_logits": "FP32 [-1, -1, -1]",
-    "kv_cache_alloc_new_blocks": "INT32 [1]",
-    "kv_cache_reused_blocks": "INT32 [1]",
-    "kv_cache_alloc_total_blocks": "INT32 [1]",
-    "arrival_time_ns": "INT64 [1]",
-    "first_scheduled_time_ns": "INT64 [1]",
-    "first_token_time_ns": "INT64 [1]",
-    "last_token_time_ns": "INT64 [1]",
-    "acceptance_rate": "FP32 [1]",
-    "total_accepted_draft_tokens": "INT32 [1]",
-    "total_draft_tokens": "INT32 [1]",
+    "context_logits": LOGITS,
+    "generation_logits": Tensor("FP32", (-1, -1, -1)),
+    "kv_cache_alloc_new_blocks": INT,
+    "kv_cache_reused_blocks": INT,
+    "kv_cache_alloc_total_blocks": INT,
+    "arrival_time_ns": Tensor("INT64", (1,)),
+    "first_scheduled_time_ns": Tensor("INT64", (1,)),
+    "first_token_time_ns": Tensor("INT64", (1,)),
+    "last_token_time_ns": Tensor("INT64", (1,)),
+    "acceptance_rate": FLOAT,
+    "total_accepted_draft_tokens": INT,
+    "total_draft_tokens": INT,
 }
 # Outputs of TensorRT-LLM's model of today.
 LLMAPI_OUTPUTS = {
-    "text_output": "STRING [-1]",
-    "finish_reason": "STRING [-1]",
-    "stop_reason": "STRING [-1]",
-    "cumulative_logprob": "FP32 [-1]",
-    "kv_cache_reused_block": "INT32 [-1]",
-    "kv_cache_missed_block": "INT32 [-1]",
-    "kv_cache_alloc_new_blocks": "INT32 [-1]",
-    "kv_cache_alloc_total_blocks": "INT32 [-1]",
-    "kv_cache_hit_rate": "FP32 [-1]",
-    **{name: form for name, form in NEVER_GIVEN.items() if name.endswith(("_ns", "_rate", "_tokens"))},
+    "text_output": TEXTS,
+    "finish_reason": TEXTS,
+    "stop_reason": TEXTS,
+    "cumulative_logprob": FLOATS,
+    "kv_cache_reused_block": INTS,
+    "kv_cache_missed_block": INTS,
+    "kv_cache_alloc_new_blocks": INTS,
+    "kv_cache_alloc_total_blocks": INTS,
+    "kv_cache_hit_rate": FLOATS,
+    **{name: tensor for name, tensor in NEVER_GIVEN.items() if name.endswith(("_ns", "_rate", "_tokens"))},
 }
 # Tensors that the models of a pipeline give each other and clients, where 0.5 differs from the templates.
 OLDEST_FORMS = {
-    (ENSEMBLE, "output", "text_output"): "STRING [-1, -1]",
-    (PREPROCESSING, "output", "REQUEST_OUTPUT_LEN"): "UINT32 [-1]",
-    (PREPROCESSING, "output", "OUT_END_ID"): "UINT32 [1]",
-    (PREPROCESSING, "output", "OUT_PAD_ID"): "UINT32 [1]",
-    ("postprocessing", "input", "SEQUENCE_LENGTH"): "INT32 [-1]?",
-    ("postprocessing", "output", "OUTPUT"): "STRING [-1, -1]",
+    (ENSEMBLE, "output", "text_output"): Tensor("STRING", (-1, -1)),
+    (PREPROCESSING, "output", "REQUEST_OUTPUT_LEN"): UINTS,
+    (PREPROCESSING, "output", "OUT_END_ID"): UINT,
+    (PREPROCESSING, "output", "OUT_PAD_ID"): UINT,
+    ("postprocessing", "input", "SEQUENCE_LENGTH"): INTS.or_none,
+    ("postprocessing", "output", "OUTPUT"): Tensor("STRING", (-1, -1)),
 }
 
 
@@ -89,31 +103,30 @@ def apply_contract(config: ModelConfig, contract: str) -> None:
                     steps[step].input_map[own[0]] = field.name
                     break
     if config.name == LLMAPI:
-        for name, form in LLMAPI_OUTPUTS.items():
-            _put(config, "output", name, form)
+        for name, tensor in LLMAPI_OUTPUTS.items():
+            _put(config, "output", name, tensor)
     if config.name in (ENSEMBLE, ENGINE) and contract == DEFAULT_CONTRACT:
-        for name, form in NEVER_GIVEN.items():
-            _put(config, "output", name, form)
+        for name, tensor in NEVER_GIVEN.items():
+            _put(config, "output", name, tensor)
             if steps:
                 steps[ENGINE].output_map[name] = name
     if contract == OLDEST_CONTRACT:
-        for (model, kind, name), form in OLDEST_FORMS.items():
+        for (model, kind, name), tensor in OLDEST_FORMS.items():
             if model == config.name:
-                _put(config, kind, name, form)
+                _put(config, kind, name, tensor)
         if config.name == BASELINE:
             config.max_batch_size = 0
 
 
-def _put(config: ModelConfig, kind: str, name: str, form: str) -> None:
+def _put(config: ModelConfig, kind: str, name: str, form: Tensor) -> None:
     """Add a tensor to a config, or change the form of the one that is there."""
-    data_type, dims, optional = parsed(form)
     tensors = config.input if kind == "input" else config.output
     tensor: Any = next((one for one in tensors if one.name == name), None) or tensors.add(name=name)
     tensor.ClearField("dims")
-    tensor.MergeFrom(type(tensor)(data_type=f"TYPE_{data_type}", dims=dims))
+    tensor.MergeFrom(type(tensor)(data_type=f"TYPE_{form.type}", dims=form.dims))
     if kind == "input":
-        tensor.optional = optional
-        if config.name == ENGINE and dims == [1]:  # as TensorRT-LLM has it
+        tensor.optional = form.is_optional
+        if config.name == ENGINE and form.dims == (1,):  # as TensorRT-LLM has it
             tensor.reshape.SetInParent()
-        elif config.name == ENGINE and -1 in dims:
+        elif config.name == ENGINE and -1 in form.dims:
             tensor.allow_ragged_batch = True
