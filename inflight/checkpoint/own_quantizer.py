@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inflight.checkpoint import weights
 from inflight.checkpoint.q4_1 import BLOCK, BLOCK_BYTES
 from inflight.checkpoint.sources import Checkpoint, fetch
 from inflight.errors import CourseError
 
-Quantizer = Callable[[np.ndarray], np.ndarray]
+Quantizer = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 def quantized(source: Checkpoint, quantize: Quantizer, target: str | Path) -> Checkpoint:
@@ -42,7 +44,7 @@ def quantized(source: Checkpoint, quantize: Quantizer, target: str | Path) -> Ch
     return fetch(target)
 
 
-def in_blocks(values: np.ndarray, quantize: Quantizer) -> np.ndarray:
+def in_blocks(values: NDArray[Any], quantize: Quantizer) -> NDArray[Any]:
     """Turn float32 [rows, columns] into Q4_1, uint8 [rows, columns / 32 × 20], by a quantizer of blocks.
 
     Raises

@@ -14,7 +14,7 @@ import json
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ def _pre_tokenizer(rule: str) -> pre_tokenizers.PreTokenizer:
     )
 
 
-def from_gguf(metadata: dict) -> tuple[Tokenizer, dict]:
+def from_gguf(metadata: dict[str, Any]) -> tuple[Tokenizer, dict[str, Any]]:
     """Make the byte-pair tokenizer that a GGUF file's metadata describes.
 
     Parameters
@@ -102,7 +102,7 @@ def from_gguf(metadata: dict) -> tuple[Tokenizer, dict]:
     return tokenizer, config
 
 
-def write_files(checkpoint: Checkpoint, metadata: dict, folder: Path) -> None:
+def write_files(checkpoint: Checkpoint, metadata: dict[str, Any], folder: Path) -> None:
     """Put the tokenizer of a checkpoint into an engine's folder: a Hugging Face folder's, or that of a GGUF's metadata.
 
     Raises
@@ -147,7 +147,7 @@ class ChatTokenizer:
         Characters of the longest token: no text has fewer tokens than its characters divided by this.
     """
 
-    def __init__(self, tokenizer: Tokenizer, config: dict):
+    def __init__(self, tokenizer: Tokenizer, config: dict[str, Any]):
         tokenizer.no_padding()  # of which a file may ask for
         tokenizer.no_truncation()
         self._tokenizer = tokenizer
@@ -192,7 +192,7 @@ class ChatTokenizer:
             return self.encode(self.chat(said), add_special_tokens)
         written: dict[str, str] = {}  # what stands for such a text while the template is rendered -> the text
 
-        def stand_in(found: re.Match) -> str:
+        def stand_in(found: re.Match[str]) -> str:
             mark = secrets.token_hex(16)
             written[mark] = found[0]
             return mark
@@ -215,7 +215,7 @@ class ChatTokenizer:
         with _library_errors("The text cannot be cut into tokens", AGAIN):
             return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
-    def decode(self, ids, skip_special_tokens: bool = True) -> str:
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Return the text of `ids`; bytes that are not whole characters come out as U+FFFD.
 
         An id behind the last token stands for no text: the vocabulary of many a model is larger than its tokenizer's.
@@ -235,7 +235,9 @@ class ChatTokenizer:
                 f"{self.vocab_size}."
             ) from None
 
-    def decode_increment(self, preceding_ids, ids, is_final: bool, skip_special_tokens: bool = True) -> str:
+    def decode_increment(
+        self, preceding_ids: Sequence[int], ids: Sequence[int], is_final: bool, skip_special_tokens: bool = True
+    ) -> str:
         """Return the text that `ids` add after `preceding_ids`, in whole characters.
 
         A character whose bytes are spread over several tokens is held back until its last byte is there, or until
@@ -270,7 +272,7 @@ def _whole_characters(text: str) -> str:
     return text.removesuffix("\ufffd")
 
 
-def _special_tokens(config: dict) -> dict[str, str]:
+def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
     """Text of each special token of a `tokenizer_config.json` by its name, such as `eos_token`."""
     given = {name: token for name, token in config.items() if name.endswith("_token") and token}
     return {
@@ -280,7 +282,7 @@ def _special_tokens(config: dict) -> dict[str, str]:
     }
 
 
-def _template(config: dict) -> str | None:
+def _template(config: dict[str, Any]) -> str | None:
     """The chat template of a `tokenizer_config.json`; of several, the one that is named "default"."""
     template = config.get("chat_template")
     if isinstance(template, list):

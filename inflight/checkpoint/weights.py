@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
+from numpy.typing import NDArray
 
 from inflight.checkpoint import q4_1
 from inflight.errors import CourseError, reason
@@ -140,12 +141,12 @@ class GgufFile:
                 "it again."
             ) from None
 
-    def rotary_factors(self) -> np.ndarray | None:
+    def rotary_factors(self) -> NDArray[Any] | None:
         """Return the divisors of the rotary frequencies, float32 [head_size / 2]; None: they are not divided."""
         tensor = self.tensors.get(ROTARY_FACTORS)
         return None if tensor is None else gguf.dequantize(tensor.data, tensor.tensor_type)
 
-    def tensor_table(self) -> list[dict]:
+    def tensor_table(self) -> list[dict[str, Any]]:
         """Return one row a tensor: `name`, `shape` (numpy order), `format`, `parameters`, `bytes`."""
         return [
             {
@@ -191,7 +192,7 @@ def requantize(
     source: GgufFile,
     target: Path,
     quant_algo: str | None,
-    four_bits: Callable[[np.ndarray], np.ndarray] = q4_1.quantize,
+    four_bits: Callable[[NDArray[Any]], NDArray[Any]] = q4_1.quantize,
 ) -> None:
     """Write `source` again as `target`, its matrices in the format of `quant_algo`.
 
@@ -215,9 +216,9 @@ def requantize(
 def _add_tensor(
     writer: gguf.GGUFWriter,
     name: str,
-    values: np.ndarray,
+    values: NDArray[Any],
     quant_algo: str | None,
-    four_bits: Callable[[np.ndarray], np.ndarray],
+    four_bits: Callable[[NDArray[Any]], NDArray[Any]],
 ) -> None:
     kind = stored_format(name, quant_algo)
     if values.ndim == 1:  # norms and biases are small and sensitive: they stay in float32

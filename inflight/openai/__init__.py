@@ -1,5 +1,5 @@
 """OpenAI's protocol in front of a running Triton."""
 
-import lazy_loader
+from inflight.faces import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={"server": ["OpenAIServer"]})
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-import numpy as np
+from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
 from inflight.engine.messages import Guide
@@ -36,7 +36,7 @@ class Asked:
 
     ids: list[int]
     max_tokens: int
-    arrays: dict[str, np.ndarray]
+    arrays: dict[str, NDArray[Any]]
 
 
 class Completion:
@@ -124,7 +124,7 @@ class Completion:
 
         The first error ends all of them.
         """
-        arrived: asyncio.Queue = asyncio.Queue()
+        arrived: asyncio.Queue[Any] = asyncio.Queue()
 
         async def read(index: int, asked: Asked) -> None:
             end = None

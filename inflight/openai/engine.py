@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import numpy as np
 import tritonclient.grpc.aio as triton
+from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
 from inflight.checkpoint.tokenizer import load_tokenizer
@@ -78,10 +78,11 @@ class Engine:
         """Say whether Triton answers and its models are ready, this one among them."""
         how = {"client_timeout": HEALTH_TIMEOUT_S}
         with contextlib.suppress(InferenceServerException, grpc.RpcError):
-            return await self._triton.is_server_ready(**how) and await self._triton.is_model_ready(ENGINE, **how)
+            is_up = await self._triton.is_server_ready(**how) and await self._triton.is_model_ready(ENGINE, **how)
+            return bool(is_up)
         return False
 
-    def ask(self, name: str, arrays: dict[str, np.ndarray]) -> Any:
+    def ask(self, name: str, arrays: dict[str, NDArray[Any]]) -> Any:
         """Return tritonclient's iterator of (response, error) for a request; the caller cancels it."""
 
         async def request() -> AsyncIterator[dict[str, Any]]:

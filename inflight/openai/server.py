@@ -107,7 +107,7 @@ class OpenAIServer:
                 raise CourseError(f"OpenAI's server did not start within {START_TIMEOUT_S} s: start it again.")
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self._uvicorn.should_exit = True
         self._engine.end()
         self._thread.join()
@@ -242,7 +242,7 @@ async def _body(request: Request, most_bytes: int) -> bytes:
     return bytes(data)
 
 
-async def _unless_gone(request: Request, answer: Awaitable) -> Any:
+async def _unless_gone(request: Request, answer: Awaitable[Any]) -> Any:
     """Return what `answer` gives; end it early when the client goes away."""
 
     async def gone() -> None:

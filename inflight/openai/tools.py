@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, Json, model_validator
 
@@ -61,7 +61,7 @@ class ResponseFormat(Form):
     strict: bool | None = None
 
     @model_validator(mode="after")
-    def _has_schema(self):
+    def _has_schema(self) -> Self:
         if (self.type == "json_schema") != (self.json_schema is not None) and self.schema_ is None:
             raise ValueError("json_schema belongs to the type json_schema, which must have it")
         if self.schema_ is not None and (self.type == "text" or self.json_schema is not None):
@@ -87,7 +87,7 @@ class StructuredOutputs(Form):
     disable_fallback: bool = Field(False, exclude=True)
 
     @model_validator(mode="after")
-    def _is_one(self):
+    def _is_one(self) -> Self:
         if len(self.model_dump(exclude_none=True)) > 1:
             raise ValueError("give one of json, json_object, regex, choice, grammar")
         return self

@@ -1,13 +1,5 @@
 """Triton: a model repository from templates, a server of it, a client, and what the server tells of itself."""
 
-import lazy_loader
+from inflight.faces import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    submodules=["repository", "telemetry"],
-    submod_attrs={
-        "serving.server": ["Server"],
-        "client.client": ["Client"],
-        "repository": ["GPT2", "batchers"],
-    },
-)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

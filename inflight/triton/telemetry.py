@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 from prometheus_client.parser import text_string_to_metric_families
@@ -128,7 +128,7 @@ def engine_figures(url: str) -> dict[str, float]:
     return figures
 
 
-def _row(text: str, sample, kind: str) -> tuple:
+def _row(text: str, sample: Any, kind: str) -> tuple[Any, ...]:
     # The parser gives every counter the ending that Prometheus recommends; Triton's own names have none.
     name = sample.name if sample.name in text else sample.name.removesuffix("_total")
     others = [value for label, value in sample.labels.items() if label not in ("model", "version")]
@@ -279,7 +279,7 @@ def slots(log: pd.DataFrame) -> pd.DataFrame:
     """
     table = shares(log)
     leaves = table.groupby("request")["iteration"].max().to_dict()
-    staying: dict[int, dict] = {}
+    staying: dict[int, dict[str, Any]] = {}
     stays = []
     for row in log.itertuples():
         for request in [*row.paused_ids, *(request for request in staying if leaves[request] < row.iteration)]:

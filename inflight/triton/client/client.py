@@ -15,8 +15,9 @@ import queue
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import tritonclient.grpc as triton
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -77,11 +78,11 @@ class Stream:
         What has come so far.
     """
 
-    def __init__(self, pieces: Generator, request_id: str):
+    def __init__(self, pieces: Generator[str, None, None], request_id: str):
         self._pieces = pieces
         self.answer = Answer(request_id=request_id)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         started = time.perf_counter()
         try:
             for piece in self._pieces:
@@ -131,7 +132,7 @@ class Client:
         self._connection = Connection(self.url)
         self._idle = deque([self._connection])  # with no stream at the moment
 
-    def ask(self, text: str, max_tokens: int = 64, **options) -> Answer:
+    def ask(self, text: str, max_tokens: int = 64, **options: Any) -> Answer:
         """Ask for a whole answer.
 
         Parameters
@@ -157,7 +158,7 @@ class Client:
         result = self._connection.infer(config.name, arrays, self.timeout_s, **how)
         return Answer([_text(result)], [time.perf_counter() - started], name)
 
-    def stream(self, text: str, max_tokens: int = 64, **options) -> Stream:
+    def stream(self, text: str, max_tokens: int = 64, **options: Any) -> Stream:
         """Ask for an answer in pieces, as they are made. The model must be decoupled. Parameters as `ask`."""
         inputs = {"text_input": text, "max_tokens": max_tokens, **options, "stream": True}
         name = _new_name()
@@ -210,7 +211,7 @@ class Client:
 
     def is_decoupled(self) -> bool:
         """Say whether the model may answer a request several times."""
-        return self.config().model_transaction_policy.decoupled
+        return bool(self.config().model_transaction_policy.decoupled)
 
     def close(self) -> None:
         for connection in {self._connection, *self._idle}:
@@ -219,10 +220,10 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _pieces(self, inputs: dict, name: str, **options) -> Generator[str, None, None]:
+    def _pieces(self, inputs: dict[str, Any], name: str, **options: Any) -> Generator[str, None, None]:
         """Yield pieces until the server says that it has sent the last; to end the stream ends the request."""
         config, is_over = self.config(), False
         arrays = arrays_for(config, inputs)
@@ -261,4 +262,4 @@ def _new_name() -> str:
 
 
 def _text(result: triton.InferResult) -> str:
-    return result.as_numpy("text_output").reshape(-1)[0].decode("utf-8")
+    return str(result.as_numpy("text_output").reshape(-1)[0], "utf-8")

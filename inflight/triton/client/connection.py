@@ -22,6 +22,7 @@ import grpc
 import httpx
 import numpy as np
 import tritonclient.grpc as triton
+from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from inflight.errors import CONFIG_REFUSED, NOT_READY, QUEUE_FULL, TIMED_OUT, CourseError
@@ -114,12 +115,12 @@ def _gone(url: str) -> ServerGone:
 # gRPC -----------------------------------------------------------------------------------------------------------------
 
 
-def text(*rows: str) -> np.ndarray:
+def text(*rows: str) -> NDArray[Any]:
     """Return texts as the array of a BYTES tensor, [rows, 1]."""
     return np.array([[row.encode("utf-8")] for row in rows], np.object_)
 
 
-def tensors(arrays: dict[str, np.ndarray]) -> list[triton.InferInput]:
+def tensors(arrays: dict[str, NDArray[Any]]) -> list[triton.InferInput]:
     """Arrays by name as inputs of a request; the datatype is that of the array, BYTES for objects."""
     return [
         triton.InferInput(name, array.shape, np_to_triton_dtype(array.dtype)).set_data_from_numpy(array)
@@ -149,7 +150,7 @@ class Reply(NamedTuple):
     @property
     def is_final(self) -> bool:
         """Whether Triton marked it as the request's last; the request must have asked for that mark."""
-        return self.result.get_response().parameters["triton_final_response"].bool_param
+        return bool(self.result.get_response().parameters["triton_final_response"].bool_param)
 
     @property
     def is_empty(self) -> bool:
@@ -187,7 +188,9 @@ class Connection:
         self.triton = triton.InferenceServerClient(url, channel_args=options)
         self._has_stream = False
 
-    def infer(self, model: str, arrays: dict[str, np.ndarray], timeout_s: float, **options) -> triton.InferResult:
+    def infer(
+        self, model: str, arrays: dict[str, NDArray[Any]], timeout_s: float, **options: Any
+    ) -> triton.InferResult:
         """Send a request and wait for its result; `options` as tritonclient's: request_id, parameters, priority, ...
 
         Raises
@@ -198,7 +201,7 @@ class Connection:
         with errors(self.url, timeout_s):
             return self.triton.infer(model, tensors(arrays), client_timeout=timeout_s, **options)
 
-    def send(self, number: int, model: str, arrays: dict[str, np.ndarray], **options) -> None:
+    def send(self, number: int, model: str, arrays: dict[str, NDArray[Any]], **options: Any) -> None:
         """Send a request; its reply, with `number`, is put into `arrived`. Options as for `infer`."""
         with errors(self.url):
             self.triton.async_infer(model, tensors(arrays), partial(self._arrive, number), **options)
@@ -209,7 +212,7 @@ class Connection:
             self.triton.start_stream(partial(self._arrive, number))
         self._has_stream = True
 
-    def send_on_stream(self, model: str, arrays: dict[str, np.ndarray], request_id: str = "", **options) -> None:
+    def send_on_stream(self, model: str, arrays: dict[str, NDArray[Any]], request_id: str = "", **options: Any) -> None:
         """Send a request on the stream; options as tritonclient's: enable_empty_final_response, sequence_id, ..."""
         # A stream that is broken refuses; by then its callback has got the error that broke it, which says more.
         with contextlib.suppress(InferenceServerException):
@@ -256,7 +259,7 @@ class Connection:
     def __enter__(self) -> Connection:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

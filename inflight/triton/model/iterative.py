@@ -103,7 +103,7 @@ class Housekeeping:
 
     def __init__(
         self,
-        args: dict,
+        args: dict[str, Any],
         begin: Callable[[Any], Any],
         forget: Callable[[Any], None],
         on_change: Callable[[], None] = lambda: None,

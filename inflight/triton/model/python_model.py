@@ -13,10 +13,12 @@ import json
 import logging
 import os
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
+from numpy.typing import NDArray
 
 from inflight.errors import ENGINE_FAILED, CourseError
 from inflight.triton import repository
@@ -37,34 +39,34 @@ UNANSWERED_S = 20  # longer than Triton takes for a message, whatever else the m
 atexit.register(gc.freeze)
 
 
-def parameters(args: dict) -> dict:
+def parameters(args: dict[str, Any]) -> dict[str, Any]:
     """Return the model's parameters from its config.pbtxt, as Python values."""
     config = json.loads(args["model_config"])
     texts = {name: value["string_value"] for name, value in config["parameters"].items()}
     return repository.typed_parameters(config["name"], texts)
 
 
-def output_types(args: dict) -> dict[str, Any]:
+def output_types(args: dict[str, Any]) -> dict[str, Any]:
     """Return NumPy's type of each of the model's outputs; an older contract may have others."""
     config = json.loads(args["model_config"])
     return {output["name"]: pb_utils.triton_string_to_numpy(output["data_type"]) for output in config["output"]}
 
 
-def input_types(args: dict) -> dict[str, str]:
+def input_types(args: dict[str, Any]) -> dict[str, str]:
     """Return Triton's type of each of the model's inputs, such as "TYPE_INT32"; an older contract may have others."""
     return {given["name"]: given["data_type"] for given in json.loads(args["model_config"])["input"]}
 
 
-def is_decoupled(args: dict) -> bool:
-    return json.loads(args["model_config"]).get("model_transaction_policy", {}).get("decoupled", False)
+def is_decoupled(args: dict[str, Any]) -> bool:
+    return bool(json.loads(args["model_config"]).get("model_transaction_policy", {}).get("decoupled", False))
 
 
-def device(args: dict) -> str:
+def device(args: dict[str, Any]) -> str:
     """Return the device of this instance, as its `instance_group` says: "cpu", or a GPU such as "cuda:0"."""
     return f"cuda:{args['model_instance_device_id']}" if args["model_instance_kind"] == "GPU" else "cpu"
 
 
-def array(request, name: str, default=None) -> np.ndarray | None:
+def array(request: Any, name: str, default: Any = None) -> NDArray[Any] | None:
     """Return input tensor `name` with its batch dimension, or `default` when the request does not have it.
 
     Raises
@@ -81,14 +83,14 @@ def array(request, name: str, default=None) -> np.ndarray | None:
     return values
 
 
-def _values(tensor) -> np.ndarray:
-    values = tensor.as_numpy()
+def _values(tensor: Any) -> NDArray[Any]:
+    values: NDArray[Any] = tensor.as_numpy()
     if values.ndim and len(values) == 0:
         raise CourseError(f"{tensor.name()} has no values: send some.")
     return values
 
 
-def refuse_foreign(request, model: str) -> None:
+def refuse_foreign(request: Any, model: str) -> None:
     """Refuse a request whose input asks for a feature that this model lacks.
 
     Raises
@@ -103,7 +105,7 @@ def refuse_foreign(request, model: str) -> None:
             raise CourseError(refusal)
 
 
-def required(request, name: str) -> np.ndarray:
+def required(request: Any, name: str) -> NDArray[Any]:
     """`array`, or CourseError when the request does not have it: where others are optional, Triton only counts them."""
     values = array(request, name)
     if values is None:
@@ -111,13 +113,13 @@ def required(request, name: str) -> np.ndarray:
     return values
 
 
-def scalar(request, name: str, default=None, row: int = 0):
+def scalar(request: Any, name: str, default: Any = None, row: int = 0) -> Any:
     """Return the single value of input tensor `name`; in a request with several prompts, that of prompt `row`."""
     values = array(request, name)
     return default if values is None else values.reshape(-1)[row].item()
 
 
-def wants_stream(request, name: str, decoupled: bool, row: int = 0, setting: str = "decoupled_mode") -> bool:
+def wants_stream(request: Any, name: str, decoupled: bool, row: int = 0, setting: str = "decoupled_mode") -> bool:
     """Say whether input tensor `name` asks for an answer in pieces; CourseError when the model is not decoupled.
 
     `setting` is the one that would make it decoupled.
@@ -128,10 +130,10 @@ def wants_stream(request, name: str, decoupled: bool, row: int = 0, setting: str
             "Streaming is only supported if the model is deployed using decoupled mode: "
             f"set {setting} to true, or leave out streaming."
         )
-    return wants
+    return bool(wants)
 
 
-def texts(request, name: str, called: str, row: int | None = None) -> list[str]:
+def texts(request: Any, name: str, called: str, row: int | None = None) -> list[str]:
     """Return all texts of input tensor `name`, which clients know as `called`; none when the request does not have it.
 
     With `row`, those of that prompt alone.
@@ -158,13 +160,13 @@ def texts(request, name: str, called: str, row: int | None = None) -> list[str]:
         ) from None
 
 
-def prompt(request) -> str:
+def prompt(request: Any) -> str:
     """Return the one text of a request; CourseError when there are more, or when it is empty."""
     [given] = prompts(request, at_most=1)
     return given
 
 
-def prompts(request, name: str = "text_input", at_most: int = MAX_TEXTS) -> list[str]:
+def prompts(request: Any, name: str = "text_input", at_most: int = MAX_TEXTS) -> list[str]:
     """Return the texts of a request, one in each row; CourseError when there are more, or when one is empty."""
     rows = len(required(request, name))
     given = texts(request, name, "text_input")
@@ -177,15 +179,16 @@ def prompts(request, name: str = "text_input", at_most: int = MAX_TEXTS) -> list
     return given
 
 
-def request_parameters(request) -> dict:
+def request_parameters(request: Any) -> dict[str, Any]:
     """Return the parameters that the client sent with the request, by name."""
     try:
-        return json.loads(request.parameters() or "{}")
+        given: dict[str, Any] = json.loads(request.parameters() or "{}")
+        return given
     except ValueError:
         raise CourseError("The request's parameters cannot be read: send names with numbers, true or false.") from None
 
 
-def answer(function, *arguments) -> pb_utils.InferenceResponse:
+def answer(function: Callable[..., list[Any]], *arguments: Any) -> pb_utils.InferenceResponse:
     """Return the tensors of `function(*arguments)` as a response; whatever it raises becomes the response's error."""
     try:
         return pb_utils.InferenceResponse(function(*arguments))
@@ -208,7 +211,7 @@ def error_response(error: Exception, with_code: bool = False) -> pb_utils.Infere
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(told, status))
 
 
-def wants_code(request) -> bool:
+def wants_code(request: Any) -> bool:
     """Say whether the client of a request asks for the codes of errors, which others would read as part of a text."""
     return f'"{ERROR_CODE}"' in request.parameters()
 
@@ -230,7 +233,7 @@ class ExecutionLog:
                 f"The execution log {path} cannot be written ({error.strerror}). Name another file."
             ) from None
 
-    def write(self, **execution) -> None:
+    def write(self, **execution: Any) -> None:
         """Append a line; in one piece, so that lines of several instances do not mix."""
         if self._file is not None:
             os.write(self._file, (json.dumps(execution) + "\n").encode())
@@ -245,7 +248,7 @@ class Gauges:
         Name of a family of gauges -> its description, and the label that tells its gauges apart.
     """
 
-    def __init__(self, args: dict, families: dict[str, tuple[str, str]]):
+    def __init__(self, args: dict[str, Any], families: dict[str, tuple[str, str]]):
         self._model = {"model": args["model_name"], "version": args["model_version"]}
         self._told = families
         self._families: dict[str, Any] = {}
@@ -272,7 +275,7 @@ class Gauges:
             signal.alarm(0)
 
 
-def _never_destroyed(metric):
+def _never_destroyed(metric: Any) -> Any:
     """Keep Python from destroying a metric, and return it.
 
     Destroyed when the process ends, it has no server to tell any more and crashes. Destroyed in `finalize`, it takes

@@ -13,29 +13,6 @@ Reading order: `layout` (names), `parameters` (the table of the models' settings
 that TensorRT-LLM's model of today has), `validation`, `assembly`.
 """
 
-import lazy_loader
+from inflight.faces import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    submodules=["batchers"],
-    submod_attrs={
-        "layout": [
-            "BASELINE",
-            "BATCH_COST",
-            "BLS",
-            "CONFIG",
-            "EMBEDDING",
-            "GPT2",
-            "PIPELINE",
-            "TEMPLATES",
-            "models",
-            "serves_llmapi",
-        ],
-        "parameters": ["DEFAULTS", "PARAMETERS", "Parameter", "typed_parameters"],
-        "pbtxt": ["fill", "parse", "read_config", "to_text", "write_config"],
-        "editing": ["edit", "get_parameter", "get_value", "note_files", "set_value", "spec"],
-        "ensembles": ["ensemble_edges"],
-        "validation": ["problems"],
-        "assembly": ["assemble", "refit"],
-    },
-)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -41,7 +42,7 @@ def assemble(
     models: tuple[str, ...] = PIPELINE,
     templates: Path = TEMPLATES,
     contract: str = DEFAULT_CONTRACT,
-    **values,
+    **values: Any,
 ) -> Path:
     """Make a model repository from the templates.
 
@@ -88,7 +89,7 @@ def assemble(
     return target
 
 
-def refit(own: str | Path, target: str | Path, engine_dir: str | Path, **values) -> Path:
+def refit(own: str | Path, target: str | Path, engine_dir: str | Path, **values: Any) -> Path:
     """Make a repository that has the models, tensors and code of `own`, and the engine and settings that are given.
 
     A repository that somebody has written serves another engine in this way, or the same one with other settings. What
@@ -151,7 +152,7 @@ def _take_settings(config: ModelConfig, settings: ModelConfig) -> None:
     config.model_transaction_policy.CopyFrom(settings.model_transaction_policy)
 
 
-def _assemble_model(template: Path, folder: Path, values: dict, contract: str) -> None:
+def _assemble_model(template: Path, folder: Path, values: dict[str, Any], contract: str) -> None:
     text = files.read_text(template / CONFIG, "template", "Check the repository out again.")
     config = fill(text, values, f"{template.name}/{CONFIG}")
     for name, variable in variables(template.name).items():
@@ -168,7 +169,7 @@ def _assemble_model(template: Path, folder: Path, values: dict, contract: str) -
     write_config(config, folder / CONFIG)
 
 
-def _in_yaml(name: str, values: dict) -> str:
+def _in_yaml(name: str, values: dict[str, Any]) -> str:
     """Return a variable's value as YAML reads it; policies have capitals there."""
     text = as_text(values[name])
     if name == "batch_scheduler_policy":

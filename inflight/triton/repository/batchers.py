@@ -105,12 +105,12 @@ def set_field(config: ModelConfig, path: str, text: str) -> None:
         setattr(message, name, value)
 
 
-def _has(message, name: str) -> bool:
+def _has(message: Any, name: str) -> bool:
     """Say whether a field is set; one without presence counts as set when it is not zero."""
     return any(field.name == name for field, _ in message.ListFields())
 
 
-def _child(message, name: str):
+def _child(message: Any, name: str) -> Any:
     """Return a message inside a message, made if it is not there; the first of several."""
     child = getattr(message, name)
     if message.DESCRIPTOR.fields_by_name[name].label == FieldDescriptor.LABEL_REPEATED:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -30,7 +31,7 @@ def get_value(config: ModelConfig, name: str) -> str:
     return batchers.get_field(config, name) if name in batchers.FIELDS else get_parameter(config, name)
 
 
-def set_value(config: ModelConfig, name: str, value) -> None:
+def set_value(config: ModelConfig, name: str, value: object) -> None:
     """Set a parameter, or one of `batchers.FIELDS`, after checking key and value.
 
     Raises
@@ -58,7 +59,7 @@ def note_files(config: ModelConfig) -> None:
         config.parameters["files_sha256"].string_value = hashlib.sha256(b"\0".join(contents)).hexdigest()
 
 
-def edit(repo: str | Path, model: str, fragment: str = "", **values) -> str:
+def edit(repo: str | Path, model: str, fragment: str = "", **values: Any) -> str:
     """Change the config of one model on disk: everything that is named or, on an error, nothing.
 
     Parameters

@@ -54,7 +54,7 @@ def ensemble_edges(repo: str | Path) -> list[Edge]:
     return [edge for edge in edges if edge.tensor not in for_others]
 
 
-def _edge(source: str, target: str, shared: str, tensor, own: str, optional: bool) -> Edge:
+def _edge(source: str, target: str, shared: str, tensor: Any, own: str, optional: bool) -> Edge:
     kind = DataType.Name(tensor.data_type).removeprefix("TYPE_")
     return Edge(source, target, shared, tensor.name, own, kind, tuple(tensor.dims), optional)
 
@@ -83,7 +83,9 @@ def ensemble_problems(file: str, config: ModelConfig, configs: dict[str, ModelCo
     return [Problem(file, *one) for one in found]
 
 
-def _step_problems(field: str, step, model: ModelConfig, available: dict) -> Iterator[tuple[str, str, str]]:
+def _step_problems(
+    field: str, step: Any, model: ModelConfig, available: dict[str, Any]
+) -> Iterator[tuple[str, str, str]]:
     inputs = {tensor.name: tensor for tensor in model.input}
     outputs = {tensor.name: tensor for tensor in model.output}
     for kind, mapping, tensors in (("input", step.input_map, inputs), ("output", step.output_map, outputs)):
@@ -103,7 +105,7 @@ def _step_problems(field: str, step, model: ModelConfig, available: dict) -> Ite
             yield f"{field}.input_map", what, "Add it to the input_map."
 
 
-def _fit_problems(field: str, produced: tuple[str, Any], wanted) -> Iterator[tuple[str, str, str]]:
+def _fit_problems(field: str, produced: tuple[str, Any], wanted: Any) -> Iterator[tuple[str, str, str]]:
     """Compare type and shape of a tensor with those of the input that takes it; -1 fits any length."""
     source, given = produced
     has, needs = list(given.dims), list(wanted.dims)

@@ -66,7 +66,7 @@ def read_config(path: str | Path) -> ModelConfig:
 
 
 def to_text(config: ModelConfig) -> str:
-    return text_format.MessageToString(config, use_short_repeated_primitives=True)
+    return str(text_format.MessageToString(config, use_short_repeated_primitives=True))
 
 
 def write_config(config: ModelConfig, path: str | Path) -> None:
@@ -87,14 +87,14 @@ def fill(template: str, values: dict[str, Any], file: str = CONFIG) -> ModelConf
     no value can become a second field, as it can with `sed`.
     """
 
-    def literal(match: re.Match) -> str:
+    def literal(match: re.Match[str]) -> str:
         name = match[1]
         if name not in values:
             return match[0]
         text = as_text(values[name])
         quoted = template[: match.start()].rpartition("\n")[2].count('"') % 2 == 1
         if quoted:
-            return text_encoding.CEscape(text, as_utf8=True)
+            return str(text_encoding.CEscape(text, as_utf8=True))
         if not _BARE_VALUE.fullmatch(text):
             raise CourseError(f"{file}: {name} is {text!r}; give a number, true, false or a name in capitals.")
         return text
@@ -108,7 +108,7 @@ def diff(before: ModelConfig, after: ModelConfig, name: str = CONFIG) -> str:
     return "\n".join(difflib.unified_diff(old, new, f"{name} (before)", f"{name} (after)", lineterm="", n=3))
 
 
-def as_text(value) -> str:
+def as_text(value: object) -> str:
     """Return a value as a config has it: a dict as JSON; None is blank."""
     if isinstance(value, dict):
         return json.dumps(value)

@@ -30,6 +30,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 LOOK_S = 0.5
 # Looks after which a dead process counts as a death. One that ended in order was unloaded with its model, and on a
@@ -90,11 +91,12 @@ def main(folder: Path, records: Path, command: list[str]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _late_call(lines: Iterable[str]) -> dict | None:
+def _late_call(lines: Iterable[str]) -> dict[str, Any] | None:
     """Return where a learner's part was that did not return, as `inflight.engine.own.part` wrote it into the log."""
     for line in lines:
         with contextlib.suppress(ValueError, TypeError, KeyError):
-            return json.loads(line)["late_call"]
+            call: dict[str, Any] = json.loads(line)["late_call"]
+            return call
     return None
 
 
@@ -105,7 +107,7 @@ def _end_with_keeper() -> None:
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _watch(server: subprocess.Popen) -> str:
+def _watch(server: subprocess.Popen[bytes]) -> str:
     """Wait until the server is to end, and return "", or has died, and return a sentence that says how."""
     ended = os.pidfd_open(server.pid)
     models: dict[int, str] = {}
@@ -135,7 +137,7 @@ def _ended(code: int) -> str:
     return f"was ended by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"ended with exit status {code}"
 
 
-def _stop(server: subprocess.Popen) -> None:
+def _stop(server: subprocess.Popen[bytes]) -> None:
     """End the server. Requests that run have the seconds of the order, unless the input is closed meanwhile."""
     order = os.read(0, 100).split()
     server.terminate()
@@ -168,7 +170,7 @@ def last_lines(log: Path, count: int) -> list[str]:
     return [line for line in lines if line.strip()][-count:]
 
 
-def write(file: Path, record: dict) -> None:
+def write(file: Path, record: dict[str, Any]) -> None:
     """Write a record, so that whoever reads the file sees the one before or this one, and never half of one."""
     aside = file.with_suffix(".new")
     aside.unlink(missing_ok=True)

@@ -19,6 +19,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from inflight.errors import CourseError
 from inflight.paths import own_cache_dir
@@ -45,7 +46,7 @@ def machine() -> str:
     return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
 
 
-def at(url: str) -> dict | None:
+def at(url: str) -> dict[str, Any] | None:
     """Return the record of the server at one of its addresses, or of the last that died there; None without one."""
     place = _host_and_port(url)
     return next((one for _, one in _all() if place in {_host_and_port(one[name]) for name in SERVICES}), None)
@@ -68,7 +69,7 @@ def death(url: str) -> str:
     return "" if record is None else record.get("death", "")
 
 
-def running() -> list[dict]:
+def running() -> list[dict[str, Any]]:
     """Return the records of this user's running servers, whoever started them."""
     return [record for _, record in _all() if "death" not in record and _lives(record["pid"], record["started"])]
 
@@ -116,7 +117,7 @@ def sweep() -> None:
             file.unlink(missing_ok=True)
 
 
-def _all(pattern: str = "*.json") -> Iterator[tuple[Path, dict]]:
+def _all(pattern: str = "*.json") -> Iterator[tuple[Path, dict[str, Any]]]:
     """Return the records of this machine; a server that ends meanwhile is left out."""
     here = machine()
     for file in sorted(folder().glob(pattern)):

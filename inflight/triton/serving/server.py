@@ -216,7 +216,7 @@ class Server:
     def __enter__(self) -> Server:
         return self.start()
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def log_tail(self, lines: int = LOG_LINES) -> str:
@@ -258,7 +258,7 @@ class Server:
             cause = min(failed, key=lambda row: row.name not in parts)  # and not what it drags along
             raise self._not_loaded(cause.name, cause.reason) from None
 
-    def load(self, model: str, **values) -> None:
+    def load(self, model: str, **values: Any) -> None:
         """Load a model, or load it again from its files.
 
         An attached server keeps its own files, and takes the settings from here; where it loads nothing on request,
