@@ -17,7 +17,16 @@ from tritonclient.utils import InferenceServerException
 from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.client.client import Client
-from inflight.triton.client.connection import Connection, NoAnswer, Refused, ServerGone, course_error, errors, get_json
+from inflight.triton.client.connection import (
+    Connection,
+    NoAnswer,
+    Refused,
+    ServerGone,
+    course_error,
+    errors,
+    get_json,
+    is_ok,
+)
 from inflight.triton.client.request import ENGINE, is_llmapi
 from inflight.triton.serving import records
 from inflight.triton.serving.address import GRPC_URL
@@ -31,11 +40,34 @@ PLACES = ("_path", "_dir", "_file")  # how parameters end that name files of the
 class Attached:
     """A Triton that somebody else has started, and what it lets this user do."""
 
+    http_url: str
+    grpc_url: str
     version: str
     can_load: bool  # its models, with other settings
     has_our_files: bool  # it is a server of this user on this machine
     is_llmapi: bool  # its `tensorrt_llm` is TensorRT-LLM's model of today
     is_decoupled: bool  # its `tensorrt_llm` streams; true where it has none
+
+    # As `Process` has them.
+
+    def has_ended(self) -> bool:
+        return not is_ok(self.http_url, "/v2/health/live")
+
+    def stop(self, drain_s: float) -> None:
+        """Let go of it: it runs on."""
+
+    def log_tail(self, lines: int) -> str:
+        """Return nothing: its log is elsewhere."""
+        return ""
+
+    def fitted(self, config: ModelConfig) -> ModelConfig:
+        """Return a model's config with our settings, but with the server's own paths of files."""
+        theirs = _config(self.grpc_url, config.name)
+        theirs.model_transaction_policy.CopyFrom(config.model_transaction_policy)
+        for name, value in config.parameters.items():
+            if not name.endswith(PLACES):
+                theirs.parameters[name].CopyFrom(value)
+        return theirs
 
     def limits(self, repo: Path, served: Collection[str]) -> Iterator[str]:
         """List what a repository asks for and it cannot do; `served` are the names of the models that it has."""
@@ -81,22 +113,14 @@ def look(http_url: str, grpc_url: str) -> Attached:
         ) from error
     has_llmapi = engine is not None and is_llmapi(engine)
     return Attached(
+        http_url=http_url,
+        grpc_url=grpc_url,
         version=about.get("version", ""),
         can_load=loads_on_request and not has_llmapi,
         has_our_files=records.at(http_url) is not None,
         is_llmapi=has_llmapi,
         is_decoupled=engine is None or engine.model_transaction_policy.decoupled,
     )
-
-
-def fitted(config: ModelConfig, grpc_url: str) -> ModelConfig:
-    """Return a model's config with our settings, but with the server's own paths of files."""
-    theirs = _config(grpc_url, config.name)
-    theirs.model_transaction_policy.CopyFrom(config.model_transaction_policy)
-    for name, value in config.parameters.items():
-        if not name.endswith(PLACES):
-            theirs.parameters[name].CopyFrom(value)
-    return theirs
 
 
 def _config(grpc_url: str, model: str) -> ModelConfig:

@@ -112,8 +112,7 @@ class Server:
         self.http_url, self.grpc_url, self.metrics_url = address or ("", "", "")
         self._ports: Mapping[str, int | None] = dict(zip(SERVICES, (http_port, grpc_port, metrics_port)))
         self._arguments = arguments
-        self._process: Process | None = None  # while it runs, and when it has died
-        self._attached: Attached | None = None  # until it is let go
+        self._running: Process | Attached | None = None  # until it is stopped or let go, also when it has died
         _made.append(weakref.ref(self))
 
     @property
@@ -129,7 +128,7 @@ class Server:
             raise CourseError(
                 f"The server at {self.http_url} was started elsewhere: it has no process here to look at or to end."
             )
-        return None if self._process is None else self._process.pid
+        return self._running.pid if isinstance(self._running, Process) else None
 
     @property
     def http(self) -> httpx.Client:
@@ -156,14 +155,16 @@ class Server:
             raise CourseError(f"The repository is not ready to be served: {found[0]}")
         try:
             if self.is_attached:
-                self._attached = attached.look(self.http_url, self.grpc_url)
-                limits = "; it ".join(self._attached.limits(self.repo, self._ready()))
-                said = f"Attached to Triton {self._attached.version} at {self.http_url}."
+                self._running = theirs = attached.look(self.http_url, self.grpc_url)
+                limits = "; it ".join(theirs.limits(self.repo, self._ready()))
+                said = f"Attached to Triton {theirs.version} at {self.http_url}."
                 _tell(f"{said} It {limits}." if limits else said)
             else:
-                self._process = start_triton(self._arguments or self._usual(), self._ports, not self.open_control)
-                self.http_url, self.grpc_url, self.metrics_url = self._process.address
-                self._ports = self._process.ports
+                self._running = ours = start_triton(
+                    self._arguments or self._usual(), self._ports, not self.open_control
+                )
+                self.http_url, self.grpc_url, self.metrics_url = ours.address
+                self._ports = ours.ports
             if self._arguments is None:
                 self.load_all()
         except BaseException:  # an interrupt too: nothing half-started is left
@@ -180,9 +181,7 @@ class Server:
 
     def is_alive(self) -> bool:
         """Whether the server's process runs, or an attached one answers."""
-        if (process := self._process) is not None:
-            return not process.has_ended()
-        return self._attached is not None and is_ok(self.http_url, "/v2/health/live")
+        return (running := self._running) is not None and not running.has_ended()
 
     def wait(self) -> None:
         """Block until the server ends by itself, which is an error; an interrupt ends the waiting.
@@ -209,9 +208,9 @@ class Server:
             clients of those that take longer are told that the server went away. Triton waits as long for connections
             over HTTP that other programs keep open. An interrupt ends the server at once.
         """
-        process, self._process, self._attached = self._process, None, None
-        if process is not None:
-            process.stop(drain_s)
+        running, self._running = self._running, None
+        if running is not None:
+            running.stop(drain_s)
 
     def __enter__(self) -> Server:
         return self.start()
@@ -224,7 +223,7 @@ class Server:
 
         Blank where there is none here: of a server that is attached, or was stopped.
         """
-        return "" if (process := self._process) is None else process.log_tail(lines)
+        return "" if (running := self._running) is None else running.log_tail(lines)
 
     def _last_lines(self) -> str:
         log = self.log_tail()
@@ -239,7 +238,7 @@ class Server:
         itself leaves those as they are whose settings have not changed.
         """
         names = repository.models(self.repo)
-        if (theirs := self._attached) is not None:
+        if isinstance(theirs := self._running, Attached):
             ready = self._ready()
             for name in names:
                 if theirs.can_load and (theirs.has_our_files or name in ready):
@@ -279,15 +278,15 @@ class Server:
         for name, value in values.items():
             repository.set_value(config, name, value)
         repository.note_files(config)
-        if self._attached is not None:
-            if not self._attached.can_load:
+        if isinstance(theirs := self._running, Attached):
+            if not theirs.can_load:
                 _tell(
                     f"{model} stays as it is: the server at {self.http_url} loads no model on request "
                     "(--model-control-mode=explicit, and control that is open to you, would let it)."
                 )
                 return
-            if not self._attached.has_our_files:
-                config = attached.fitted(config, self.grpc_url)
+            if not theirs.has_our_files:
+                config = theirs.fitted(config)
         # Always with a config: told to load files that have not changed, Triton keeps an earlier override.
         self._load(model, json_format.MessageToJson(config, preserving_proto_field_name=True))
 
