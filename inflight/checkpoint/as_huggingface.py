@@ -19,7 +19,7 @@ from inflight.errors import CourseError, reason
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# Nothing is asked of the network, and nothing runs that a checkpoint brings along.
+# The libraries ask the network for nothing and run no code of a checkpoint.
 LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
 
@@ -47,7 +47,7 @@ def _convert(checkpoint: Checkpoint, target: Path) -> None:
     sources.check(checkpoint)
     path = Path(checkpoint.path).absolute()
     source = GgufFile(path)
-    if source.rotary_factors() is not None:  # transformers would leave them aside
+    if source.rotary_factors() is not None:  # transformers would ignore them
         raise CourseError(
             f"{path} scales its rotary positions as Llama 3.1 and later do, which is lost in a Hugging Face "
             "folder made from a GGUF file: give the folder that the model's makers published."
@@ -89,7 +89,7 @@ def save(model: PreTrainedModel, aside: Path) -> None:
     try:
         with quiet():
             model.save_pretrained(aside)
-    except SafetensorError as error:  # what it calls a write that failed
+    except SafetensorError as error:  # the library raises it when a write fails
         raise OSError(str(error)) from error
 
 

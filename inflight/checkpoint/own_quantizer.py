@@ -38,7 +38,7 @@ def quantized(source: Checkpoint, quantize: Quantizer, target: str | Path) -> Ch
     target = Path(target)
     try:
         weights.requantize(weights.GgufFile(source.path), target, "W4A8", lambda values: in_blocks(values, quantize))
-    except BaseException:  # an interrupt too: half a checkpoint is none
+    except BaseException:  # an interrupt too: half a file must not pass for a checkpoint
         target.unlink(missing_ok=True)
         raise
     return fetch(target)

@@ -29,7 +29,7 @@ from inflight.openai.tools import (
 from inflight.triton.client.request import ENGINE, OPENAI, fields
 
 MOST_PROMPTS = 256  # of a request
-MOST_STOPS, LONGEST_STOP = 64, 256  # each is looked for with every token
+MOST_STOPS, LONGEST_STOP = 64, 256  # the detokenizer looks for each of them after every token
 
 Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
 
@@ -59,7 +59,7 @@ class Message(Given):
         return {**told, "role": role, "content": "\n".join(filter(None, (text, *map(str, calls))))}
 
 
-# How tokens are chosen, as the table of fields has it.
+# The fields of sampling, by OpenAI's names.
 SAMPLING = {name: field for name, field in fields(OPENAI).items() if field.asks.startswith("sampling.")}
 KINDS: dict[str, Any] = {
     "BOOL": bool,
@@ -67,7 +67,7 @@ KINDS: dict[str, Any] = {
     "INT32": Annotated[int, Field(lt=2**31)],
     "UINT64": int,
 }
-# Where a bound is another one than `SamplingConfig` declares: -1 is no limit and no seed, and any seed is taken.
+# Bounds that differ from those of `SamplingConfig`: top_k takes -1 for no limit, and a seed may be any number.
 BOUNDS: dict[str, dict[str, float]] = {"top_k": {"ge": -1}, "seed": {}, "repetition_penalty": {"gt": 0}}
 _settings = {setting.name: setting for setting in dataclasses.fields(SamplingConfig)}
 
@@ -109,7 +109,7 @@ class ChatBody(Body):
 def read(data: bytes, is_chat: bool, engine: Engine) -> ChatBody | CompletionBody:
     """Read the body of a request; raises OpenAIError, which says what is wrong with it, or that we do not have it."""
     given = _json_object(data)
-    for name in ("extra_body", "nvext"):  # which clients unpack; NIM's and Dynamo's
+    for name in ("extra_body", "nvext"):  # clients unpack the first; the second is NIM's and Dynamo's
         if isinstance(nested := given.get(name), dict):
             given = {**_without_nulls(nested), **given}
     _check_number(given.get("messages" if is_chat else "prompt"), is_chat, engine)
@@ -134,7 +134,7 @@ def _check_number(given: Any, is_chat: bool, engine: Engine) -> None:
     """Refuse too many prompts, messages or tokens before any is looked at."""
     if not isinstance(given, list) or not given:
         return
-    if is_chat or not isinstance(given[0], (str, list)):  # each takes a token at least
+    if is_chat or not isinstance(given[0], (str, list)):  # each item has at least one token
         engine.check_length(len(given), engine.limits.max_input_len, "items", "messages" if is_chat else "prompt")
     elif len(given) > MOST_PROMPTS:
         raise OpenAIError(f"There are {len(given)} prompts: send at most {MOST_PROMPTS} at once.", "prompt")
@@ -143,7 +143,7 @@ def _check_number(given: Any, is_chat: bool, engine: Engine) -> None:
 def _json_object(data: bytes) -> dict[str, Any]:
     """Return the fields of a body that are not null."""
     try:
-        given = from_json(data, allow_inf_nan=False)  # knows a bound of depth, and that half a character is none
+        given = from_json(data, allow_inf_nan=False)  # unlike json, it limits depth and refuses half a character
     except ValueError as error:
         raise OpenAIError(f"The body is no JSON that can be read: {error}.") from None
     if not isinstance(given, dict):

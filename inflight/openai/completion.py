@@ -153,7 +153,7 @@ class Completion:
         text = Detokenizer(self._engine.tokenizer, stops, self.body.min_tokens or 0)
         responses, failed = self._engine.ask(name, asked.arrays), None
         try:
-            # After a last response or an error it ends by itself, and must not be cancelled: see `finish_stream`.
+            # After its last response or an error the stream ends by itself, and must not be cancelled: `finish_stream`.
             async for result, error in responses:
                 failed = error
                 if failed is not None:
@@ -170,7 +170,7 @@ class Completion:
             if failed is not None:
                 raise failed
         except (InferenceServerException, grpc.RpcError) as error:
-            # How it died stands in a record a moment later, for which this waits.
+            # `course_error` waits for the record that says how a server died; so it runs in a thread.
             meant = await asyncio.to_thread(course_error, error, self._engine.url)
             raise errors.of_engine(meant, {TOO_LONG: self._prompt, GUIDE: self._guide_is}) from None
         except asyncio.CancelledError:

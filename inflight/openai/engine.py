@@ -44,9 +44,9 @@ class Engine:
                 "true. It then refuses clients that wait for one whole response."
             )
         self.limits, self.tokenizer = read(engine_dir).build_config, load_tokenizer(engine_dir)
-        # What has more has too many tokens, whatever they are: it is not cut into them.
+        # A longer text has too many tokens in any case, and is refused before it is tokenized.
         self.most_characters = self.limits.max_input_len * self.tokenizer.longest_token
-        # In the words that clients look for when they choose a model with more room.
+        # Clients look for these words, and then choose a model with more room.
         self._too_long = (
             f"This model's maximum context length is {self.limits.max_seq_len} tokens, {self.limits.max_input_len} of "
             "them for the prompt. The prompt is too long."

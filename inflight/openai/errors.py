@@ -13,9 +13,9 @@ from starlette.requests import ClientDisconnect
 from inflight.errors import ENGINE_FAILED, NOT_READY, QUEUE_FULL, SHUT_DOWN, TIMED_OUT, TOO_LONG, CourseError
 from inflight.triton.client.connection import Refused
 
-# Code of the error that a request got -> status. What is not among them: 400, the request is wrong.
+# Code of a request's error -> status. Any other code has 400: the request is wrong.
 STATUSES = {QUEUE_FULL: 429, ENGINE_FAILED: 500, NOT_READY: 503, SHUT_DOWN: 503, TIMED_OUT: 504}
-CODES = {TOO_LONG: TOO_LONG, QUEUE_FULL: "rate_limit_exceeded"}  # those that OpenAI's clients know
+CODES = {TOO_LONG: TOO_LONG, QUEUE_FULL: "rate_limit_exceeded"}  # codes that OpenAI's clients know
 
 
 class OpenAIError(HTTPException):
@@ -31,8 +31,10 @@ def of_engine(error: CourseError, params: dict[str, str]) -> OpenAIError:
     """Make the error for a request that Triton did not answer; `params` has the field that a code is about."""
     if not isinstance(error, Refused):
         status = 503  # nobody answers
+    elif error.code:
+        status = STATUSES.get(error.code, 400)
     else:
-        status = STATUSES.get(error.code, 400) if error.code else 500  # Triton's own, for no reason that is known
+        status = 500  # Triton refused, for a reason that is not known here
     return OpenAIError(str(error), params.get(error.code), status, CODES.get(error.code))
 
 

@@ -198,7 +198,7 @@ class Protocol(H11Protocol):
         answer = h11.Response(status_code=error.status_code, headers=head), h11.Data(data=body), h11.EndOfMessage()
         for event in answer:
             self.transport.write(self.conn.send(event) or b"")
-        # Whoever still sends would not see the answer on a connection that is closed at once.
+        # A client that still sends would not see the answer if the connection were closed at once.
         self.data_received = lambda data: None  # type: ignore[method-assign]
         self.loop.call_later(CLOSE_S, self.transport.close)
 
@@ -226,7 +226,7 @@ def _listener(host: str, port: int) -> socket.socket:
 
 async def _body(request: Request, most_bytes: int) -> bytes:
     media_type = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json":  # which a page in a browser must ask for leave to send, and does not get
+    if media_type != "application/json":  # a web page may not send this type to another host without leave
         raise OpenAIError(f"The body's type is {media_type or 'not given'}: send Content-Type: application/json.")
     if (coding := request.headers.get("Content-Encoding", "identity").lower()) != "identity":
         raise OpenAIError(f"The body's coding is {coding}: send it as it is.", None, 415)

@@ -24,9 +24,9 @@ You can call these functions. To call one, answer with nothing but a JSON object
 {"name": "...", "arguments": {...}}.
 """
 ANY_OBJECT = Guide("json_schema", '{"type": "object"}')
-# Beside calls: what looks like one is held to the schema of its function.
+# An object beside calls has no `arguments`: what looks like a call must follow the schema of its function.
 NO_CALL = Guide("json_schema", '{"type": "object", "properties": {"arguments": false}, "additionalProperties": true}')
-ANY_TEXT = r"/([^{](.|\n)*)?/"  # likewise
+ANY_TEXT = r"/([^{](.|\n)*)?/"  # any text beside calls does not begin with a brace
 
 Schema = dict[str, Any] | bool | Json[dict[str, Any]]
 
@@ -43,7 +43,7 @@ class Given(BaseModel):
 class Form(Given):
     """What an answer must be like."""
 
-    model_config = ConfigDict(extra="forbid")  # a field that is not known would be followed loosely
+    model_config = ConfigDict(extra="forbid")  # the answer would not follow an unknown field
 
 
 class JsonSchema(BaseModel):
@@ -81,7 +81,7 @@ class StructuredOutputs(Form):
     regex: str | None = None
     choice: Annotated[list[str], Field(min_length=1)] | None = None
     ebnf_grammar: str | None = Field(None, alias="grammar")
-    # Whatever these are: white space is as little as JSON is read with, objects are closed, and nobody else is asked.
+    # These change nothing: white space is minimal, objects are closed, and there is no other backend to fall back to.
     disable_any_whitespace: bool = Field(False, exclude=True)
     disable_additional_properties: bool = Field(False, exclude=True)
     disable_fallback: bool = Field(False, exclude=True)
@@ -257,7 +257,7 @@ class Answer:
             if not begun and not is_last and any(begin.startswith(self._text) for begin in self._begins):
                 return "", ""
             self.name, self._num_given, self._begins = self._begins.get(begun, ""), len(begun), {}
-        # The brace that closes the call, behind its arguments, is the last character.
+        # The last character of a whole call is the brace that closes it, behind its arguments.
         self.is_call = bool(self.name) and is_last and _is_json(self._text)
         end = len(self._text) - (bool(self.name) and (self.is_call or not is_last))
         added, self._num_given = self._text[self._num_given : end], max(self._num_given, end)

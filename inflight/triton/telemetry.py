@@ -25,7 +25,7 @@ from inflight.triton.serving.address import Address
 
 STAY = ["request", "slot", "first", "last", "prompt_until"]
 COLUMNS = ["name", "model", "label", "value", "type"]
-METRICS_LAG_S = 20  # the longest that figures come after what they tell of, where a machine has much else to do
+METRICS_LAG_S = 20  # figures come at most so late, also on a busy machine
 SETTLED_S, SETTLED_LOOKS = 0.5, 10
 LOOK_EVERY_S = 0.02
 

@@ -32,10 +32,10 @@ SHORT_TIMEOUT_S = 10  # of what Triton answers at once: health, metadata, statis
 # Why a model cannot be loaded, with its traceback: more than the 8,192 bytes that gRPC lets through.
 MOST_REASON_BYTES = 1 << 20
 
-# In front of Triton's reasons; a connection that failed has no such thing to say.
+# Triton writes it in front of its reasons; the message of a failed connection has none.
 _PREFIX = re.compile(r"^(\[request id: [^\]]*\] |in ensemble '[^']*', )+")
 _CODE = re.compile(r" #([a-z_]+)$")  # behind the reason of a model, where `request.ERROR_CODE` asks for it
-# Triton's own reasons have words alone; they are read here and nowhere else.
+# Triton's own reasons have no code. Their words are read here and nowhere else.
 _CODES_OF_TRITON = {
     QUEUE_FULL: "Exceeds maximum queue size",
     TIMED_OUT: "Request timeout expired",

@@ -32,7 +32,7 @@ ENSEMBLE, PREPROCESSING, ENGINE, OPENAI = "ensemble", "preprocessing", "tensorrt
 
 ERROR_CODE = "error_code"  # parameter of a request whose client wants the code of an error behind its sentence
 
-# How a value that asks for nothing is called, in "NAME must be ..." -> how it is known.
+# What a message calls a value that asks for nothing ("NAME must be ...") -> the test of such a value.
 _ASKS_NOTHING: dict[str, Callable[[NDArray[Any]], bool]] = {
     "anything": lambda values: True,
     "left out": lambda values: not values.any(),  # zeros, blanks, or no values

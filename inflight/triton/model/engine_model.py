@@ -6,7 +6,7 @@
         def initialize(self, args):
             self.start(args, Executor.load(...), ...)
 
-        def prompts(self, request: Any, running):        # the engine's request, and what makes a message of a response
+        def prompts(self, request, running):        # the engine's request, and what makes a message of a response
             asked = self.asked(request)
             ...
             return [(engine_request(asked), message)]
@@ -201,7 +201,7 @@ class EngineModel:
                     if response.error:
                         raise CourseError(response.error, code=response.error_code)
                     told = message(response)
-                except Exception as error:  # it is this request's alone, whatever it is
+                except Exception as error:  # only this request fails
                     self._give_up(running)
                     told = python_model.error_response(error, running.wants_code)
                 if told is not None:

@@ -32,10 +32,10 @@ MAX_TEXT_BYTES = 256 * 1024
 MAX_TEXTS = 1024
 MAX_VALUES = 256 * 1024  # of a tensor
 MAX_SENTENCE = 500  # characters
-UNANSWERED_S = 20  # longer than Triton takes for a message, whatever else the machine does
+UNANSWERED_S = 20  # Triton takes less for a message, also on a busy machine
 
-# At a model's end its memory goes with the process. To look through PyTorch's objects first takes a second of CPU time,
-# which is that of the model that was loaded in its place.
+# The process of a model ends with the model. To collect PyTorch's objects before would take a second of CPU time from
+# the model that was loaded in its place.
 atexit.register(gc.freeze)
 
 
@@ -192,7 +192,7 @@ def answer(function: Callable[..., list[Any]], *arguments: Any) -> pb_utils.Infe
     """Return the tensors of `function(*arguments)` as a response; whatever it raises becomes the response's error."""
     try:
         return pb_utils.InferenceResponse(function(*arguments))
-    except Exception as error:  # it is this request's alone, whatever it is
+    except Exception as error:  # only this request fails
         return error_response(error)
 
 

@@ -98,7 +98,8 @@ def _step_problems(
             yield from _fit_problems(f"{field}.input_map {own}", available[shared], inputs[own])
         elif own in inputs:
             what = f"{own} takes {shared!r}, which no earlier step and no input gives."
-            yield f"{field}.input_map", what, did_you_mean(shared, available, cutoff=0.7)  # short names are soon alike
+            fix = did_you_mean(shared, available, cutoff=0.7)  # with a lower cutoff, short names look alike
+            yield f"{field}.input_map", what, fix
     for tensor in model.input:
         if not tensor.optional and tensor.name not in step.input_map:
             what = f"{model.name} needs the input {tensor.name!r}, which the step does not give."

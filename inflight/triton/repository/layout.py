@@ -18,7 +18,7 @@ PIPELINE = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble")
 BLS = "tensorrt_llm_bls"
 BASELINE = "llama-python"  # the same checkpoint without an engine, beside the others when asked for
 GPT2 = ("simple-gpt2", "iterative-gpt2")  # batch after batch, and a batch that changes at every token
-BATCH_COST = "batch-cost"  # sleeps instead of computing, so that nothing but the batcher is seen
+BATCH_COST = "batch-cost"  # sleeps instead of computing, so that only the batcher's work shows
 EMBEDDING = "text-embedding"  # the checkpoint as a model that gains from batches
 # Whose clients are served: those of releases of TensorRT-LLM, and of its model of today, one in place of PIPELINE.
 OLDEST_CONTRACT, DEFAULT_CONTRACT, LLMAPI = CONTRACTS = ("0.5", "0.19", "llmapi")

@@ -107,7 +107,7 @@ def read(path: Path) -> Settings:
         raise CourseError(what, fix, where=[str(path), field]) from None
     try:
         settings.executor  # noqa: B018
-    except CourseError as error:  # it knows what drafts can be
+    except CourseError as error:  # it checks speculative_config
         raise CourseError(error.what, error.fix, where=[str(path), "speculative_config"]) from None
     return settings
 

@@ -17,7 +17,8 @@ from inflight.triton.repository.layout import BASELINE, BATCH_COST, EMBEDDING, L
 
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 _NUMBERS = {"int": "a whole number", "ints": "whole numbers with commas between them, each", "float": "a number"}
-_KINDS = {bool: "bool", int: "int", float: "float", Path: "path", str: "text"}  # of an annotation the first that it has
+# The first of them that is in an annotation counts.
+_KINDS = {bool: "bool", int: "int", float: "float", Path: "path", str: "text"}
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
             variable="",
         ),
         **_EXCLUDE_INPUT,
-        # TensorRT-LLM's executor has it for each request. Long, for it is against those who have gone, not who wait.
+        # TensorRT-LLM's executor has it for each request. It is long, since it ends requests of clients that have gone.
         "allotted_time_ms": Parameter(
             "int", 300_000, "Most time that a request may take, its wait included; 0: no limit.", low=0
         ),

@@ -135,6 +135,6 @@ def _loads_on_request(grpc_url: str, headers: dict[str, str]) -> bool:
             connection.triton.unload_model(NO_SUCH_MODEL, headers=headers)
         except InferenceServerException as error:
             if isinstance(course_error(error, grpc_url), Refused):
-                return NO_SUCH_MODEL in error.message()  # else it refuses to look for one
+                return NO_SUCH_MODEL in error.message()  # a server that allows it has looked for the model
             raise
     return True

@@ -41,12 +41,12 @@ LOOPBACK_S = 5  # to reach a port of this machine
 LOG_LINES = 15
 MAX_ROW = 160  # columns of a row of Triton's tables that are read in a notebook
 CONTROL = "model-repository,shared-memory,trace,logging"  # what takes the key
-# Doors that listen on every address and ask for no key in 2.51 (NVIDIA's security bulletin 5828).
+# Services that listen on every address and take no key in 2.51 (NVIDIA's security bulletin 5828).
 CLOSED = ("--allow-vertex-ai", "--allow-sagemaker")
 VERTEX_AI = "AIP_"  # how the variables begin that open the first, close HTTP and gRPC, and name a port
 TMP, SHM = "/tmp", "/dev/shm"
 SHM_MIB = 4  # Triton's Python backend takes one for each model
-# What this shell may allow less of: the option of `ulimit` that says how much, and the least that a server runs with.
+# Limits of the shell: the option of `ulimit`, the least that a server runs with, and what it limits.
 LIMITS = (
     (resource.RLIMIT_NOFILE, "-n", 256, "open files"),
     (resource.RLIMIT_NPROC, "-u", 256, "threads of this user"),
@@ -199,7 +199,7 @@ class Process:
         while not self.has_ended():
             if is_ok(self.address.http_url, "/v2/health/live", timeout_s=1):
                 record = records.at(self.address.http_url)
-                # Not another's, who took the port first.
+                # Another server may have taken the port first.
                 if record is not None and record["pid"] == self.pid and not self.has_ended():
                     return
             if time.monotonic() > deadline:

@@ -254,7 +254,7 @@ class Server:
             failed = [row for row in self.models() if row.state != "READY" and row.reason]
             if not failed:
                 raise
-            cause = min(failed, key=lambda row: row.name not in parts)  # and not what it drags along
+            cause = min(failed, key=lambda row: row.name not in parts)  # not the ensemble that fails with it
             raise self._not_loaded(cause.name, cause.reason) from None
 
     def load(self, model: str, **values: Any) -> None:
@@ -311,7 +311,7 @@ class Server:
         except Refused:
             if not self.is_attached:
                 raise
-            # It does not let us ask: of our own models, those that are ready.
+            # The server refuses to say: ask for each of our models whether it is ready.
             ready = [name for name in known if is_ok(self.http_url, f"/v2/models/{name}/ready")]
             index = [{"name": name, "state": "READY"} for name in ready]
         rows = [
