@@ -28,9 +28,9 @@ class Stored(NamedTuple):
 
 # GGUF's types of matrices, as far as an engine has a precision for them. A matrix of another type that the gguf library
 # can dequantize is written again in the precision that is asked for. The compiler (OpenVINO GenAI 2026.4.1) reads Q4_K,
-# too, but rounds the smallest value of each block to whole steps, as it does with Q4_1 (`engine/openvino/four_bits.py`
-# mends that of Q4_1 alone). With values half-way between two steps, logits of a model with drawn weights were off by 1.1
-# of their standard deviation; by 0.07 when the weights were written again.
+# too, but rounds the smallest value of each block to whole steps, as it does with Q4_1 (which alone is mended, in
+# `engine/openvino/four_bits.py`). With values half-way between two steps, logits of a model with drawn weights were off
+# by 1.1 of their standard deviation; by 0.07 when the weights were written again.
 TYPES = {
     "F32": Stored(None, is_read=False),
     "F16": Stored(None, is_read=True),

@@ -24,6 +24,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from inflight import tiers
 from inflight.errors import CourseError
@@ -129,53 +130,62 @@ class Process:
 
     def __init__(self, arguments: Sequence[str], ports: Mapping[str, int], has_key: bool):
         triton = installation()
-        shm_prefix = f"inflight_{uuid.uuid4().hex[:12]}_"
         folder = self._folder = _place() / f"inflight-server-{uuid.uuid4().hex[:12]}"
         records.announce(folder)
         self.ports = ports
         http, grpc, metrics = (f"{HOST}:{ports[name]}" for name in SERVICES)
         self.address = Address(f"http://{http}", grpc, f"http://{metrics}/metrics")
-        key = secrets.token_hex(16) if has_key else ""
-        record = {
-            **dict(zip(SERVICES, self.address)),
-            "key": key,
-            "folder": str(folder),
-            "shm_prefix": shm_prefix,
-            "machine": records.machine(),
-            "starter": os.getpid(),
-            "notebook": os.environ.get("JPY_SESSION_NAME", ""),  # JupyterLab's, of a kernel
-        }
-        control = f"{CONTROL}:{records.HEADER}={key}"
-        ours = {
-            **{f"--{name}-address": HOST for name in SERVICES},
-            **{f"--{name}-port": port for name, port in ports.items()},
-            **({"--http-restricted-api": control, "--grpc-restricted-protocol": control} if key else {}),
-            "--backend-directory": folder / "backends",
-            "--backend-config": f"python,shm-region-prefix-name={shm_prefix}",
-            "--exit-timeout-secs": 3600,  # the keeper does not wait as long
-            **dict.fromkeys(CLOSED, "false"),  # last: also for a name that is shortened, Triton takes the last value
-        }
-        given = {argument.partition("=")[0] for argument in arguments} - {"--backend-config"}  # there may be several
-        added = [f"{name}={value}" for name, value in ours.items() if name not in given]
+        self._key = secrets.token_hex(16) if has_key else ""
+        self._shm_prefix = f"inflight_{uuid.uuid4().hex[:12]}_"
         try:
             folder.mkdir(mode=0o700)
             _link_backend(triton, folder)
-            arguments = _link_repositories(arguments, folder)
-            (folder / keeper.RECORD).write_text(json.dumps(record))
+            given = _link_repositories(arguments, folder)
+            (folder / keeper.RECORD).write_text(json.dumps(self._record()))
         except OSError as error:
             records.withdraw(folder)
             raise CourseError(
                 f"No folder for the server could be made in {folder.parent} ({error.strerror}). Make room there, or "
                 "set TMPDIR."
             ) from error
-        program = [str(triton / "bin" / "tritonserver"), *arguments, *added]
+        self.pid = self._launch([str(triton / "bin" / "tritonserver"), *given, *self._added(given)])
+
+    def _record(self) -> dict[str, Any]:
+        """Return what the keeper writes down of the server; see `records`."""
+        return {
+            **dict(zip(SERVICES, self.address)),
+            "key": self._key,
+            "folder": str(self._folder),
+            "shm_prefix": self._shm_prefix,
+            "machine": records.machine(),
+            "starter": os.getpid(),
+            "notebook": os.environ.get("JPY_SESSION_NAME", ""),  # JupyterLab's, of a kernel
+        }
+
+    def _added(self, arguments: Sequence[str]) -> list[str]:
+        """Return the arguments of `tritonserver` that are added to those given, which come first."""
+        control = f"{CONTROL}:{records.HEADER}={self._key}"
+        ours = {
+            **{f"--{name}-address": HOST for name in SERVICES},
+            **{f"--{name}-port": port for name, port in self.ports.items()},
+            **({"--http-restricted-api": control, "--grpc-restricted-protocol": control} if self._key else {}),
+            "--backend-directory": self._folder / "backends",
+            "--backend-config": f"python,shm-region-prefix-name={self._shm_prefix}",
+            "--exit-timeout-secs": 3600,  # the keeper does not wait as long
+            **dict.fromkeys(CLOSED, "false"),  # last: also for a name that is shortened, Triton takes the last value
+        }
+        given = {argument.partition("=")[0] for argument in arguments} - {"--backend-config"}  # there may be several
+        return [f"{name}={value}" for name, value in ours.items() if name not in given]
+
+    def _launch(self, program: list[str]) -> int:
+        """Start the keeper, and the server with it; return the server's process id."""
         self._keeper = subprocess.Popen(
-            [sys.executable, "-S", keeper.__file__, str(folder), str(records.folder()), *program],
+            [sys.executable, "-S", keeper.__file__, str(self._folder), str(records.folder()), *program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            env=environment(folder),
+            env=environment(self._folder),
             start_new_session=True,
         )
         assert self._keeper.stdin and self._keeper.stdout and self._keeper.stderr
@@ -185,13 +195,13 @@ class Process:
         if not (said := self._news.readline()):
             reason = self._errors.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
             self.stop(drain_s=0)
-            records.withdraw(folder)
+            records.withdraw(self._folder)
             if self._keeper.returncode == keeper.NO_RECORD:
                 raise records.no_room(records.folder(), reason)
             raise CourseError(
                 f"tritonserver cannot be started ({reason}). If its installation is incomplete, {REINSTALL}"
             )
-        self.pid = int(said)
+        return int(said)
 
     def wait_until_it_answers(self) -> None:
         """Wait for the API; CourseError where the process has ended before, or takes too long."""
