@@ -16,7 +16,7 @@ from inflight.lessons.batchers.batch_run import Arrival
 from inflight.lessons.batchers.simulate import SimulatedBatches, simulate
 from inflight.notebook import progress
 from inflight.notebook.checks import grades
-from inflight.notebook.checks.findings import NOT_YET, Case, Compared, Finding, Measured, asked
+from inflight.notebook.checks.findings import NOT_YET, Case, Compared, Finding, Measured, Wrong, asked
 from inflight.triton import repository
 from inflight.triton.client.connection import NoAnswer, ServerGone
 from inflight.triton.serving.server import Server
@@ -66,13 +66,15 @@ def _within_budget(settings: dict, choose: random.Random) -> Finding:
     if not settings:
         return NOT_YET
     if others := sorted(set(settings) - {MOST, DELAY}):
-        return f"{others[0]!r} is not yours to set. There are {MOST!r} and {DELAY!r}; a batch costs what it costs."
+        return Wrong(
+            f"{others[0]!r} is not yours to set. There are {MOST!r} and {DELAY!r}; a batch costs what it costs."
+        )
     try:
         values = {name: int(str(value)) for name, value in settings.items()}
     except ValueError:
-        return f"The settings are {settings}: each is a whole number."
+        return Wrong(f"The settings are {settings}: each is a whole number.")
     if values.get(MOST, 8) < 1 or values.get(DELAY, 0) < 0:
-        return f"The settings are {settings}: {MOST} is at least 1, and a delay at least 0."
+        return Wrong(f"The settings are {settings}: {MOST} is at least 1, and a delay at least 0.")
     busy, alone = (
         Compared(*(_played(arrivals_s, each) for each in (values, _COURSES_OWN, {})))
         for arrivals_s in (workload.poisson(2000, rate=RATE, seed=choose.randrange(10**6)), [0.0])
@@ -118,10 +120,10 @@ def _library(source: Path, choose: random.Random) -> Finding:
         try:
             library = custom_batching.build(source, Path(scratch) / "own.so")
         except CourseError as error:
-            return str(error)
+            return Wrong(str(error))
         own = _batches(Path(scratch), library, lengths)
     if isinstance(own, str):
-        return own
+        return Wrong(own)
     over = sum(len(batch) > 1 and len(batch) * max(batch) > LIMIT for batch in own)
     sent_away = sum(
         len(batch) < MOST_IN_A_BATCH and (len(batch) + 1) * max([*batch, after[0]]) <= LIMIT

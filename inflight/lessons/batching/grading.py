@@ -17,7 +17,7 @@ from inflight.engine.simulate import SimulatedRequest, Simulation
 from inflight.lessons.batching.simulate import schedule
 from inflight.notebook.checks import grades, simulate_scheduler
 from inflight.notebook.checks.answers import is_untouched
-from inflight.notebook.checks.findings import NOT_YET, Case, Compared, Finding, Measured, asked, told
+from inflight.notebook.checks.findings import NOT_YET, Case, Compared, Finding, Measured, Wrong, asked, told
 
 TRIAL_S = 30  # for all that a learner's scheduler plays; it takes one or two, or some on a busy machine
 SLACK = 1.03  # so much of the built-in rule's count is another way to do the same
@@ -167,7 +167,7 @@ def _is_trace(name: str, lengths: list[int] | None) -> Finding:
     if is_untouched(lengths):
         return NOT_YET
     if len(lengths) != 24 or not all(8 <= length <= 128 for length in lengths):
-        return (
+        return Wrong(
             f"{name} needs 24 lengths between 8 and 128; it has {len(lengths)}, from {min(lengths)} to {max(lengths)}."
         )
     if name == "wins":

@@ -22,11 +22,12 @@ from inflight.lessons.capstone.service.deployment import Settings
 from inflight.notebook import progress
 from inflight.notebook.checks import grades
 from inflight.notebook.checks.answers import is_untouched
-from inflight.notebook.checks.findings import NOT_YET, Case, Finding, Measured, asked, told
+from inflight.notebook.checks.findings import NOT_YET, Case, Finding, Measured, NotYet, Wrong, asked, told
 from inflight.notebook.checks.parts import COURSES_OWN
 
 RUNS = 20  # hidden runs of a check, of 100 requests each: so many that no lucky burst decides
 QUEUED = 0.9  # of the course's requests in time at twice the load
+REHEARSED_S = 90  # most that a check with a learner's scheduler takes; it takes ten seconds or two
 BETTER = 0.03  # by so much a scheduler must beat the built-in ones, in shares of all requests
 
 # The course's own answers, by what falls to a name. Others are as good: these are what a check compares with.
@@ -197,7 +198,12 @@ FELL_SHORT = {
 }
 
 
-@grades("9.2", "Other settings keep it, too. What each costs elsewhere, in quality or in memory, decides between them.")
+@grades(
+    "9.2",
+    "Other settings keep it, too. What each costs elsewhere, in quality or in memory, decides between them.",
+    within_s=REHEARSED_S,
+    of_file=False,
+)
 def _kept(answer: tuple, choose: random.Random) -> Finding:
     if (found := _named(answer)) == NOT_YET:
         return NOT_YET
@@ -219,7 +225,12 @@ def _kept(answer: tuple, choose: random.Random) -> Finding:
     ]
 
 
-@grades("9.3", "Above the limit some requests must fail. One that is refused at once can go elsewhere.")
+@grades(
+    "9.3",
+    "Above the limit some requests must fail. One that is refused at once can go elsewhere.",
+    within_s=REHEARSED_S,
+    of_file=False,
+)
 def _monday(answer: tuple, choose: random.Random) -> Finding:
     if (found := _named(answer)) == NOT_YET:
         return NOT_YET
@@ -231,7 +242,7 @@ def _monday(answer: tuple, choose: random.Random) -> Finding:
     return _beside(yours, course, nothing, math.ceil(QUEUED * course["in time"]), _fell_short(yours))
 
 
-def _named(answer: object) -> tuple[str, Settings] | str:
+def _named(answer: object) -> tuple[str, Settings] | NotYet:
     """A name and settings; NOT_YET where one of them is blank."""
     if not isinstance(answer, list | tuple) or len(answer) != 2:
         raise CourseError("Hand in your name and the settings: check(…, (name, settings)).")
@@ -335,7 +346,7 @@ def _one_report(report: Callable, kept: bool, choose: random.Random) -> Finding:
     if text is None:
         return NOT_YET
     if not isinstance(text, str):
-        return f"A report is a text; yours is {text!r}."
+        return Wrong(f"A report is a text; yours is {text!r}.")
     said = {float(number) for number in re.findall(r"\d+(?:\.\d+)?", text.replace(",", ""))}
     wanted = {
         "rate": [figures["rate"]],
@@ -346,11 +357,13 @@ def _one_report(report: Callable, kept: bool, choose: random.Random) -> Finding:
     }
     for name, values in wanted.items():
         if not any(math.isclose(value, number, abs_tol=0.051) for value in values for number in said):
-            return f"It does not say the {name}, {figures[name]}. {MISSING[name]}"
+            return Wrong(f"It does not say the {name}, {figures[name]}. {MISSING[name]}")
     if lost := [part for part in figures["own_parts"] if part not in text]:
-        return f"It does not say whose {lost[0]} it was: a colleague cannot repeat it."
+        return Wrong(f"It does not say whose {lost[0]} it was: a colleague cannot repeat it.")
     says_no = bool(re.search(r"\b(not|no|fails?|misses|missed|breaks?)\b", text.splitlines()[0].casefold()))
     if says_no == kept:
-        return f"Its first line does not say whether the contract is kept: {100 * figures['share']:.1f} % are in time."
+        return Wrong(
+            f"Its first line does not say whether the contract is kept: {100 * figures['share']:.1f} % are in time."
+        )
     words = len(text.split())
     return Measured("words", words, at_most=MOST_WORDS, advice="One page, and the answer first.")

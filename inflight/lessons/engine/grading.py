@@ -19,7 +19,7 @@ from inflight.engine.settings import BuildConfig
 from inflight.notebook import parts, progress
 from inflight.notebook.checks import grades
 from inflight.notebook.checks.answers import load
-from inflight.notebook.checks.findings import NOT_YET, Case, Finding, Measured, asked
+from inflight.notebook.checks.findings import NOT_YET, RIGHT, Case, Finding, Measured, Wrong, asked, because
 
 # 1.1: the KV cache of any model ---------------------------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ def _decoded(decode: Callable, choose: random.Random) -> Finding:
         return NOT_YET
     made = [np.asarray(answer, float).reshape(-1) for answer in answers]
     if any(len(weights) != q4_1.BLOCK for weights in made):
-        return f"A block has {q4_1.BLOCK} weights: return a list or an array of 32 numbers for a block."
+        return Wrong(f"A block has {q4_1.BLOCK} weights: return a list or an array of 32 numbers for a block.")
     right = np.isclose(made, q4_1.dequantize(blocks), rtol=1e-3, atol=1e-5).all(axis=1)
     return Measured(
         "blocks decoded as the file means them", int(right.sum()), exactly=NUM_BLOCKS, course=NUM_BLOCKS, nothing=0,
@@ -208,11 +208,13 @@ def _loss(kind: str, blocks: np.ndarray, quantize: Callable, courses: np.ndarray
         return NOT_YET
     made = np.asarray(made)
     if made.dtype != np.uint8 or made.shape != courses.shape:
-        return f"For {len(blocks)} blocks give uint8 [{len(blocks)}, 20]; yours is {made.dtype} {list(made.shape)}."
+        return Wrong(
+            f"For {len(blocks)} blocks give uint8 [{len(blocks)}, 20]; yours is {made.dtype} {list(made.shape)}."
+        )
     lost, course = q4_1.share_lost(blocks, made), q4_1.share_lost(blocks, courses)
     if kind == "all alike":
         wrong = "Where all 32 weights are alike there is no range to divide by: d is 0, and m says it all."
-        return None if lost < 1e-6 else wrong
+        return because(None if lost < 1e-6 else wrong)
     off = (q4_1.dequantize(made) - blocks).mean() / (np.ptp(blocks, axis=1).mean() / q4_1.STEPS)
     bias = f"On average your weights lie {abs(off):.1f} steps too {'high' if off > 0 else 'low'}. "
     return Measured(
@@ -265,21 +267,23 @@ def _compares(compare: Callable, choose: random.Random) -> Finding:
         try:
             alone, in_company = (list(part) for part in given)
         except (TypeError, ValueError):
-            return "Return two lists of token ids: (alone, in_company)."
+            return Wrong("Return two lists of token ids: (alone, in_company).")
         if together <= FRIENDS:
             return Measured(
                 "requests in one iteration", together, at_least=1 + FRIENDS, course=1 + FRIENDS, nothing=0,
                 advice="Hand prompt and others over at once, in one call of generate_all.",
             )  # fmt: skip
         if alone != right:
-            return f"The first is not what the engine answers to `prompt` in {LENGTH} tokens with nobody beside it."
+            return Wrong(
+                f"The first is not what the engine answers to `prompt` in {LENGTH} tokens with nobody beside it."
+            )
         if (in_company != alone) != bool(sways):
             changes, yours = ("changes", "the same") if sways else ("does not change", "different")
-            return (
+            return Wrong(
                 f"Company {changes} this engine's words, and your two answers are {yours}: return the second run's "
                 "answer to `prompt`."
             )
-    return None
+    return RIGHT
 
 
 def _keeps_its_words(folder: Path, choose: random.Random) -> Finding:

@@ -16,7 +16,7 @@ from inflight.errors import CourseError
 from inflight.lessons.iterative_gpt2 import gpt2_client, simulate_gpt2
 from inflight.lessons.iterative_gpt2.log import executions, passes
 from inflight.notebook.checks import grades
-from inflight.notebook.checks.findings import NOT_YET, Case, Compared, Finding, Measured, asked
+from inflight.notebook.checks.findings import NOT_YET, RIGHT, Case, Compared, Finding, Measured, Wrong, asked
 from inflight.notebook.checks.parts import COURSES_OWN
 from inflight.notebook.checks.simulate_triton import SimulatedStream
 from inflight.triton import repository
@@ -78,7 +78,7 @@ def _prompt_in_parts(next_part: Callable, choose: random.Random) -> dict[str, Fi
     texts = [numbers.normal(size=(length, 6)) for length in (12, 8)]
     caches: list[dict] = [{}, {}]
     ends = [(*sorted(choose.sample(range(2, 6), 2)), 6, 8), (3, 4, 8)]  # of each part; some have one token
-    result: Finding = None
+    result: Finding = RIGHT
     for nth in range(4):
         for text, cache, until in zip(texts, caches, ends):
             if nth >= len(until):
@@ -92,8 +92,8 @@ def _prompt_in_parts(next_part: Callable, choose: random.Random) -> dict[str, Fi
             weights = np.exp(np.where(np.tri(end - start, end, start, dtype=bool), scores, -np.inf))
             right = weights / weights.sum(1, keepdims=True) @ (past @ value.matrix)
             alike = np.shape(got) == right.shape and np.allclose(got, right)
-            if not alike and result is None:
-                result = (
+            if not alike and result == RIGHT:
+                result = Wrong(
                     f"Tokens {start + 1} to {end} of a text: the result is not that of the whole text. A token attends "
                     "to itself and to all before it in its own cache, and to none after it."
                 )
@@ -134,7 +134,7 @@ def _ten_streams_four_places(answer: tuple[dict, Server]) -> dict[str, Finding] 
     try:
         found = passes_with(server, settings)
     except CourseError as error:
-        return error.sentence
+        return Wrong(error.sentence)
     of_each = found.groupby("sequence")["iteration"].agg(["min", "max"])
     later = found[found.groupby("sequence").cumcount() > 0]
     in_fullest = int(found.groupby("iteration")["sequence"].nunique().max())

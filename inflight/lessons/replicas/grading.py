@@ -9,7 +9,7 @@ from inflight.errors import CourseError
 from inflight.lessons.replicas.simulate import Asked, InTurn, RoutingCounts, Server, WithinReach, days, simulate
 from inflight.notebook.checks import grades
 from inflight.notebook.checks.answers import load
-from inflight.notebook.checks.findings import NOT_YET, Case, Compared, Finding, Measured, asked, told
+from inflight.notebook.checks.findings import NOT_YET, Case, Compared, Finding, Measured, Wrong, asked, told
 
 TRIAL_S = 30
 MOST_COMPUTED = 0.75  # of what is computed in turn: homes come to 0.5, homes within reach to 0.65
@@ -139,9 +139,9 @@ def _home(home: Callable, choose: random.Random) -> Finding:
     if set(before) == {None}:
         return NOT_YET
     if not set(before) <= set(two) or not set(after) <= set(three):
-        return "home() must return one of the servers that it was given."
+        return Wrong("home() must return one of the servers that it was given.")
     if [home(key, two[::-1]) for key in keys] != before:
-        return "The order of the servers must not matter: two routers may know them in different orders."
+        return Wrong("The order of the servers must not matter: two routers may know them in different orders.")
     moved = [(old, new) for old, new in zip(before, after) if old != new]
     shares = [before.count(one) / KEYS for one in two] + [after.count(one) / KEYS for one in three]
     between_old = sum(new in two for _, new in moved)

@@ -19,7 +19,17 @@ from inflight.engine import BuildConfig, ExecutorConfig, engine_version
 from inflight.errors import CourseError
 from inflight.lessons.repository.served import ANSWER_S, PIPELINE, served, stand_ins
 from inflight.notebook.checks import grades
-from inflight.notebook.checks.findings import NOT_YET, Case, Finding, Measured, asked
+from inflight.notebook.checks.findings import (
+    NOT_YET,
+    RIGHT,
+    Case,
+    Finding,
+    Measured,
+    Wrong,
+    asked,
+    because,
+    judged,
+)
 from inflight.notebook.checks.parts import COURSES_OWN
 from inflight.triton import repository
 from inflight.triton.client.connection import Connection, text
@@ -58,11 +68,11 @@ def _right(prompt: str, most: int, encode: Callable[[str], list[int]] | None = N
 @grades("2.1", "A step of an ensemble sees only tensors; the maps say where each comes from and where it goes.",
         keeps="repository")  # fmt: skip
 def _with_a_model_of_ones_own(repo: Path, choose: random.Random) -> dict[str, Finding]:
-    if lost := _lost(_read(repo)["ensemble"]):
+    if (lost := _lost(_read(repo)["ensemble"])) != RIGHT:
         return {"the ensemble": lost, "hidden prompts": NOT_YET, "several rows": NOT_YET}
     with served(Path(repo)) as connection:
         return {
-            "the ensemble": None,
+            "the ensemble": RIGHT,
             "hidden prompts": _answered_masked(connection, _hidden_addresses(choose)),
             "several rows": _rows_masked(connection, choose),
         }
@@ -74,7 +84,7 @@ def _lost(config: ModelConfig) -> Finding:
     for kind in ("input", "output"):
         for one in getattr(courses, kind):
             if one not in getattr(config, kind):
-                return (
+                return Wrong(
                     f"The ensemble's {kind} {one.name} is gone, or is no longer what it was: clients, and the next "
                     "labs, rely on it."
                 )
@@ -82,8 +92,8 @@ def _lost(config: ModelConfig) -> Finding:
     for step in courses.ensemble_scheduling.step:
         for own in step.input_map:
             if (step.model_name, own) not in taken:
-                return f"No step of the ensemble runs {step.model_name} and gives it {own}."
-    return None
+                return Wrong(f"No step of the ensemble runs {step.model_name} and gives it {own}.")
+    return RIGHT
 
 
 def _hidden_addresses(choose: random.Random) -> list[tuple[str, str, int]]:
@@ -128,9 +138,9 @@ def _rows_masked(connection: Connection, choose: random.Random) -> Finding:
     try:
         said = _texts(connection.infer(MASK, {"TEXT": text(*texts)}, ANSWER_S), "MASKED")
     except CourseError as error:
-        return f"Asked for {len(texts)} rows in one request, mask says: {error}"
+        return Wrong(f"Asked for {len(texts)} rows in one request, mask says: {error}")
     wanted = [row.replace("a@b.org", MASKED) for row in texts]
-    return None if said == wanted else f"A request has the {len(texts)} rows {texts}, and MASKED is {said}."
+    return RIGHT if said == wanted else Wrong(f"A request has the {len(texts)} rows {texts}, and MASKED is {said}.")
 
 
 # 2.2 ------------------------------------------------------------------------------------------------------------------
@@ -195,7 +205,9 @@ def _is_repaired(name: str, repo: Path, prompts: list[tuple[str, int]]) -> Findi
         owners, found = _settings(_read(intact)), _settings(configs)
     for setting, value in owners.items():
         if found.get(setting) != value:
-            return f"{setting} is {found.get(setting)!r}; its owner had {value!r}. Repair this folder, not another."
+            return Wrong(
+                f"{setting} is {found.get(setting)!r}; its owner had {value!r}. Repair this folder, not another."
+            )
     own = _RUN_ITSELF.get(name, ())
     encode = _encoder(configs["preprocessing"]) if own else None
     cases = [
@@ -242,9 +254,10 @@ def _filled_for(fill_for: Callable, choose: random.Random) -> dict[str, Finding]
             if given is None and not target.exists():
                 return NOT_YET
             if given is None or Path(given).resolve() != target.resolve():
-                return f"Return the path of the repository, {target.name!r} of the folder that it is given."
+                return Wrong(f"Return the path of the repository, {target.name!r} of the folder that it is given.")
             for part, finding in _filled(_read(target), engine, tokenizer, users, streams, build).items():
-                found[part] = found.get(part) or finding
+                if part not in found or judged(found[part]) == RIGHT:
+                    found[part] = finding
     return found
 
 
@@ -269,10 +282,10 @@ def _filled(
 ) -> dict[str, Finding]:
     missing = [model for model in PIPELINE if model not in configs]
     if missing:
-        return {"the repository": f"It has no model {missing[0]!r}."}
+        return {"the repository": Wrong(f"It has no model {missing[0]!r}.")}
     served_by = configs["tensorrt_llm"]
 
-    def same(model: str, key: str, wanted: Path) -> Finding:
+    def other(model: str, key: str, wanted: Path) -> str | None:
         value = repository.get_parameter(configs[model], key)
         hint = f"For a hidden engine, {model}'s {key} is {value}; it should be {wanted}."
         return None if Path(str(value)) == wanted else hint
@@ -281,16 +294,17 @@ def _filled(
     cache = ExecutorConfig(max_tokens_in_paged_kv_cache=int(tokens) if tokens else None)
     decoupled = served_by.model_transaction_policy.decoupled
     return {
-        "the engine": same("tensorrt_llm", "gpt_model_path", engine),
-        "the tokenizer": same("preprocessing", "tokenizer_dir", tokenizer)
-        or same("postprocessing", "tokenizer_dir", tokenizer),
+        "the engine": because(other("tensorrt_llm", "gpt_model_path", engine)),
+        "the tokenizer": because(
+            other("preprocessing", "tokenizer_dir", tokenizer) or other("postprocessing", "tokenizer_dir", tokenizer)
+        ),
         "the KV cache": Measured(
             f"users at once, with a max_seq_len of {build.max_seq_len} and max_tokens_in_paged_kv_cache "
             f"{tokens or 'blank'}",
             cache.num_blocks(build) // -(-build.max_seq_len // PER_BLOCK), exactly=users, course=users, nothing=SLOTS,
             advice="Each needs the longest sequence that the engine takes, in whole blocks of 32 tokens.",
         ),
-        "streaming": None if decoupled == streams else f"With streams={streams}, decoupled is {decoupled}.",
+        "streaming": RIGHT if decoupled == streams else Wrong(f"With streams={streams}, decoupled is {decoupled}."),
     }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 from inflight.notebook.checks import grades
-from inflight.notebook.checks.findings import Case, Finding, Measured, asked
+from inflight.notebook.checks.findings import RIGHT, Case, Finding, Measured, Wrong, asked
 from inflight.notebook.checks.simulate_triton import Names, SimulatedRun, SimulatedStream, Triton
 
 Event = tuple[int, int | None]  # who, and a number; None: the page was closed
@@ -122,8 +122,8 @@ def _wrong(streams: list[SimulatedStream]) -> Finding:
     for stream in streams:
         words = [piece for piece in stream.pieces if piece]  # a model may end an empty text with an empty word
         if words != stream.text.split():
-            return (
+            return Wrong(
                 f"A stream sent {stream.text!r} and heard {words}. Each stream has its own words, one a call, in their "
                 "order."
             )
-    return None
+    return RIGHT

@@ -22,7 +22,7 @@ from inflight.errors import CourseError
 from inflight.notebook import parts
 from inflight.notebook.checks import grades
 from inflight.notebook.checks.answers import load
-from inflight.notebook.checks.findings import NOT_YET, Case, Finding, Measured, asked, told
+from inflight.notebook.checks.findings import NOT_YET, RIGHT, Case, Finding, Measured, Wrong, asked, told
 from inflight.triton import Client, Server, repository, telemetry
 from inflight.triton.client.client import Answer
 
@@ -142,16 +142,16 @@ def _answers_as(own: SimpleNamespace, url: str, cases: list[tuple[str, int, dict
             right = reference.stream(prompt, max_tokens, **options).read()
         asked = "".join([f"{prompt!r}, {max_tokens}", *(f", {name}={value}" for name, value in options.items())])
         if got.text != right.text:
-            return (
+            return Wrong(
                 f"For {asked} the server's text is {right.text!r}, and ask gives {got.text!r}"
                 f"{': pass the options on' if options else ''}."
             )
         if list(got.pieces) != right.pieces:
-            return (
+            return Wrong(
                 f"The text is right, but in {len(got.pieces)} pieces; the server sends {len(right.pieces)}. Ask for a "
                 "stream, and keep each piece as it comes."
             )
-    return None
+    return RIGHT
 
 
 def _tells_times(own: SimpleNamespace, url: str, log: _Log, prompt: str) -> Finding:
@@ -172,15 +172,15 @@ def _tells_times(own: SimpleNamespace, url: str, log: _Log, prompt: str) -> Find
     stream.cancel()
     took_s, times_s = time.perf_counter() - began, list(stream.answer.times_s)
     if len(times_s) != len(stream.answer.pieces):
-        return f"times_s has {len(times_s)} numbers for {len(stream.answer.pieces)} pieces."
+        return Wrong(f"times_s has {len(times_s)} numbers for {len(stream.answer.pieces)} pieces.")
     computed_s = iterations["iteration_ms"].iloc[0] / 1000
     if times_s != sorted(times_s) or times_s[0] < computed_s or times_s[-1] > took_s:
-        return (
+        return Wrong(
             f"Your times go from {times_s[0]:.3f} to {times_s[-1]:.3f}; the engine took {computed_s:.3f} s for the "
             f"first piece alone, and all were read after {took_s:.3f} s. They are seconds since the request was sent."
         )
     if times_s[-1] > idle_s + 0.05:
-        return (
+        return Wrong(
             f"A reader who paused read the last piece after {times_s[-1]:.2f} s, and that is your time for it; the "
             f"server had sent it before {idle_s:.2f} s. Read the clock where a response arrives, in the callback."
         )
@@ -195,8 +195,8 @@ def _tells_a_refusal(own: SimpleNamespace, url: str) -> Finding:
     try:
         own.ask(url, " ", 4)
     except Exception:
-        return None
-    return "The server refuses a blank prompt, but your client says nothing: raise the error that arrives."
+        return RIGHT
+    return Wrong("The server refuses a blank prompt, but your client says nothing: raise the error that arrives.")
 
 
 def _cancels(own: SimpleNamespace, courses: SimpleNamespace, url: str, log: _Log, prompt: str) -> Finding:
@@ -232,10 +232,10 @@ def _ends(own: SimpleNamespace, courses: SimpleNamespace, url: str, log: _Log, p
         whole = reference.stream(prompt, 12).read().text
         words, text, num_pieces = _words_within(reference.stream(prompt, 40).read().pieces, place)
     if never != whole:
-        return f"The words never come, so read_until returns the whole text, {whole!r}; yours is {never!r}."
+        return Wrong(f"The words never come, so read_until returns the whole text, {whole!r}; yours is {never!r}.")
     got, _, computed = log.during(lambda: own.read_until(url, prompt, words, ASKED))
     if got != text:
-        return f"Up to the piece that completes {words!r} the text is {text!r}; yours is {got!r}."
+        return Wrong(f"Up to the piece that completes {words!r} the text is {text!r}; yours is {got!r}.")
     return Measured(
         f"tokens computed, of {ASKED} asked for, for {num_pieces} pieces", computed, at_most=num_pieces + MANY_MORE,
         course=log.during(lambda: courses.read_until(url, prompt, words, ASKED))[2], nothing=ASKED,
@@ -308,7 +308,9 @@ def _ask_at_once(at_once: Callable, log: _Log, few: int, many: int) -> Finding:
         if answers is None:
             return NOT_YET
         if len(answers) != number:
-            return f"at_once({number}, {TOGETHER}) gave {len(answers)} answers; there should be one for each reader."
+            return Wrong(
+                f"at_once({number}, {TOGETHER}) gave {len(answers)} answers; there should be one for each reader."
+            )
         figures += [
             Measured(
                 f"most readers in one iteration, of {number}", iterations["scheduled"].max(),
@@ -402,7 +404,7 @@ def _calls(answer: tuple[Callable, Server], choose: random.Random) -> dict[str, 
         if got is None:
             return NOT_YET
         if len(sent) != 1:
-            return f"Your function called send {len(sent)} times: call it once, between two readings."
+            return Wrong(f"Your function called send {len(sent)} times: call it once, between two readings.")
         right = dict.fromkeys(MODELS, requests) | {"postprocessing": pieces}
         for name in MODELS:
             if got.get(name) != right[name]:
@@ -410,7 +412,7 @@ def _calls(answer: tuple[Callable, Server], choose: random.Random) -> dict[str, 
                     f"calls of {name}", got.get(name, math.nan), exactly=right[name],
                     advice="Subtract what the counters were before, and read them once they no longer change.",
                 )  # fmt: skip
-        return None
+        return RIGHT
 
     return {
         "a whole answer": partial(counts, whole, 1, 1),

@@ -15,7 +15,7 @@ from typing import Any
 from inflight.engine.own.part import OwnPart
 from inflight.errors import CourseError
 from inflight.notebook.checks import grades
-from inflight.notebook.checks.findings import NOT_YET, Case, Finding, Measured, asked, told
+from inflight.notebook.checks.findings import NOT_YET, RIGHT, Case, Finding, Measured, Wrong, asked, told
 from inflight.notebook.checks.parts import COURSES_OWN
 
 END = 0  # ends an answer of 11.2
@@ -65,11 +65,11 @@ def _rule(accept: Callable, choose: random.Random) -> Finding:
             if got is None:
                 return NOT_YET
             if problem := _problem(list(got), draft):
-                return f"{problem} For a draft of {draft} it brought {list(got)}; {END} ends an answer."
+                return Wrong(f"{problem} For a draft of {draft} it brought {list(got)}; {END} ends an answer.")
             brought[tuple(got)] += 1
         if problem := _bias(brought, rows, draft):
-            return f"{problem} The draft was {draft}."
-    return None
+            return Wrong(f"{problem} The draft was {draft}.")
+    return RIGHT
 
 
 def _row(choose: random.Random, likely: int) -> list[float]:

@@ -14,8 +14,8 @@ from inflight.engine.grammar import Guides
 from inflight.engine.messages import Guide
 from inflight.errors import CourseError
 from inflight.notebook.checks import grades
-from inflight.notebook.checks.answers import load
-from inflight.notebook.checks.findings import NOT_YET, Case, Finding, asked, told
+from inflight.notebook.checks.answers import brief, load
+from inflight.notebook.checks.findings import NOT_YET, RIGHT, Case, Finding, Wrong, asked, because, told
 
 WORDS = ["red", "green", "dark blue", "New York", "repair", "nobody", "seventeen", "telephone"]
 PRICES, BAG = {"coffee": 300, "tea": 250, "cake": 420}, 20
@@ -45,8 +45,8 @@ def _mask(path: str, choose: random.Random) -> Finding:
         near = {t: text for t, text in enumerate(texts) if text and any(text in choice for choice in choices)}
         for so_far in ("", *(choice[: choose.randrange(1, len(choice))] for choice in choices), *choices):
             if problem := _of_mask(processor, choices, near, so_far, choose):
-                return problem
-    return None
+                return Wrong(problem)
+    return RIGHT
 
 
 def _of_mask(processor, choices: list[str], near: dict[int, str], so_far: str, choose: random.Random) -> str | None:
@@ -60,6 +60,8 @@ def _of_mask(processor, choices: list[str], near: dict[int, str], so_far: str, c
     right |= {tokenizer.end_id} if so_far in choices else set()
     logits = np.random.default_rng(choose.randrange(99)).normal(size=len(texts))
     masked = processor(list(begun), logits.copy())
+    if not isinstance(masked, np.ndarray) or masked.shape != logits.shape:
+        return f"It returns {brief(masked)}: return the logits, an array of {len(texts):,} numbers."
     got = set(np.flatnonzero(masked > -np.inf).tolist())
     where = f"After {so_far!r} of {choices}"
     extra, missing = got - right, right - got
@@ -78,6 +80,8 @@ def _of_mask(processor, choices: list[str], near: dict[int, str], so_far: str, c
         return f"{where} it forbids {said}: they lead to the same text in other tokens."
     if not np.array_equal(masked[list(right)], logits[list(right)]):
         return f"{where} it changes logits of tokens that may come."
+    if not (masked[list(set(range(len(texts))) - right)] == -np.inf).all():
+        return f"{where} a token that may not come has a logit that is no number: give it -inf."
     return None
 
 
@@ -91,21 +95,24 @@ def _program(answer: list, choose: random.Random) -> Finding:
                  for _ in range(choose.randint(1, 5))]  # fmt: skip
         order = {"items": items, "to_go": choose.random() < 0.5}
         if problem := next(jsonschema.Draft202012Validator(schema).iter_errors(order), None):
-            return f"A customer may order {json.dumps(order)}, which your schema forbids: {problem.message}."
-        if problem := _of_price(price, json.dumps(order)):
-            return problem
+            return Wrong(f"A customer may order {json.dumps(order)}, which your schema forbids: {problem.message}.")
+        if (found := _of_price(price, json.dumps(order))) != RIGHT:
+            return found
     guides, guide = Guides(engine.read(engine.cached(fetch()))), Guide("json_schema", json.dumps(schema))
     texts = [answer_at_random(guides.matcher(guide), choose) for _ in range(NUM_ANSWERS)]
-    return next(filter(None, (_of_price(price, text) for text in texts if text is not None)), None)
+    found_of = (_of_price(price, text) for text in texts if text is not None)
+    return next((found for found in found_of if found != RIGHT), RIGHT)
 
 
-def _of_price(price: Callable, text: str) -> str | None:
+def _of_price(price: Callable, text: str) -> Finding:
     try:
         right = _price(**json.loads(text))
     except (KeyError, TypeError, AttributeError, CourseError):
-        return f"Your schema allows {text}, which is no order that a customer may make."
+        return Wrong(f"Your schema allows {text}, which is no order that a customer may make.")
     got = price(text)
-    return NOT_YET if got is None else None if got == right else f"The price of {text} is {right}, not {got!r}."
+    return (
+        NOT_YET if got is None else because(None if got == right else f"The price of {text} is {right}, not {got!r}.")
+    )
 
 
 def _price(items: list, to_go: bool) -> int:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import reprlib
 import runpy
+import signal
+import threading
 import traceback
 from collections.abc import Callable, Iterator, ValuesView
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +21,12 @@ import numpy as np
 import pandas as pd
 
 from inflight.errors import CourseError
+
+LONGEST_CALL_S = 60  # of a learner's function that is called here, in the notebook's kernel
+
+
+class _LateError(BaseException):
+    """A call takes too long. No Exception: a loop that tries again would go on."""
 
 
 def is_untouched(answer: object) -> bool:
@@ -27,12 +38,22 @@ def is_untouched(answer: object) -> bool:
     return answer is None or answer is ...
 
 
+def names_a_file(answer: object) -> bool:
+    """Say whether `answer` is the path of a Python file, or holds one."""
+    if isinstance(answer, dict):
+        answer = list(answer.values())
+    if isinstance(answer, list | tuple):
+        return any(map(names_a_file, answer))
+    return isinstance(answer, str | Path) and str(answer).endswith(".py")
+
+
 def plain(answer: Any) -> Any:
     """Return an answer as plain Python values, so that a right one counts in whatever form it is given.
 
-    NumPy's numbers are Python's, a float that is whole is an int; arrays, Series, tuples, ranges and iterators are
-    lists, a Series that is labelled by strings is a dict. Within one of these `...`, NaN and pandas' NA are None. A
-    function gives what it returns in these terms. Anything else stays what it is.
+    Numbers of NumPy, fractions and decimals are Python's numbers, a float that is whole is an int; arrays, Series,
+    tuples, ranges and iterators are lists, a Series that is labelled by strings is a dict. Within one of these `...`,
+    NaN and pandas' NA are None. A function gives what it returns in these terms, and may take LONGEST_CALL_S. Anything
+    else stays what it is.
     """
     if isinstance(answer, dict):
         return {key: _item(each) for key, each in answer.items()}
@@ -44,6 +65,8 @@ def plain(answer: Any) -> Any:
         return [_item(each) for each in answer]
     if isinstance(answer, np.generic):
         answer = answer.item()
+    if isinstance(answer, Fraction | Decimal):
+        answer = float(answer)
     if isinstance(answer, float) and answer.is_integer():
         return int(answer)
     if callable(answer) and not isinstance(answer, type):
@@ -62,21 +85,44 @@ def _in_plain_terms(function: Callable) -> Callable:
     @functools.wraps(function)
     def called(*arguments, **options):
         try:
-            return plain(function(*arguments, **options))
-        except Exception as error:
+            with _ended_after(LONGEST_CALL_S):
+                return plain(function(*arguments, **options))
+        except (Exception, _LateError) as error:
             own = getattr(getattr(function, "__code__", None), "co_filename", None)
             lines = [row.line for row in traceback.extract_tb(error.__traceback__) if row.filename == own and row.line]
             where = f", in the line `{lines[-1]}`" if lines else ""
+            if isinstance(error, _LateError):
+                late = f"{call(function, *arguments)} had not ended after {LONGEST_CALL_S:g} s{where}."
+                raise CourseError(f"{late} Is there a loop that does not end?") from None
             error.add_note(f" That was for {call(function, *arguments)}{where}.")
             raise
 
     return called
 
 
+@contextlib.contextmanager
+def _ended_after(seconds: float) -> Iterator[None]:
+    """Raise _LateError in the block after so many seconds, and again each second; in the main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def raise_it(*_: object) -> None:
+        raise _LateError
+
+    handler = signal.signal(signal.SIGALRM, raise_it)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds, 1)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
+
+
 def call(function: Callable, *arguments: object) -> str:
     """Describe a call for a sentence, such as "wasted(a table of 12 rows, 4)"."""
     name = getattr(function, "__name__", "<lambda>").replace("<lambda>", "your function")
-    return f"{name}({', '.join(map(_in_brief, arguments))})"
+    return f"{name}({', '.join(map(brief, arguments))})"
 
 
 _brief = reprlib.Repr()
@@ -84,7 +130,8 @@ _brief.maxlist = _brief.maxdict = _brief.maxtuple = 12
 _brief.maxstring = _brief.maxother = 80
 
 
-def _in_brief(value: object) -> str:
+def brief(value: object) -> str:
+    """Describe a value for a sentence, in few words however large it is."""
     if isinstance(value, pd.DataFrame):
         return f"a table of {len(value)} rows"
     return repr(value.name) if isinstance(value, Path) else _brief.repr(value)
@@ -119,6 +166,11 @@ def what_failed(error: BaseException, path: str | Path = "") -> str:
     what = str(error)
     if isinstance(error, SyntaxError) and error.filename == path:
         lines, what = [error.lineno], error.msg
+    if isinstance(error, TypeError | AttributeError | IndexError | KeyError) and not (lines or notes):
+        fault = f"{type(error).__name__}: {what}"
+        return (
+            f"{name or 'Your answer'} does not fit what the exercise asks for ({fault}): see there which form it has."
+        )
     where = f"{name}, line {lines[-1]}" if lines else name or "Your answer could not be checked"
     said = f"{where}: {type(error).__name__}: {what}".removesuffix(": ")
     return f"{said}{'' if said[-1] in '.?!' else '.'}{notes}"

@@ -1,4 +1,7 @@
-"""The findings of a grader about an answer: nothing to say, a sentence, or figures with budgets."""
+"""The findings of a grader about an answer or a part of it: right, not begun, wrong because of something, or measured.
+
+RIGHT, NOT_YET, Wrong("Count keys, not users."), Measured("pauses", 3, exactly=0)
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,32 @@ from typing import Any
 
 from inflight.notebook.checks import answers
 
-NOT_YET = "not done yet"  # what a grader returns when it sees that the learner has not begun
 DIGITS = 3  # of a figure, as it is shown
+MOST_SAID = 600  # characters of a hint
+
+
+@dataclass(frozen=True)
+class Right:
+    """The answer is right."""
+
+
+@dataclass(frozen=True)
+class NotYet:
+    """The learner has not begun."""
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """The answer is wrong; `because` helps the learner to go on."""
+
+    because: str
+
+    def __post_init__(self):
+        if len(self.because) > MOST_SAID:
+            object.__setattr__(self, "because", f"{self.because[: MOST_SAID - 2]} …")
+
+
+RIGHT, NOT_YET = Right(), NotYet()
 
 
 @dataclass(frozen=True)
@@ -89,19 +116,23 @@ def _shown(value: float, digits: int = DIGITS) -> str:
     return f"{value:,.0f}" if is_whole else f"{value:.{digits}g}"
 
 
-# For an answer or a part of it: None when it is right, NOT_YET, a hint, or what was measured.
-Finding = str | Measured | list[Measured] | None
+Finding = Right | NotYet | Wrong | Measured | list[Measured]
+
+
+def because(problem: str | None) -> Right | Wrong:
+    """Return RIGHT where there is no problem."""
+    return Wrong(problem) if problem else RIGHT
 
 
 def figures(finding: Finding) -> list[Measured]:
     return [finding] if isinstance(finding, Measured) else finding if isinstance(finding, list) else []
 
 
-def said(finding: Finding) -> str | None:
-    """Return what to tell the learner about a finding: None where it is right, NOT_YET, or how to go on."""
-    if finding is None or isinstance(finding, str):
+def judged(finding: Finding) -> Right | NotYet | Wrong:
+    """Return the finding, with figures judged by their budgets: the first that is not kept is the reason."""
+    if isinstance(finding, Right | NotYet | Wrong):
         return finding
-    return next((figure.hint for figure in figures(finding) if not figure.is_right), None)
+    return because(next((figure.hint for figure in figures(finding) if not figure.is_right), None))
 
 
 @dataclass(frozen=True)
@@ -170,16 +201,22 @@ def is_same(got: object, right: object) -> bool:
     return got == right and isinstance(got, bool) == isinstance(right, bool)
 
 
-def asked(function: Callable, cases: Iterable[Case]) -> Finding:
-    """Ask a learner's function each case; return the hint of the first wrong one, NOT_YET where it gives None."""
+def asked(function: Callable, cases: Iterable[Case]) -> Right | NotYet | Wrong:
+    """Ask a learner's function each case: Wrong of the first that it gets wrong, NOT_YET if it gives None for all."""
+    wrong, has_answered = None, False
     for case in cases:
         got = function(*copy.deepcopy(case.given))
-        if got is None and case.right is not None:
-            return NOT_YET
-        if not is_same(got, case.right):
-            hint = case.hint(got) if callable(case.hint) else case.hint
-            about = case.about or answers.call(function, *case.given)
-            if isinstance(got, int | float) and isinstance(case.right, int | float):
-                return Measured(about, got, exactly=case.right, advice=hint).hint
-            return f"{about}: {got!r}, where {case.right!r} is wanted. {hint}".rstrip()
-    return None
+        has_answered = has_answered or got is not None
+        if wrong is None and not is_same(got, case.right):
+            wrong = _told_of(function, case, got)
+        if wrong and has_answered:
+            return wrong
+    return NOT_YET if wrong else RIGHT
+
+
+def _told_of(function: Callable, case: Case, got: object) -> Wrong:
+    hint = case.hint(got) if callable(case.hint) else case.hint
+    about = case.about or answers.call(function, *case.given)
+    if isinstance(got, int | float) and isinstance(case.right, int | float):
+        return Wrong(Measured(about, got, exactly=case.right, advice=hint).hint)
+    return Wrong(f"{about}: {answers.brief(got)}, where {answers.brief(case.right)} is wanted. {hint}".rstrip())

@@ -14,9 +14,9 @@ A grader says what is asked and what is counted. It stands in its lesson's `infl
         return [beside.measured("pauses", exactly=0)]
 
 It gets the answer as `answers.plain` gives it and, where it has hidden cases, a `random.Random`. What it returns is a
-`Finding`: None, NOT_YET, a sentence, or figures with their budgets (`findings`); or a dict of these by part, in which a
-part may be a function, so that what goes wrong in one does not hide what is right in another. What it, or the learner's
-code, raises is the finding; NotImplementedError says that the learner has not begun.
+`Finding`: RIGHT, NOT_YET, Wrong("How to go on."), or figures with their budgets (`findings`); or a dict of these by
+part, in which a part may be a function, so that what goes wrong in one does not hide what is right in another. What it,
+or the learner's code, raises is the finding; NotImplementedError says that the learner has not begun.
 
 Its tests are rows of a table, `tests/lessons/<topic>/lab.py`; `tests/lessons/answers.py` says how they are written.
 """
@@ -34,10 +34,9 @@ from pathlib import Path
 
 from inflight.errors import CourseError
 from inflight.notebook.checks import parts, record
-from inflight.notebook.checks.answers import is_untouched
-from inflight.notebook.checks.findings import NOT_YET
+from inflight.notebook.checks.answers import is_untouched, names_a_file
 from inflight.notebook.checks.isolated import graded, graded_apart
-from inflight.notebook.checks.verdict import SEED, Result
+from inflight.notebook.checks.verdict import DONE, OPEN, SEED, WRONG, Result
 from inflight.notebook.pages import progress, syllabus
 
 MOST_KEPT = 300  # characters of a hint, in the learner's record
@@ -51,6 +50,7 @@ class Grader:
     insight: str
     keeps: str
     within_s: float | None
+    of_file: bool = True
 
     @property
     def has_hidden_cases(self) -> bool:
@@ -61,7 +61,7 @@ graders: dict[str, Grader] = {}  # by exercise, for the lessons that are importe
 
 
 def grades(
-    exercise: str, insight: str = "", keeps: str = "", within_s: float | None = None
+    exercise: str, insight: str = "", keeps: str = "", within_s: float | None = None, of_file: bool = True
 ) -> Callable[[Callable], Callable]:
     """Register the decorated function for `exercise`.
 
@@ -75,13 +75,15 @@ def grades(
         The part of the learner's own stack (`parts`) that a right answer is: the answer, or the first of several, is
         the path of its file or folder.
     within_s : float, optional
-        The answer, or the first of several, is the path of a file that the grader runs: it does so in a process of its
-        own, which is ended where it, or a part, takes so long. The rest of the answer is what JSON can hold, or a
-        server: of that the grader has a dict with `grpc_url`, `http_url` and `repo`.
+        The grader runs in a process of its own, which is ended where it, or a part, takes so long. The answer is what
+        JSON can hold, or a server: of that the grader has a dict with `grpc_url`, `http_url` and `repo`.
+    of_file : bool
+        With `within_s`: the answer, or the first of several, is the path of the file that is run. If not, the answer
+        may name files, as settings do, and one that names none is graded in this process.
     """
 
     def register(grade: Callable) -> Callable:
-        graders[exercise] = Grader(grade, insight, keeps, within_s)
+        graders[exercise] = Grader(grade, insight, keeps, within_s, of_file)
         return grade
 
     return register
@@ -99,15 +101,15 @@ def check(exercise: str, answer: object) -> Result:
         Only with COURSE_STRICT=1: the answer is not right.
     """
     with progress.wait(f"Exercise {exercise} is checked"):
-        result = Result(exercise, NOT_YET) if is_untouched(answer) else _result(exercise, answer)
-    if result.status != NOT_YET:
+        result = Result(exercise, OPEN) if is_untouched(answer) else _result(exercise, answer)
+    if result.status != OPEN:
         shown = [
             {"what": figure.what, "value": figure.value, "course": figure.course, "nothing": figure.nothing}
             for figure in result.figures
         ]
         what = {"status": result.status, "seed": result.seed, "said": result.hint[:MOST_KEPT]}
         record.note("exercise", exercise=exercise, figures=shown, **what)
-    if result.status != "done" and os.environ.get("COURSE_STRICT") == "1":
+    if result.status != DONE and os.environ.get("COURSE_STRICT") == "1":
         raise CourseError(f"{result!r} Correct the answer in the lesson's lab.py, or the exercise's grader.")
     return result
 
@@ -115,17 +117,17 @@ def check(exercise: str, answer: object) -> Result:
 def _result(exercise: str, answer: object) -> Result:
     _import_graders(exercise.partition(".")[0])
     if exercise not in graders:
-        return Result(exercise, "wrong", "There is no such exercise.")
+        return Result(exercise, WRONG, "There is no such exercise.")
     grader, wanted = graders[exercise], os.environ.get(SEED, "")
     seed = None
     if grader.has_hidden_cases:
         seed = int(wanted) if wanted.isdecimal() else 10_000 + secrets.randbelow(90_000)
-    if grader.within_s is None:
+    if grader.within_s is None or not (grader.of_file or names_a_file(answer)):
         found = graded(grader.grade, answer, seed)
     else:
-        found = graded_apart(grader.grade, answer, seed, grader.within_s)
+        found = graded_apart(grader.grade, answer, seed, grader.within_s, grader.of_file)
     result = Result.of(exercise, found, grader.insight, seed)
-    if grader.keeps and result.status == "done":
+    if grader.keeps and result.status == DONE:
         path = answer[0] if isinstance(answer, list | tuple) else answer
         return replace(result, kept=parts.keep(grader.keeps, Path(str(path)), exercise))
     return result

@@ -8,6 +8,7 @@ A learner's file is graded apart: a process that it ends, or leaves hanging, is 
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import importlib
 import json
@@ -15,16 +16,18 @@ import os
 import random
 import re
 import resource
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from inflight.notebook.checks.answers import as_json, plain, what_failed
-from inflight.notebook.checks.findings import NOT_YET, Finding, Measured, figures
+from inflight.notebook.checks.answers import as_json, brief, plain, what_failed
+from inflight.notebook.checks.findings import NOT_YET, RIGHT, Finding, Measured, NotYet, Right, Wrong, figures
 from inflight.notebook.pages import progress
 
 MOST_MEMORY = 12 << 30  # bytes of address space: a runtime reserves some more than it uses
@@ -54,64 +57,127 @@ def _parts(grade: Callable, answer: object, seed: int | None, path: str = "") ->
 
 def _found(given: Any, path: str = "") -> Any:
     """Return a function's finding, or its error as one: an answer of any type may arrive, and a lab must go on."""
-    if not callable(given):
-        return given
     try:
-        return given()
+        found = given() if callable(given) else given
+        is_finding = isinstance(found, dict | list | Right | NotYet | Wrong | Measured)
+        if not is_finding:
+            raise ValueError(f"the grader gave {found!r}, which is no finding")
+        return found
     except NotImplementedError:
         return NOT_YET
     except (Exception, SystemExit) as error:
-        return what_failed(error, path)
+        return Wrong(what_failed(error, path))
 
 
-def graded_apart(grade: Callable, answer: object, seed: int | None, within_s: float) -> dict[str, Finding]:
+def graded_apart(
+    grade: Callable, answer: object, seed: int | None, within_s: float, of_file: bool = True
+) -> dict[str, Finding]:
     """Return what `graded` gives, from another process, in which each part may take `within_s`.
+
+    What that process has started ends with it.
 
     Parameters
     ----------
     grade : callable
         A function at the top of its module.
     answer : object
-        The path of the learner's file, or a list or tuple that begins with it: a problem is told with its line.
+        What JSON can hold.
+    of_file : bool
+        It is the path of the learner's file, or a list or tuple that begins with it: a problem is told with its line.
     """
-    given = list(answer) if isinstance(answer, list | tuple) else [answer]
-    if not isinstance(given[0], str | Path) or not Path(given[0]).is_file():
-        return {"": f"There is no file {given[0]!s}: run the cell that writes it, and give its path."}
-    given[0] = path = str(Path(given[0]).absolute())
+    path = ""
+    if of_file:
+        given = list(answer) if isinstance(answer, list | tuple) else [answer]
+        if problem := _no_file(given):
+            return {"": Wrong(problem)}
+        given[0] = path = str(Path(given[0]).absolute())
+        answer = given if isinstance(answer, list | tuple) else path
     request = {
         "grade": [grade.__module__, grade.__qualname__],
-        "answer": given if isinstance(answer, list | tuple) else path,
+        "answer": answer,
         "path": path,
         "seed": seed,
         "within_s": within_s,
     }
-    ran = subprocess.run(
-        [sys.executable, "-c", f"from {__name__} import main; main()"],
-        input=json.dumps(request, default=as_json),
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # each thread takes address space
-    )
+    told, printed, status = _run(json.dumps(request, default=as_json))
     names, found, end = [""], {}, ""
-    for line in map(json.loads, ran.stdout.splitlines()):
+    for line in map(json.loads, told.splitlines()):
         names, end = line.get("parts", names), line.get("end", end)
         if "found" in line:
-            one = line["found"]
-            found[line["part"]] = [Measured(**figure) for figure in one] if isinstance(one, list) else one
+            found[line["part"]] = _from_json(line["found"])
     if len(found) < len(names):
-        found[names[len(found)]] = end or _what_ended(ran, path, within_s)
+        found[names[len(found)]] = Wrong(end or _what_ended(printed, status, path, within_s))
     return {part: found.get(part, NOT_YET) for part in names}
 
 
-def _what_ended(ran: subprocess.CompletedProcess, path: str, within_s: float) -> str:
+def _no_file(given: list) -> str:
+    """Say why an answer does not begin with the path of a file; "" where it does."""
+    if not given or not isinstance(given[0], str | Path):
+        return (
+            f"Your answer is {brief(given[0] if given else given)}: give the path of your file, which its cell writes."
+        )
+    if "\n" in str(given[0]):
+        return "Your answer is a text of several lines: give the path of the file that it stands in."
+    try:
+        is_there = Path(given[0]).is_file()
+    except (OSError, ValueError):  # too long for a path, or with a letter that no path has
+        is_there = False
+    return (
+        "" if is_there else f"There is no file {brief(str(given[0]))}: run the cell that writes it, and give its path."
+    )
+
+
+def _run(request: str) -> tuple[str, str, int]:
+    """Run `main` on a request; return its lines of JSON, what was printed, and its exit status."""
+    with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as printed:
+        # Files, and no pipes: a process that the learner's code starts may hold these open for as long as it likes.
+        process = subprocess.Popen(
+            [sys.executable, "-c", f"from {__name__} import main; main()"],
+            stdin=subprocess.PIPE,
+            stdout=told,
+            stderr=printed,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # each thread takes address space
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        try:
+            with contextlib.suppress(BrokenPipeError), process.stdin:
+                process.stdin.write(request.encode())
+            process.wait()
+        finally:  # also when the notebook is interrupted
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        told.seek(0)
+        printed.seek(0)
+        return told.read().decode(), printed.read().decode(errors="replace"), process.returncode
+
+
+def _to_json(finding: Finding) -> dict:
+    if isinstance(finding, Wrong):
+        return {"wrong": finding.because}
+    if isinstance(finding, Right | NotYet):
+        return {"right": isinstance(finding, Right)}
+    return {"measured": [asdict(figure) for figure in figures(finding)]}
+
+
+def _from_json(told: dict) -> Finding:
+    if "wrong" in told:
+        return Wrong(told["wrong"])
+    if "right" in told:
+        return RIGHT if told["right"] else NOT_YET
+    return [Measured(**figure) for figure in told["measured"]]
+
+
+def _what_ended(printed: str, status: int, path: str, within_s: float) -> str:
     """Say why the other process ended before it had reported every part."""
-    name, last = Path(path).name, ran.stderr.strip().splitlines()
+    name, last = Path(path).name or "Your answer", printed.strip().splitlines()
     if any(line.startswith("Timeout (") for line in last):
-        own = re.findall(rf'File "{re.escape(path)}", line (\d+)', ran.stderr)
+        own = re.findall(rf'File "{re.escape(path)}", line (\d+)', printed) if path else []
         where = f"{name}, line {own[0]}" if own else name
         ended = f"it had not ended after {within_s:g} s"
         return f"{where}: {ended}. Is there a loop that does not end, or a wait for what never comes?"
-    return f"{name} ended its process (exit status {ran.returncode}). {last[-1] if last else ''}".strip()
+    return f"{name} ended its process (exit status {status}). {last[-1] if last else ''}".strip()
 
 
 def main() -> None:
@@ -139,5 +205,5 @@ def main() -> None:
     tell(parts=list(parts))
     for part, given in parts.items():
         found = _found(given, path)
-        tell(part=part, found=[asdict(figure) for figure in figures(found)] or found)
+        tell(part=part, found=_to_json(found))
     os._exit(0)

@@ -8,18 +8,20 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from inflight.notebook.charts import palette
-from inflight.notebook.checks.findings import NOT_YET, Finding, Measured, figures, said
+from inflight.notebook.checks.findings import Finding, Measured, NotYet, Right, Wrong, figures, judged
 
+DONE, OPEN, PARTLY, WRONG = "done", "not done yet", "partly", "wrong"
+STATUS = {Right: DONE, NotYet: OPEN, Wrong: WRONG}
 SEED = "INFLIGHT_SEED"  # the environment's: the same hidden cases again
 
 # Border colour and words: the words alone say it too, for those who do not see the colour.
 _LOOK = {
-    "done": (palette.RIGHT, "Done"),
-    NOT_YET: (palette.OPEN, "Not done yet"),
-    "partly": (palette.PARTLY, "Partly right"),
-    "wrong": (palette.WRONG, "Not right yet"),
+    DONE: (palette.RIGHT, "Done"),
+    OPEN: (palette.OPEN, "Not done yet"),
+    PARTLY: (palette.PARTLY, "Partly right"),
+    WRONG: (palette.WRONG, "Not right yet"),
 }
-_OF_A_PART = {"done": "{} ✓", NOT_YET: "{} still open", "wrong": "{} not right yet"}
+_OF_A_PART = {DONE: "{} ✓", OPEN: "{} still open", WRONG: "{} not right yet"}
 
 
 @dataclass(frozen=True)
@@ -57,17 +59,18 @@ class Result:
     @classmethod
     def of(cls, exercise: str, found: dict[str, Finding], insight: str = "", seed: int | None = None) -> Result:
         """Make the result from the finding for each part, in which "" stands for the whole answer."""
-        words = {part: said(finding) for part, finding in found.items()}
-        statuses = {part: {None: "done", NOT_YET: NOT_YET}.get(each, "wrong") for part, each in words.items()}
+        judgements = {part: judged(finding) for part, finding in found.items()}
+        statuses = {part: STATUS[type(each)] for part, each in judgements.items()}
+        hints = [each.because for each in judgements.values() if isinstance(each, Wrong)]
         kinds = set(statuses.values())
-        status = kinds.pop() if len(kinds) == 1 else "partly" if "done" in kinds else "wrong"
-        is_one_cause = status == "wrong" and len(set(words.values())) == 1  # for all parts, such as an exception
+        status = kinds.pop() if len(kinds) == 1 else PARTLY if DONE in kinds else WRONG
+        is_one_cause = len(hints) == len(found) and len(set(hints)) == 1  # for all parts, such as an exception
         return cls(
             exercise,
             status,
-            next((each for each in words.values() if each not in (None, NOT_YET)), ""),
+            hints[0] if hints else "",
             {} if is_one_cause or "" in found else statuses,
-            insight if status == "done" else "",
+            insight if status == DONE else "",
             [figure for finding in found.values() for figure in figures(finding)],
             seed,
         )
@@ -88,7 +91,7 @@ class Result:
 
     def _verdict(self) -> str:
         word = _LOOK[self.status][1]
-        if not self.parts or self.status in ("done", NOT_YET):
+        if not self.parts or self.status in (DONE, OPEN):
             return word
         return f"{word}: {', '.join(_OF_A_PART[status].format(part) for part, status in self.parts.items())}"
 

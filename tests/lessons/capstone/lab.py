@@ -59,6 +59,12 @@ def priced(log, iteration_ms, answer_ms, prompt_token_ms):
     return iteration_ms + log["generation_tokens"] * answer_ms + log["context_tokens"] * prompt_token_ms
 
 
+def ends(folder):
+    """A scheduler that ends the process it runs in."""
+    (folder / "ends.py").write_text("import os\nclass Scheduler:\n    def schedule(self, now):\n        os._exit(3)\n")
+    return folder / "ends.py"
+
+
 def for_contract(kind="solutions", order=None, name=NOTICES):
     """The file of 9.4 with a name; another order of those who wait in place of the solution's."""
 
@@ -126,6 +132,8 @@ ANSWERS = [
     Answer("9.2", "the course's, stories", (STORIES, COURSES["stories"])),
     Answer("9.2", "the course's, reports", (REPORTS, COURSES["reports"])),
     Answer("9.2", "a scheduler of one's own", (STORIES, COURSES["stories"] | {"scheduler_path": COURSES_OWN["scheduler"]})),
+    Answer("9.2", "a scheduler that ends its process", Made(lambda request, folder: (STORIES, {"scheduler_path": ends(folder)})),
+           "wrong", "ended its process (exit status 3)"),
     *(Answer("9.2", f"of the lecture, {name} {number}", (name, one), "wrong", "at least 1,900")
       for name in (NOTICES, STORIES, REPORTS)
       for number, one in enumerate([INT8, REUSE, REUSE | INT8, REUSE | PAUSES, REUSE | INT8 | QUEUE])),

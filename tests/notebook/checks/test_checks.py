@@ -1,17 +1,20 @@
 """What a lab's check answers, and that it never stops a lab."""
 
+import fcntl
 import subprocess
 import sys
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from inflight.errors import CourseError
-from inflight.notebook.checks import check, grades, record
+from inflight.notebook.checks import answers, check, grades, record
 from inflight.notebook.checks import grading as checks
 from inflight.notebook.checks.answers import load, plain
-from inflight.notebook.checks.findings import NOT_YET, Case, Measured, asked, is_same, told
+from inflight.notebook.checks.findings import NOT_YET, RIGHT, Case, Measured, Wrong, asked, is_same, told
 from inflight.notebook.pages import workspace
 from inflight.paths import PACKAGE
 
@@ -31,7 +34,7 @@ def checked(answer, grade, **how):
 
 
 def test_an_untouched_answer_is_not_done_yet_and_a_none_inside_of_one_is_an_answer():
-    grade = lambda answer: None if answer == {"a": None, "b": 1} else "No."
+    grade = lambda answer: RIGHT if answer == {"a": None, "b": 1} else Wrong("No.")
     assert checked({"a": None, "b": 1}, grade).status == "done"
     for untouched in (None, ..., [None, None], (None, ...), {"a": None, "b": {"c": None}}):
         assert repr(checked(untouched, grade)) == "Exercise 9.2: Not done yet."
@@ -40,16 +43,30 @@ def test_an_untouched_answer_is_not_done_yet_and_a_none_inside_of_one_is_an_answ
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (None, "Done. That is the insight."),
-        ("Count keys.", "Not right yet. Count keys."),
+        (RIGHT, "Done. That is the insight."),
+        (Wrong("Count keys."), "Not right yet. Count keys."),
+        (Wrong("No. " * 1000), "Not right yet. " + "No. " * 149 + "No …"),
+        (
+            None,
+            "Not right yet. Your answer could not be checked: ValueError: the grader gave None, which is no finding.",
+        ),
         (NOT_YET, "Not done yet."),
         (CourseError("There is no engine."), "Not right yet. There is no engine."),
         (NotImplementedError(), "Not done yet."),
-        (TypeError("no number"), "Not right yet. Your answer could not be checked: TypeError: no number."),
+        (
+            TypeError("no number"),
+            "Not right yet. Your answer does not fit what the exercise asks for (TypeError: no numb",
+        ),
         (SystemExit(), "Not right yet. Your answer could not be checked: SystemExit."),
-        ({"a": None, "b": "Count b.", "c": NOT_YET}, "Partly right: a ✓, b not right yet, c still open. Count b."),
-        ({"a": None, "b": lambda: 1 / 0}, "Partly right: a ✓, b not right yet. Your answer could not be checked: Zero"),
-        ({"a": "Both.", "b": "Both."}, "Not right yet. Both."),
+        (
+            {"a": RIGHT, "b": Wrong("Count b."), "c": NOT_YET},
+            "Partly right: a ✓, b not right yet, c still open. Count b.",
+        ),
+        (
+            {"a": RIGHT, "b": lambda: 1 / 0},
+            "Partly right: a ✓, b not right yet. Your answer could not be checked: Zero",
+        ),
+        ({"a": Wrong("Both."), "b": Wrong("Both.")}, "Not right yet. Both."),
     ],
 )
 def test_what_is_found_is_said_and_strict_raises_what_is_not_right(found, said, monkeypatch):
@@ -62,7 +79,7 @@ def test_what_is_found_is_said_and_strict_raises_what_is_not_right(found, said, 
     assert repr(result).startswith(f"Exercise 9.2: {said}")
     assert result.seed is None and "seed" not in repr(result), "nothing was hidden"
     monkeypatch.setenv("COURSE_STRICT", "1")
-    if found is not None:
+    if found is not RIGHT:
         with pytest.raises(CourseError, match=r"Exercise 9\.2: (Not|Partly)"):
             check("9.2", 1)
     else:
@@ -85,6 +102,9 @@ def test_an_error_in_a_function_says_for_what_it_came_and_in_which_line():
     [
         (np.int64(5), 5),
         (5.0, 5),
+        (Fraction(1, 4), 0.25),
+        (Decimal("12"), 12),
+        ([Fraction(6, 2), Decimal("0.5")], [3, 0.5]),
         (np.array([1, 2.5]), [1, 2.5]),
         ((1, None, ...), [1, None, None]),
         (range(3), [0, 1, 2]),
@@ -101,7 +121,7 @@ def test_an_honest_answer_of_another_form_counts_as_what_it_is(answer, same):
 
 
 def test_what_is_shown_says_it_in_words_and_escapes_the_hint():
-    shown = checked(1, lambda answer: "a <b> is not a token")._repr_html_()
+    shown = checked(1, lambda answer: Wrong("a <b> is not a token"))._repr_html_()
     assert "Not right yet" in shown and "a &lt;b&gt; is not" in shown
     assert check("9.7", 1).hint == "There is no such exercise."
 
@@ -114,7 +134,7 @@ print(check("4.1", lambda log, slots: None).status)
 print(*[name for name in sys.modules if name.startswith("inflight.lessons.") and name.endswith(".grading")])
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert ran.stdout.splitlines()[-2:] == [NOT_YET, "inflight.lessons.batching.grading"], ran.stderr
+    assert ran.stdout.splitlines()[-2:] == ["not done yet", "inflight.lessons.batching.grading"], ran.stderr
 
 
 def test_every_check_of_a_lab_has_a_grader_with_an_insight():
@@ -147,6 +167,15 @@ CASES = [
     [
         (lambda numbers: sum(numbers) / len(numbers), "Done."),
         (lambda numbers: None, "Not done yet."),
+        (
+            lambda numbers: 1.5 if numbers == [1, 2] else None,
+            "Not right yet. mean of one: None, where 4 is wanted. One",
+        ),
+        (
+            lambda numbers: None if numbers == [1, 2] else 4,
+            "Not right yet. your function([1, 2]): None, where 1.5 is wan",
+        ),
+        (lambda numbers: "many " * 999, "Not right yet. your function([1, 2]): 'many many"),
         (sum, "Not right yet. sum([1, 2]): 3, where exactly 1.5 is wanted. Divide the sum."),
         (max, "Not right yet. max([1, 2]): 2, where exactly 1.5 is wanted. Add them up, and divide by how many"),
         (
@@ -194,7 +223,7 @@ def test_a_budget_decides_and_is_told(limit, value, right, says):
 
 def test_hidden_cases_are_fresh_and_can_be_repeated(monkeypatch):
     drawn = []
-    grades("9.2")(lambda answer, choose: drawn.append(choose.sample(range(10**9), 3)))
+    grades("9.2")(lambda answer, choose: drawn.append(choose.sample(range(10**9), 3)) or RIGHT)
     first, second = check("9.2", 1), check("9.2", 1)
     assert first.seed != second.seed or drawn[0] == drawn[1], "one in 90,000 is equal, and then so are its cases"
     assert f"Hidden cases: seed {first.seed} (INFLIGHT_SEED={first.seed}" in repr(first)
@@ -212,10 +241,10 @@ WITHIN_S = 10
 @grades("0.1", within_s=WITHIN_S)
 def graded_apart(path):
     given = load(path, "first", "second")
-    return {"first": given.first, "second": given.second, "third": lambda: None}
+    return {"first": given.first, "second": given.second, "third": lambda: RIGHT}
 
 
-FIRST = "def first(): ...\n\n\n"
+FIRST = "from inflight.notebook.checks.findings import RIGHT\ndef first(): return RIGHT\n\n"
 
 
 @pytest.mark.parametrize(
@@ -230,7 +259,7 @@ FIRST = "def first(): ...\n\n\n"
             FIRST + "import queue, threading\n\ndef heard(result): ...\n\ndef second():\n"
             "    threading.Thread(target=heard, kwargs={'error': 1}).start()\n    queue.Queue().get()",
             "✓×-",
-            "answer.py: TypeError: heard() got an unexpected keyword argument 'error'.",
+            "answer.py does not fit what the exercise asks for (TypeError: heard() got an unexpected keyword argument",
         ),
         (FIRST, "", "answer.py: it defines no second."),
         ("def first(", "", "answer.py, line 1: SyntaxError: '(' was never closed."),
@@ -241,9 +270,53 @@ def test_a_file_that_fails_is_told_where_and_what_was_right_before_stays(text, p
     path = tmp_path / "answer.py"
     path.write_text(text)
     result = check("0.1", path)
-    shown = {"done": "✓", "wrong": "×", NOT_YET: "-"}
+    shown = {"done": "✓", "wrong": "×", "not done yet": "-"}
     assert says in repr(result), result
     assert parts == "".join(shown[status] for status in result.parts.values()), result
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ("class Scheduler:\n    pass\n", "Your answer is a text of several lines: give the path of the file"),
+        ("x" * 5000, "There is no file 'xxx"),
+        ("nowhere.py", "There is no file 'nowhere.py': run the cell that writes it, and give its path."),
+        ("null\0.py", "There is no file 'null"),
+        ([], "Your answer is []: give the path of your file, which its cell writes."),
+        ([[1, 2], 3], "Your answer is [1, 2]: give the path of your file"),
+        (print, "give the path of your file"),
+    ],
+)
+def test_an_answer_that_is_no_path_is_told_to_be_one(answer, says, monkeypatch):
+    monkeypatch.setitem(checks.graders, "0.1", checks.Grader(graded_apart, "", "", WITHIN_S))
+    assert repr(check("0.1", answer)).startswith("Exercise 0.1: Not right yet. ") and says in check("0.1", answer).hint
+
+
+def test_what_a_file_has_started_ends_with_its_check(tmp_path, monkeypatch):
+    monkeypatch.setitem(checks.graders, "0.1", checks.Grader(graded_apart, "", "", WITHIN_S))
+    path, held = tmp_path / "answer.py", tmp_path / "held"
+    path.write_text(
+        f"{FIRST}import fcntl, subprocess\ndef second():\n"
+        f"    held = open({str(held)!r}, 'w')\n    fcntl.flock(held, fcntl.LOCK_EX)\n"
+        "    subprocess.Popen(['sleep', '600'], pass_fds=[held.fileno()])\n    return RIGHT"
+    )
+    assert check("0.1", path).status == "done"
+    with held.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # waits for as long as anybody lives who holds it
+
+
+# A function, in this process ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body", ["while True: pass", "while True:\n        try: x += 1\n        except Exception: pass"]
+)
+def test_a_function_that_does_not_end_is_ended_and_told_so(body, monkeypatch):
+    monkeypatch.setattr(answers, "LONGEST_CALL_S", 0.5)
+    space = {}
+    exec(f"def forever(x):\n    {body}", space)
+    said = checked(space["forever"], lambda answer: asked(answer, [Case((3,), 1)])).hint
+    assert said == "forever(3) had not ended after 0.5 s. Is there a loop that does not end?"
 
 
 # What is kept ---------------------------------------------------------------------------------------------------------
@@ -257,7 +330,7 @@ def work(tmp_path, monkeypatch):
 
 
 def test_a_right_answer_is_kept_as_a_part_and_a_wrong_one_is_not(work, tmp_path):
-    grade = lambda answer: None if "right" in answer.read_text() else "No."
+    grade = lambda answer: RIGHT if "right" in answer.read_text() else Wrong("No.")
     answer = tmp_path / "scheduler.py"
     answer.write_text("wrong")
     checked(answer, grade, keeps="scheduler")
@@ -270,5 +343,5 @@ def test_a_right_answer_is_kept_as_a_part_and_a_wrong_one_is_not(work, tmp_path)
 
 def test_an_answer_stays_right_where_it_cannot_be_kept(work, tmp_path):
     (work / "mine").write_text("in the way")
-    result = checked(tmp_path / "nowhere.py", lambda answer: None, keeps="scheduler")
+    result = checked(tmp_path / "nowhere.py", lambda answer: RIGHT, keeps="scheduler")
     assert result.status == "done" and "not kept" in result.kept
