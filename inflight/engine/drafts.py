@@ -14,9 +14,10 @@ from __future__ import annotations
 import time
 from operator import index
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inflight.engine.messages import Chunk
 from inflight.engine.model import Model
@@ -89,7 +90,7 @@ class _OwnDrafter:
         self._part, self._vocab_size = part, vocab_size
         self._drafter = part.call(part.made)
 
-    def propose(self, token_ids, k):
+    def propose(self, token_ids: list[int], k: int) -> list[int]:
         given = self._part.call(self._drafter.propose, list(token_ids), k)
         try:
             drafts = list(map(index, given))
@@ -130,7 +131,7 @@ class Guesser:
         self.tried[self._kind] += tried
         return self._kind, right, tried
 
-    def propose(self, tokens: list[int], most: int, odds: np.ndarray, max_draft_len: int) -> list[tuple[float, int]]:
+    def propose(self, tokens: list[int], most: int, odds: NDArray[Any], max_draft_len: int) -> list[tuple[float, int]]:
         """Return at most `most` guesses, each with the chance that it and all before it are right.
 
         `odds` are those of each kind in all requests; the fewer guesses this request has tried, the more they count.
@@ -181,7 +182,7 @@ class IterationPrices:
         ms = [min(took_ms[shape]) for shape in shapes]  # whatever else a machine does makes none shorter
         return cls(build.max_batch_size, tokens, ms[: len(tokens)], ms[len(tokens) :])
 
-    def of(self, answers: int, max_draft_len: int) -> np.ndarray:
+    def of(self, answers: int, max_draft_len: int) -> NDArray[Any]:
         """Return the milliseconds of an iteration with so many answers and 0, 1, ... `max_draft_len` drafts of each."""
         ms = self._one_ms + (self._most_ms - self._one_ms) * min((answers - 1) / self._more, 1)
         return np.interp(1 + np.arange(max_draft_len + 1), self._tokens, ms)

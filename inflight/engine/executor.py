@@ -20,8 +20,9 @@ from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
-import numpy as np
+from numpy.typing import NDArray
 
 from inflight.engine.building.folder import check_weights, read
 from inflight.engine.drafts import Drafting, IterationPrices
@@ -75,7 +76,7 @@ class Executor:
         chunks = self._sequences.carry_out(plan)
         if self.drafting:
             self.drafting.add(chunks, self._sequences)
-        logits: Iterable = self.model.forward(list(chunks.values())) if chunks else ()
+        logits: Iterable[Any] = self.model.forward(list(chunks.values())) if chunks else ()
         num_finished = self._give_tokens(chunks, logits)
         if chunks:
             self._record(started, chunks, num_finished)
@@ -214,7 +215,7 @@ class Executor:
         with self._work:
             self._work.wait_for(lambda: self._inbox or self._asked_to_end or self._closing, timeout=EMPTY_PLAN_S)
 
-    def _give_tokens(self, chunks: dict[Sequence, Chunk], logits: Iterable[np.ndarray]) -> int:
+    def _give_tokens(self, chunks: dict[Sequence, Chunk], logits: Iterable[NDArray[Any]]) -> int:
         """Choose the next tokens of each request whose known tokens are all computed; return how many finished.
 
         An error in one of them ends only that one.
@@ -238,7 +239,7 @@ class Executor:
                 self._finish(sequence, reason)
         return num_finished
 
-    def _take_tokens(self, sequence: Sequence, rows: list[np.ndarray], drafts: Iterable[int]) -> str | None:
+    def _take_tokens(self, sequence: Sequence, rows: list[NDArray[Any]], drafts: Iterable[int]) -> str | None:
         """Choose the next token and, as long as the chosen one is what was drafted, the one after it.
 
         Return why the answer ends now, or None.
@@ -432,5 +433,5 @@ class Executor:
     def __enter__(self) -> Executor:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self.shutdown()

@@ -7,8 +7,10 @@ manager that mixes up, loses or shares a block wrongly changes the answer, in mi
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inflight.engine.building.folder import EngineInfo
 from inflight.engine.messages import Chunk
@@ -34,7 +36,7 @@ class FakeModel:
     def allocate_kv_cache(self, num_blocks: int, tokens_of_answer: int = 1) -> None:
         self._cache = np.full((num_blocks, self.info.build_config.tokens_per_block), EMPTY, np.int64)
 
-    def forward(self, chunks: list[Chunk]) -> np.ndarray:
+    def forward(self, chunks: list[Chunk]) -> NDArray[Any]:
         """Return logits, float32 [sum of num_logits, vocab_size], one-hot at `next_token` of a sequence's blocks."""
         vocab_size, width = self.info.pretrained_config["vocab_size"], self._cache.shape[1]
         for chunk in chunks:

@@ -21,6 +21,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inflight.engine.building.folder import EngineInfo
 from inflight.engine.json_schema import ascii_regex, prepare
@@ -51,7 +52,7 @@ class Matcher(Protocol):
 
     end_id: int | None
 
-    def mask(self, answer: list[int], logits: np.ndarray) -> None:
+    def mask(self, answer: list[int], logits: NDArray[Any]) -> None:
         """Set the `logits` [vocab_size], float64, of tokens that may not come next to -inf."""
 
     def take(self, token: int) -> bool:
@@ -102,7 +103,7 @@ class Guides:
         return load_tokenizer(self._info.folder)
 
     @cached_property
-    def _of_library(self):
+    def _of_library(self) -> Any:
         """Make the library's form of the tokenizer, in a quarter of a second."""
         import llguidance
 
@@ -146,7 +147,7 @@ class GuideThread:
 
 
 class _LibraryMatcher:
-    def __init__(self, guide: Guide, tokenizer, end_id: int | None):
+    def __init__(self, guide: Guide, tokenizer: Any, end_id: int | None):
         import llguidance
 
         self.end_id = end_id
@@ -161,18 +162,18 @@ class _LibraryMatcher:
             why = f"The guide ({guide.kind}) cannot be followed: {_sentence(str(error))}. {AFTERWARDS}"
             raise CourseError(why, code=GUIDE) from None
 
-    def mask(self, answer, logits):
+    def mask(self, answer: list[int], logits: NDArray[Any]) -> None:
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         self._raise_error()
         allowed = np.unpackbits(bits, count=len(logits), bitorder="little")
         np.putmask(logits, allowed == 0, -np.inf)  # six times as fast as an index of truths
 
-    def take(self, token):
+    def take(self, token: int) -> bool:
         self._matcher.consume_token(token)
         self._raise_error()
-        return self._matcher.is_stopped()
+        return bool(self._matcher.is_stopped())
 
-    def _raise_error(self):
+    def _raise_error(self) -> None:
         if error := self._matcher.get_error():
             why = f"The guide could not be followed further ({_sentence(error)}). {AFTERWARDS}"
             raise CourseError(why, code=GUIDE)
@@ -185,7 +186,7 @@ class _OwnMatcher:
         self._part, self.end_id = part, tokenizer.end_id
         self._processor = part.call(part.made, guide.text, tokenizer)
 
-    def mask(self, answer, logits):
+    def mask(self, answer: list[int], logits: NDArray[Any]) -> None:
         changed = self._part.call(self._processor, list(answer), logits.copy())
         is_array = isinstance(changed, np.ndarray)
         if not is_array or changed.shape != logits.shape or changed.dtype.kind != "f":
@@ -193,7 +194,7 @@ class _OwnMatcher:
             raise PartError(f"{self._part.place}: it returned {given}; return the logits, float{list(logits.shape)}.")
         logits[:] = changed
 
-    def take(self, token):
+    def take(self, token: int) -> bool:
         return token == self.end_id
 
 

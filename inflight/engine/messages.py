@@ -29,7 +29,7 @@ class Guide:
     kind: str
     text: str = ""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.kind not in GUIDES:
             raise CourseError(
                 f"{self.kind!r} is no kind of guide; it must be {', '.join(GUIDES[:-1])} or {GUIDES[-1]}."

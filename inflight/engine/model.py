@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import psutil
+from numpy.typing import NDArray
 
 from inflight.engine.building.folder import EngineInfo, read
 from inflight.engine.messages import Chunk
@@ -42,7 +43,7 @@ class Model(Protocol):
         its iterations of answers for that many.
         """
 
-    def forward(self, chunks: list[Chunk]) -> Iterable:
+    def forward(self, chunks: list[Chunk]) -> Iterable[Any]:
         """Compute the new tokens of several sequences, one chunk each.
 
         Returns
@@ -69,10 +70,11 @@ def load(engine: str | Path | EngineInfo) -> Model:
             f"The engine in {info.folder} is for {name}; here there is {', '.join(RUNNERS)}. Build it again."
         )
     module, _, runner = RUNNERS[name].partition(":")
-    return getattr(import_module(module), runner)(info)
+    loaded: Model = getattr(import_module(module), runner)(info)
+    return loaded
 
 
-def rows_with_logits(chunks: list[Chunk], ends: np.ndarray) -> np.ndarray:
+def rows_with_logits(chunks: list[Chunk], ends: NDArray[Any]) -> NDArray[Any]:
     """Return the tokens after which logits are wanted, int64 [sum of num_logits]; `ends` are the ends of the chunks."""
     return np.concatenate([np.arange(end - chunk.num_logits, end) for chunk, end in zip(chunks, ends)]).astype(np.int64)
 
@@ -86,5 +88,5 @@ def free_bytes(info: EngineInfo) -> int:
         There is no GPU that PyTorch can use.
     """
     if info.device == "cpu":
-        return psutil.virtual_memory().available
-    return import_module("inflight.engine.torch.device").free_bytes(info)
+        return int(psutil.virtual_memory().available)
+    return int(import_module("inflight.engine.torch.device").free_bytes(info))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inflight.engine.settings import SamplingConfig
 from inflight.errors import CourseError
@@ -34,10 +35,10 @@ class Sampler:
     bad_words: list[list[int]] = field(default_factory=list)
     guide: Matcher | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self._random = np.random.default_rng(self.config.random_seed)
 
-    def choose(self, logits: np.ndarray, prompt: list[int], answer: list[int]) -> int:
+    def choose(self, logits: NDArray[Any], prompt: list[int], answer: list[int]) -> int:
         """Choose the next token.
 
         Parameters
@@ -68,7 +69,7 @@ class Sampler:
         is_short = len(answer) < self.config.min_length
         return self.config.has_penalties or is_short or bool(self.bad_words) or self.guide is not None
 
-    def _changed(self, logits: np.ndarray, prompt: list[int], answer: list[int]) -> np.ndarray:
+    def _changed(self, logits: NDArray[Any], prompt: list[int], answer: list[int]) -> NDArray[Any]:
         config = self.config
         if config.repetition_penalty != 1.0:
             seen = np.unique(prompt + answer)
@@ -87,7 +88,7 @@ class Sampler:
                 logits[last] = -np.inf
         return logits
 
-    def _draw(self, logits: np.ndarray) -> int:
+    def _draw(self, logits: NDArray[Any]) -> int:
         """Apply temperature, then top-k, then top-p (nucleus: Holtzman et al. 2020, arXiv:1904.09751), then draw."""
         config = self.config
         count = min(config.top_k or len(logits), len(logits))
@@ -104,7 +105,7 @@ class Sampler:
         return int(self._random.choice(top, p=probabilities))
 
 
-def log_probability(logits: np.ndarray, token: int) -> float:
+def log_probability(logits: NDArray[Any], token: int) -> float:
     """Return the natural logarithm of the probability that `logits` [vocab_size] give to `token`."""
     logits = np.asarray(logits, np.float64)
     shifted = logits - logits.max()

@@ -9,7 +9,7 @@ import math
 from collections import abc
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from inflight.engine.kv_cache import BlockManager
 from inflight.engine.messages import Chunk, Request, Response
@@ -219,7 +219,7 @@ class Sequences:
             line.pop(sequence.id, None)
 
 
-class _Views(abc.Sequence):
+class _Views(abc.Sequence[RequestView]):
     """A line of requests as a scheduler sees them; each view is made when it is looked at, for the line may be long."""
 
     def __init__(self, line: Iterable[Sequence], view: Callable[[Sequence], RequestView]):
@@ -228,9 +228,9 @@ class _Views(abc.Sequence):
     def __len__(self) -> int:
         return len(self._line)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Any:
         picked = self._line[index]
         return [self._view(sequence) for sequence in picked] if isinstance(index, slice) else self._view(picked)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[RequestView]:
         return map(self._view, self._line)

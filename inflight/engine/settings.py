@@ -27,7 +27,7 @@ QUANT_ALGOS = (None, "W8A16", "W4A8", "W4A16")
 TOKENS_PER_BLOCK = 32  # fixed by the CPU's paged-attention kernel
 TIERS = ("cpu", "cuda")  # OpenVINO on the CPU, PyTorch on an NVIDIA GPU
 # The values that each tier's engine takes for the options that differ; the first is what "auto" takes.
-TIER_OPTIONS: dict[str, dict[str, tuple]] = {
+TIER_OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
     "cpu": {
         "dtype": ("float32", "bfloat16"),
         "tokens_per_block": (TOKENS_PER_BLOCK,),
@@ -118,7 +118,7 @@ class BuildConfig:
     )
     kv_cache_quant_algo: str | None = setting(None, "KV cache: INT8 (on a CPU), or none for the type in dtype.")
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_settings(self, "Build option {}")
         for problem in _problems(self):
             raise CourseError(f"Build option {problem}")
@@ -180,11 +180,11 @@ class SpeculativeConfig:
     max_draft_len: int = setting(4, "Most drafts of an answer in an iteration.", low=1)
     max_matching_ngram_size: int = setting(2, "So many of the last tokens are looked for first, then fewer.", low=1)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_settings(self, "{} of speculative_config")
 
     @classmethod
-    def read(cls, given: SpeculativeConfig | dict | str) -> SpeculativeConfig:
+    def read(cls, given: SpeculativeConfig | dict[str, Any] | str) -> SpeculativeConfig:
         """Read the config from a dict or its JSON. Raises CourseError for anything else."""
         if isinstance(given, cls):
             return given
@@ -219,7 +219,7 @@ class ExecutorConfig:
     logits_processor_path: str | Path | None = setting(
         None, "Python file with a class of your own that masks the logits of guided requests; blank: none."
     )
-    speculative_config: SpeculativeConfig | dict | str | None = setting(
+    speculative_config: SpeculativeConfig | dict[str, Any] | str | None = setting(
         None, "Drafts tokens that one iteration checks: JSON, as TensorRT-LLM's LLM API has it; blank: none."
     )
     drafter_path: str | Path | None = setting(
@@ -238,7 +238,7 @@ class ExecutorConfig:
     max_queue_size: int = setting(0, "Most requests that wait to be admitted; 0: no limit.", low=0)
     iteration_log_path: str | Path | None = setting(None, "File for one JSON line per iteration; blank: none.")
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_settings(self)
         if self.batch_scheduler_policy in OLDER_POLICIES:
             today = OLDER_POLICIES[self.batch_scheduler_policy]
@@ -304,7 +304,7 @@ class SamplingConfig:
     min_length: int = setting(0, "The end token is not chosen before the answer has this many tokens.", low=0)
     random_seed: int = setting(0, "Same seed, same request: same tokens.", low=0)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_settings(self)
         if self.repetition_penalty <= 0:
             raise CourseError(f"repetition_penalty is {self.repetition_penalty}; give a value above 0 (1 means none).")

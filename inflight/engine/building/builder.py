@@ -14,6 +14,7 @@ import dataclasses
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 from inflight import cache, files, processor, tiers
 from inflight.checkpoint import sources, tokenizer, weights
@@ -108,7 +109,7 @@ def build(
     return folder
 
 
-def _from_gguf(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
+def _from_gguf(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict[str, Any]:
     """Write graph, weights and tokenizer into `aside`; return the `pretrained_config`."""
     from inflight.engine.openvino import four_bits, steps
 
@@ -138,7 +139,7 @@ def _from_gguf(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict
     return _pretrained_config(checkpoint, config, quant_algo, num_parameters, sizes)
 
 
-def _for_gpu(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
+def _for_gpu(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict[str, Any]:
     """Write the same for PyTorch."""
     from inflight.checkpoint import as_huggingface
     from inflight.engine.torch import builder
@@ -150,8 +151,8 @@ def _for_gpu(checkpoint: Checkpoint, config: BuildConfig, aside: Path) -> dict:
 
 
 def _pretrained_config(
-    checkpoint: Checkpoint, config: BuildConfig, quant_algo: str | None, num_parameters: int, sizes: dict
-) -> dict:
+    checkpoint: Checkpoint, config: BuildConfig, quant_algo: str | None, num_parameters: int, sizes: dict[str, Any]
+) -> dict[str, Any]:
     return {
         "architecture": "LlamaForCausalLM",
         "checkpoint": {"name": checkpoint.name, "sha256": checkpoint.sha256},

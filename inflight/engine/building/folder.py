@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass
 from importlib.metadata import version as installed_version
 from pathlib import Path
+from typing import Any
 
 from inflight import cache, processor
 from inflight.checkpoint.sources import Checkpoint
@@ -38,7 +39,7 @@ class EngineInfo:
 
     folder: Path
     version: str
-    pretrained_config: dict
+    pretrained_config: dict[str, Any]
     build_config: BuildConfig
     tier: str = "cpu"
     device: str = "cpu"
@@ -67,7 +68,7 @@ class EngineInfo:
         model = self.pretrained_config
         build = self.build_config.on(self.tier)
         number = 1 if build.kv_cache_quant_algo else DTYPE_BYTES[build.dtype]
-        return 2 * model["num_hidden_layers"] * model["num_key_value_heads"] * model["head_size"] * number
+        return int(2 * model["num_hidden_layers"] * model["num_key_value_heads"] * model["head_size"] * number)
 
 
 def read(folder: str | Path, checkpoint: Checkpoint | None = None) -> EngineInfo:

@@ -7,6 +7,7 @@ sizing.weight_bytes(BuildConfig(quant_algo=None)), sizing.kv_bytes_per_token(Bui
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -48,7 +49,7 @@ class Sizing:
         The checkpoint has a format whose size in an engine is not known here.
     """
 
-    def __init__(self, source: checkpoint.GgufFile, model: dict):
+    def __init__(self, source: checkpoint.GgufFile, model: dict[str, Any]):
         self.model = model
         self._table, self._precision = source.tensor_table(), source.precision()
         unknown = {row["format"] for row in self._table if len(row["shape"]) > 1} - set(STORED_BITS)
@@ -78,7 +79,8 @@ class Sizing:
             return plain
         # A scale for each channel of a block of keys, and one for each token's values.
         keys = self.model["head_size"] * KV_SCALE_BYTES // config.tokens_per_block
-        return plain + self.model["num_hidden_layers"] * self.model["num_key_value_heads"] * (keys + KV_SCALE_BYTES)
+        heads = self.model["num_hidden_layers"] * self.model["num_key_value_heads"]
+        return plain + int(heads * (keys + KV_SCALE_BYTES))
 
     def kv_bytes_per_user(self, config: BuildConfig, tokens: int) -> int:
         """Return the bytes of KV cache of one user with `tokens` tokens, in whole blocks."""

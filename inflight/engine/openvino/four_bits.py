@@ -20,11 +20,12 @@ W₄, so that one product of 1/32 more columns computes both terms.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
 import openvino as ov
+from numpy.typing import NDArray
 from openvino import opset13 as ops
 
 from inflight import checkpoint
@@ -39,9 +40,9 @@ LARGEST_ZERO = 2.0**15  # −m / d in float16; beyond it, steps of d are finer t
 class Blocks(NamedTuple):
     """A matrix of 4-bit weights d·q + m: `q` uint8 [rows, blocks, 16], two in a byte; float16 [rows, blocks, 1]."""
 
-    q: np.ndarray
-    d: np.ndarray
-    m: np.ndarray
+    q: NDArray[Any]
+    d: NDArray[Any]
+    m: NDArray[Any]
 
 
 # When it is built -----------------------------------------------------------------------------------------------------
@@ -82,7 +83,7 @@ def _stored(source: checkpoint.GgufFile) -> dict[bytes, Blocks]:
     return found
 
 
-def _halves(rows: np.ndarray, heads: int) -> np.ndarray:
+def _halves(rows: NDArray[Any], heads: int) -> NDArray[Any]:
     return rows.reshape(heads, len(rows) // heads // 2, 2, -1).swapaxes(1, 2).reshape(rows.shape)
 
 
@@ -131,13 +132,13 @@ def in_whole_numbers(graph: ov.Model) -> None:
     graph.validate_nodes_and_infer_types()
 
 
-def _whole(minus_m: np.ndarray, d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _whole(minus_m: NDArray[Any], d: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Zero points uint8 [rows, blocks, 1], and what the weights lack with them, [rows, blocks]."""
     z = np.clip(np.floor(minus_m / d + 0.5), 0, STEPS)
     return z.astype(np.uint8), (d * z - minus_m)[..., 0]
 
 
-def _quantized(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _quantized(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Float values [rows, columns] in 4 bits, packed, with z and d: each block with the least scale that reaches it."""
     blocks = values.reshape(len(values), -1, BLOCK)
     least, most = np.minimum(blocks.min(-1, keepdims=True), 0), np.maximum(blocks.max(-1, keepdims=True), 0)
@@ -193,7 +194,7 @@ def _weights(q: ov.Node, zero: ov.Node, d: ov.Node) -> ov.Node:
     return ops.convert(ops.reshape(scaled, np.array([rows, blocks * BLOCK]), False), "f32")
 
 
-def _packed(values: np.ndarray) -> np.ndarray:
+def _packed(values: NDArray[Any]) -> NDArray[Any]:
     """Pack 4-bit values in order, two in a byte; an odd number fills half of the last."""
     flat = values.reshape(-1)
     nibbles = flat[0::2].copy()
@@ -201,7 +202,7 @@ def _packed(values: np.ndarray) -> np.ndarray:
     return nibbles.reshape(*values.shape[:-1], -1) if values.shape[-1] % 2 == 0 else nibbles
 
 
-def _constant(nibbles: np.ndarray, shape: tuple[int, ...] | None = None) -> ov.Node:
+def _constant(nibbles: NDArray[Any], shape: tuple[int, ...] | None = None) -> ov.Node:
     """Packed 4-bit values as a constant; of `shape`, or as `nibbles` with twice as many in the last dimension."""
     tensor = ov.Tensor(ov.Type.u4, ov.Shape(shape or (*nibbles.shape[:-1], nibbles.shape[-1] * 2)))
     tensor.data[:] = nibbles.reshape(-1)  # of its own memory: one made of an array does not hold it

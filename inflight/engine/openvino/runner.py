@@ -10,8 +10,11 @@ attention kernel finds each sequence's past through its list of cache blocks.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import openvino as ov
+from numpy.typing import NDArray
 
 from inflight.engine.building.folder import EngineInfo, cannot_be_loaded
 from inflight.engine.messages import Chunk
@@ -47,7 +50,7 @@ class OpenVINOModel:
         for name, (kind, shape) in self._cache_shapes.items():
             self._request.set_tensor(name, ov.Tensor(kind, ov.Shape([num_blocks, *shape])))
 
-    def forward(self, chunks: list[Chunk]) -> np.ndarray:
+    def forward(self, chunks: list[Chunk]) -> NDArray[Any]:
         """Run one iteration; see `Model.forward`."""
         lengths = np.array([len(chunk.token_ids) for chunk in chunks])
         past = np.array([chunk.num_past for chunk in chunks], np.int32)
@@ -67,4 +70,5 @@ class OpenVINOModel:
         for name, value in inputs.items():
             self._request.set_tensor(name, ov.Tensor(value))
         self._request.infer()
-        return self._request.get_tensor("logits").data[:, 0, :]
+        logits: NDArray[Any] = self._request.get_tensor("logits").data
+        return logits[:, 0, :]

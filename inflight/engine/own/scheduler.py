@@ -13,6 +13,7 @@ import random
 from dataclasses import replace
 from operator import index
 from pathlib import Path
+from typing import cast
 
 from inflight.engine.own.part import OwnPart
 from inflight.engine.own.plan_rules import SchedulerError
@@ -59,7 +60,7 @@ class OwnScheduler:
             raise SchedulerError(
                 f"{self.place}: schedule() gave a plan that is not made of request ids and numbers of tokens."
             )
-        return plan  # no plan; `plan_rules` refuses it
+        return cast(Plan, plan)  # no plan; `plan_rules` refuses it
 
 
 # On trial -------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ tensor of their own, `rotary_frequencies`, so the runner need not know the ways 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -30,7 +31,7 @@ COMPUTED = {"hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (Fa
 ROTATIONS = ("default", "llama3")
 
 
-def write_weights(source: Path, dtype: str, folder: Path) -> tuple[dict, int]:
+def write_weights(source: Path, dtype: str, folder: Path) -> tuple[dict[str, Any], int]:
     """Write the weights of the Llama in the folder `source` into an engine's `folder`.
 
     Returns
@@ -72,7 +73,7 @@ def write_weights(source: Path, dtype: str, folder: Path) -> tuple[dict, int]:
     return model, sum(weight.numel() for weight in weights.values())
 
 
-def _tensors(file: Path):
+def _tensors(file: Path) -> Any:
     with safe_open(file, framework="pt") as opened:
         for name in opened.keys():  # noqa: SIM118  no dict, and not iterable
             yield name, opened.get_tensor(name)

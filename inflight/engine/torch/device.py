@@ -50,4 +50,4 @@ def free_bytes(info: EngineInfo) -> int:
 def _free() -> int:
     """Return the free memory; memory that PyTorch holds and does not use counts as free."""
     free, _ = torch.cuda.mem_get_info()
-    return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    return int(free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated())

@@ -7,6 +7,8 @@ Touvron et al. 2023, arXiv:2302.13971: RMS norm before each half of a layer, rot
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.nn.functional import embedding, linear, rms_norm, silu
 
@@ -20,15 +22,15 @@ class Llama:
 
     Parameters
     ----------
-    model : dict
+    model : dict[str, Any]
         `pretrained_config` of the engine.
-    weights : dict
+    weights : dict[str, Any]
         Tensors by the names of `builder`, all on one device.
     positions : int
         Most tokens of a sequence.
     """
 
-    def __init__(self, model: dict, weights: dict[str, torch.Tensor], positions: int):
+    def __init__(self, model: dict[str, Any], weights: dict[str, torch.Tensor], positions: int):
         self._weights, self._num_layers = weights, model["num_hidden_layers"]
         self._heads, self._kv_heads = model["num_attention_heads"], model["num_key_value_heads"]
         self._epsilon = model["norm_epsilon"]

@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
@@ -30,7 +32,7 @@ from inflight.engine.torch.llama import Llama
 from inflight.errors import reason
 
 
-class LogitsRows(Sequence):
+class LogitsRows(Sequence[Any]):
     """All logits of an iteration; they stay on the device until one is asked for. Valid until the next iteration.
 
     Parameters
@@ -44,20 +46,21 @@ class LogitsRows(Sequence):
         self._logits, self._best = logits, best
 
     @cached_property
-    def on_host(self) -> np.ndarray:
-        return self._logits.float().cpu().numpy()
+    def on_host(self) -> NDArray[Any]:
+        on_host: NDArray[Any] = self._logits.float().cpu().numpy()
+        return on_host
 
     def __len__(self) -> int:
         return len(self._logits)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Any:
         highest, likeliest = self._best[index]
         return LogitsRow(self, index, int(likeliest), highest)
 
     def __iter__(self) -> Iterator[LogitsRow]:
         return (self[index] for index in range(len(self)))
 
-    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
         return self.on_host.astype(dtype or np.float32)
 
 
@@ -76,8 +79,9 @@ class LogitsRow:
     def __getitem__(self, token: int) -> float:
         return self._highest if token == self._likeliest else float(self._rows.on_host[self._index, token])
 
-    def __array__(self, dtype=None, copy=None) -> np.ndarray:
-        return self._rows.on_host[self._index].astype(dtype or np.float32)
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
+        row: NDArray[Any] = self._rows.on_host[self._index]
+        return row.astype(dtype or np.float32)
 
 
 class TorchModel:
@@ -103,7 +107,7 @@ class TorchModel:
         numbers = 2 * model["num_hidden_layers"] * model["num_key_value_heads"] * model["head_size"]
         self.block_bytes = numbers * build.tokens_per_block * DTYPE_BYTES[build.dtype]
 
-    @torch.inference_mode()
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
     def allocate_kv_cache(self, num_blocks: int, tokens_of_answer: int = 1) -> None:
         """Give the model a cache of `num_blocks` blocks and a spare one; see `Model`.
 
@@ -137,7 +141,7 @@ class TorchModel:
         buffers = StepBuffers(most, most_blocks, spare_block, width, longest, self.info.device)
         return DecodeGraphs(self._compute, buffers, most)
 
-    @torch.inference_mode()
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
     def forward(self, chunks: list[Chunk]) -> LogitsRows:
         """Run one iteration; see `Model.forward`."""
         step = step_of(list(_answers_apart(chunks)), self.info.build_config.tokens_per_block)
