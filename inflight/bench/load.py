@@ -67,7 +67,7 @@ class Run:
         `due_s`, `sent_s`, `first_s`, `last_s` (seconds since the run's start: when it was to be sent, and when it was);
         `input_len`, `output_len`, `max_tokens` (tokens); `ttft_ms`, `tpot_ms`, `latency_ms` (milliseconds, TTFT and
         latency since it was due); `error` (why there is no answer; blank if there is one). What is not known is NaN:
-        TTFT and ITL of a whole answer, ITL of a single token, times of a request that was not sent.
+        TTFT and TPOT of a whole answer, TPOT of a single token, times of a request that was not sent.
     started_at : float
         The run's start in seconds since 1970, as the timestamps of the iteration log.
     stopped : str
@@ -154,7 +154,7 @@ class Sender:
     client : Client
         Owned by the sender from now on.
     stream : bool
-        Ask for the answer in pieces, which gives TTFT and ITL. The model must be decoupled. Over gRPC every stream is a
+        Ask for the answer in pieces, which gives TTFT and TPOT. The model must be decoupled. Over gRPC every stream is a
         connection of its own, and making it is part of TTFT; whole answers share the client's connection.
     tokenizer : ChatTokenizer, optional
         The model's; answers end by themselves then.

@@ -40,7 +40,7 @@ class OpenAISender:
     tokenizer : ChatTokenizer
         Of the model that it serves.
     stream : bool
-        Ask for answers in pieces, which gives TTFT and ITL.
+        Ask for answers in pieces, which gives TTFT and TPOT.
 
     Raises
     ------

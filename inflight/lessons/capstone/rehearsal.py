@@ -71,7 +71,7 @@ def rehearse(
     Returns
     -------
     DataFrame
-        A row for each request: the columns of `load.Run.requests`, with `tpot_ms` for its ITL. One that found the queue
+        A row for each request: the columns of `load.Run.requests`. One that found the queue
         full has that as its error.
 
     Raises

@@ -1,4 +1,5 @@
-from .playground import ConfigEditor, Playground, field
+from .config_editor import ConfigEditor, field
+from .playground import Playground
 from .prediction import predict
 
 __all__ = ["ConfigEditor", "Playground", "field", "predict"]
