@@ -154,8 +154,8 @@ class Sender:
     client : Client
         Owned by the sender from now on.
     stream : bool
-        Ask for the answer in pieces, which gives TTFT and TPOT. The model must be decoupled. Over gRPC every stream is a
-        connection of its own, and making it is part of TTFT; whole answers share the client's connection.
+        Ask for the answer in pieces, which gives TTFT and TPOT. The model must be decoupled. Over gRPC every stream is
+        a connection of its own, and making it is part of TTFT; whole answers share the client's connection.
     tokenizer : ChatTokenizer, optional
         The model's; answers end by themselves then.
     """

@@ -1,15 +1,3 @@
-from . import (
-    embedding as embedding,
-)
-from . import (
-    gpt2 as gpt2,
-)
-from . import (
-    gpt2_checkpoint as gpt2_checkpoint,
-)
-from . import (
-    gpt2_network as gpt2_network,
-)
-from . import (
-    huggingface as huggingface,
-)
+from . import embedding, gpt2, gpt2_checkpoint, gpt2_network, huggingface
+
+__all__ = ["embedding", "gpt2", "gpt2_checkpoint", "gpt2_network", "huggingface"]

@@ -4,6 +4,6 @@ Reading order: `steps` (from a file to a program), `four_bits` (makes its 4-bit 
 iteration).
 """
 
-import lazy_loader
+from inflight.faces import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submodules=["four_bits", "steps"])
+__getattr__, __dir__, __all__ = face(__name__, __file__)

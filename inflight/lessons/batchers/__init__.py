@@ -1,13 +1,5 @@
 """Who decides what goes into a batch: what this lesson alone uses."""
 
-import lazy_loader
+from inflight.faces import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    submodules=["batch_run", "custom_batching"],
-    submod_attrs={
-        "dashboard": ["board"],
-        "performance_analyzer": ["perf_analyzer"],
-        "charts": ["batches", "batches_summary"],
-    },
-)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

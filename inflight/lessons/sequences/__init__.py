@@ -1,5 +1,5 @@
 """Where the second request finds what the first one left: what this lesson alone uses."""
 
-import lazy_loader
+from inflight.faces import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submodules=["streams"])
+__getattr__, __dir__, __all__ = face(__name__, __file__)

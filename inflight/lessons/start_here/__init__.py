@@ -1,11 +1,5 @@
 """What happens between Enter and the first word: what this lesson alone uses."""
 
-import lazy_loader
+from inflight.faces import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    submodules=["request_path"],
-    submod_attrs={
-        "charts": ["request_map", "request_map_summary"],
-    },
-)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -1,7 +1,5 @@
 """Answers that a program can read: what this lesson alone uses."""
 
-import lazy_loader
+from inflight.faces import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__, submod_attrs={"charts": ["guided_steps", "guided_steps_summary"]}
-)
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -1,0 +1,5 @@
+from . import promised_blocks
+from .charts import block_tables, iterations_around, kv_blocks, kv_blocks_summary
+from .dashboard import board
+
+__all__ = ["block_tables", "board", "iterations_around", "kv_blocks", "kv_blocks_summary", "promised_blocks"]
