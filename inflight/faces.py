@@ -24,7 +24,7 @@ def face(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], li
         Its `__name__` and `__file__`.
     """
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
-    homes = {}  # name -> the module it is taken from; "" for a module of the package itself
+    homes: dict[str, str] = {}  # name -> the module it is taken from; "" for a module of the package itself
     for line in stub.body:
         if isinstance(line, ast.ImportFrom):
             homes |= {each.asname or each.name: line.module or "" for each in line.names}

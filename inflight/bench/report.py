@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -25,7 +26,7 @@ PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 # Figures --------------------------------------------------------------------------------------------------------------
 
 
-def summary(run: Run) -> dict[str, float | None]:
+def summary(run: Run) -> dict[str, Any]:
     """Compute the figures of a run, from the requests that were answered.
 
     Percentiles lie between the two nearest values in proportion, as in numpy. `in_flight_mean` is Little's law: the sum

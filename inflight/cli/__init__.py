@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import signal
 import sys
 
@@ -30,7 +31,8 @@ def main() -> None:
 
     signal.signal(signal.SIGINT, end)
     signal.signal(signal.SIGTERM, end)
-    sys.stdout.reconfigure(errors="replace")  # a terminal that speaks ASCII shows what it lacks as question marks
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that speaks ASCII shows what it lacks as question marks
     try:
         paths.home(), paths.temporary()  # which libraries need, too
         from inflight.cli.commands import app

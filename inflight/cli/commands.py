@@ -315,7 +315,7 @@ def lab(
 
     jupyters = context.args
     if lesson is not None and lesson.startswith("-"):  # an option of JupyterLab's without a lesson before it
-        lesson, jupyters = None, [lesson, *jupyters]
+        jupyters, lesson = [lesson, *jupyters], None
     folder = workspace.home()
     numbered = lesson if lesson is None or lesson.isdigit() else lesson[:2]
     prepared = workspace.prepare(folder, fresh=(numbered or "all") if fresh else None)

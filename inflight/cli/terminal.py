@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,7 +50,7 @@ def finish(stopped: str = "") -> None:
 # What a command tells -------------------------------------------------------------------------------------------------
 
 
-def show(rows: list[dict[str, object]], title: str = "", whole_names: bool = False) -> None:
+def show(rows: Sequence[Mapping[str, object]], title: str = "", whole_names: bool = False) -> None:
     """Print rows as a table; nothing where there are none.
 
     What is too long for a narrow terminal goes on in the next line of its cell; in the first column not with

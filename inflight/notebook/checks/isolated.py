@@ -87,7 +87,7 @@ def graded_apart(
     """
     path = ""
     if of_file:
-        given = list(answer) if isinstance(answer, list | tuple) else [answer]
+        given: list[Any] = list(answer) if isinstance(answer, list | tuple) else [answer]
         if problem := _no_file(given):
             return {"": Wrong(problem)}
         given[0] = path = str(Path(given[0]).absolute())

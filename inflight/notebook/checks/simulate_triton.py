@@ -145,10 +145,15 @@ def _input(request: Request, name: str) -> Tensor | None:
 def backend() -> types.ModuleType:
     """Make a module with what a model imports from Triton."""
     module = types.ModuleType(BACKEND)
-    module.Tensor, module.InferenceResponse, module.TritonError = Tensor, InferenceResponse, TritonError
-    module.get_input_tensor_by_name = _input
-    module.TRITONSERVER_RESPONSE_COMPLETE_FINAL = FINAL
-    module.TRITONSERVER_REQUEST_RELEASE_ALL, module.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = ALL, RESCHEDULE
+    vars(module).update(
+        Tensor=Tensor,
+        InferenceResponse=InferenceResponse,
+        TritonError=TritonError,
+        get_input_tensor_by_name=_input,
+        TRITONSERVER_RESPONSE_COMPLETE_FINAL=FINAL,
+        TRITONSERVER_REQUEST_RELEASE_ALL=ALL,
+        TRITONSERVER_REQUEST_RELEASE_RESCHEDULE=RESCHEDULE,
+    )
     return module
 
 

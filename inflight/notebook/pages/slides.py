@@ -78,7 +78,9 @@ def write(lesson: str, output: Path | None = None) -> Path:
 
 def deck(lecture: NotebookNode, name: str) -> str:
     """Make all slides of an executed lecture, such as "04_batching", as one HTML page."""
-    [package] = find_spec("pyreveal").submodule_search_locations
+    spec = find_spec("pyreveal")
+    assert spec is not None and spec.submodule_search_locations is not None
+    [package] = spec.submodule_search_locations
     files = {"reveal_css": "reveal.css", "reveal_js": "reveal.js", "notes_js": "plugin/notes.js"}
     resources = {key: (Path(package) / "revealjs" / "dist" / file).read_text("utf-8") for key, file in files.items()}
     slides = nbformat.v4.new_notebook(
@@ -118,11 +120,19 @@ def _code(cell: NotebookNode) -> Iterator[NotebookNode]:
 
 def _prose(text: str) -> Iterator[NotebookNode]:
     pieces = PIECE.findall(text)
-    begins = [SENTENCES.match(piece)[0].strip() if piece[0].isalpha() else piece for piece in pieces]
+    begins = [
+        found[0].strip() if piece[0].isalpha() and (found := SENTENCES.match(piece)) else piece for piece in pieces
+    ]
     if pieces:
         yield _markdown("\n\n".join(begins))
     if begins != pieces:
         yield _note(text)
+
+
+def _begin(piece: str) -> str:
+    """Return the first sentences of a paragraph."""
+    found = SENTENCES.match(piece)
+    return found[0].strip() if found else piece
 
 
 def _said_of(heading: str, page: dict[str, str]) -> Iterator[str]:

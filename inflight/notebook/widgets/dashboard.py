@@ -14,9 +14,9 @@ from __future__ import annotations
 import contextlib
 import html
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import ipywidgets
 import plotly.graph_objects as go
@@ -73,18 +73,19 @@ class Dashboard(Panel):
     def __init__(
         self,
         controls: dict[str, ipywidgets.ValueWidget],
-        work: Callable[..., Iterator[Frame]],
+        work: Callable[..., Generator[Any, None, None]],
         server: Server | None = None,
         label: str = "Dashboard",
         picture: ipywidgets.Widget | None = None,
     ):
         self.controls, self._work = controls, work
         self._server = None if server is None else session.weakly_held(server)
-        self.frame: Frame | None = None
+        self.frame: Any = None
         # An event, for a thread whose `join` was interrupted counts as ended (Python's issue 45274).
         self._stopping, self._ended = threading.Event(), threading.Event()
         self._ended.set()
-        self._error, self._runs, self._doing, self._seconds = None, 0, "", 0.0
+        self._error: Exception | None = None
+        self._runs, self._doing, self._seconds = 0, "", 0.0
         self.run_button = ipywidgets.Button(description="Run", icon="play", button_style="primary")
         self.stop_button = ipywidgets.Button(description="Stop", icon="stop", disabled=True)
         self.picture = LiveFigure() if picture is None else picture
@@ -103,7 +104,7 @@ class Dashboard(Panel):
     def figure(self) -> go.Figure | None:
         return getattr(self.frame, "figure", None)
 
-    def run(self) -> Frame:
+    def run(self) -> Any:
         """Press Run and wait for the end, as a cell does; a run that a click has begun is waited for first.
 
         Returns
@@ -180,7 +181,7 @@ class Dashboard(Panel):
         self._seconds = seconds
         self._say(self._doing)
 
-    def _show(self, frames: Iterator[Frame]) -> None:
+    def _show(self, frames: Generator[Any, None, None]) -> None:
         """Draw the newest frame, but not too often; the last one in any case."""
         drawn_at, late = float("-inf"), None
         with contextlib.closing(frames):
@@ -194,7 +195,7 @@ class Dashboard(Panel):
         if late is not None:
             self._draw(late)
 
-    def _draw(self, frame: Frame) -> None:
+    def _draw(self, frame: Any) -> None:
         self.picture.draw(frame.figure, view=self._runs)
         self.words.value = frame.words
         self.frame = frame

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import ipywidgets
 import pandas as pd
@@ -54,7 +54,7 @@ class Playground(Dashboard):
             "Run and Stop; the answer appears as it is made."
         )
 
-    def _ask(self, server: Server, prompt: str, max_tokens: int, **sampling) -> Iterator[Answer]:
+    def _ask(self, server: Server, prompt: str, max_tokens: int, **sampling) -> Generator[Answer, None, None]:
         self.frame = None
         self._say("Waiting for the first token")
         self._show_text("")

@@ -68,7 +68,7 @@ class Prediction(Panel):
         self.field.value = str(self._right_one(said))
 
     @property
-    def by_hand(self) -> str:
+    def by_hand(self) -> str:  # type: ignore[override]
         """How to answer where a page shows no buttons."""
         example = "100" if self._options is None else '"…", the beginning of one of these lines'
         return f"No buttons here? In a cell of your own: guess.value = {example}"
@@ -148,7 +148,7 @@ def _number(text: str) -> float | None:
 
 def _how_far(said: str | float, right: str | float) -> str:
     """Say by what factor a number is off, as far as that can be said."""
-    if isinstance(said, str) or said * right <= 0:
+    if isinstance(said, str) or isinstance(right, str) or said * right <= 0:
         return ""
     return f", {max(said / right, right / said):.2g} times {'less' if said > right else 'more'}"
 
