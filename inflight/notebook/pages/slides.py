@@ -120,9 +120,7 @@ def _code(cell: NotebookNode) -> Iterator[NotebookNode]:
 
 def _prose(text: str) -> Iterator[NotebookNode]:
     pieces = PIECE.findall(text)
-    begins = [
-        found[0].strip() if piece[0].isalpha() and (found := SENTENCES.match(piece)) else piece for piece in pieces
-    ]
+    begins = [_begin(piece) if piece[0].isalpha() else piece for piece in pieces]
     if pieces:
         yield _markdown("\n\n".join(begins))
     if begins != pieces:
