@@ -18,7 +18,7 @@ from inflight.errors import CourseError
 
 TIMES = ("ttft_ms", "tpot_ms", "latency_ms")
 # A client keeps up if nearly all requests go out within this time after they were due, or within this share of what an
-# answer takes: less is lost in the noise of any machine.
+# answer takes: smaller delays cannot be told from noise.
 LATE_MS, LATE_SHARE = 10.0, 0.05
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 

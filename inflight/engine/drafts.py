@@ -26,9 +26,9 @@ from inflight.engine.sequences import Sequence, Sequences
 from inflight.engine.settings import SpeculativeConfig
 
 ROUNDS, PAST = 5, 128  # rounds of measuring prices, and tokens that are in the cache then
-FORGETTING = 0.99  # factor by which what was learnt of all requests' drafts fades in an iteration
+FORGETTING = 0.99  # each iteration multiplies what was learnt of all requests' drafts by this
 OTHERS = 4  # a request's own tries that weigh as much as the odds of all requests
-LATELY = 0.8  # factor by which the worth of drafts fades in an iteration
+LATELY = 0.8  # each iteration multiplies the worth of drafts by this
 CHANGE = 1.05  # gain for which the number of drafts is changed, as a new length has its price
 
 
@@ -168,7 +168,7 @@ class IterationPrices:
         build = model.info.build_config
         tokens = sorted({1, min(2, build.max_seq_len), min(1 + max_draft_len, build.max_seq_len)})
         past = min(PAST, build.max_seq_len - tokens[-1])
-        blocks = list(range(-(-(past + tokens[-1]) // build.tokens_per_block)))  # for all: what they hold is no matter
+        blocks = list(range(-(-(past + tokens[-1]) // build.tokens_per_block)))  # one for all: any content will do
         shapes = [(answers, number) for answers in (1, build.max_batch_size) for number in tokens]
         took_ms: dict[tuple[int, int], list[float]] = {shape: [] for shape in shapes}
         for _ in range(ROUNDS):
@@ -179,7 +179,7 @@ class IterationPrices:
                     model.forward(chunks)
                     took = (time.perf_counter() - started) * 1000
                 took_ms[answers, number].append(took)
-        ms = [min(took_ms[shape]) for shape in shapes]  # whatever else a machine does makes none shorter
+        ms = [min(took_ms[shape]) for shape in shapes]  # the shortest: other work on the machine only adds to it
         return cls(build.max_batch_size, tokens, ms[: len(tokens)], ms[len(tokens) :])
 
     def of(self, answers: int, max_draft_len: int) -> NDArray[Any]:
@@ -262,7 +262,7 @@ class Drafting:
         guesses.sort(key=lambda guess: -guess[0])  # stable: each answer's stay in their order
         for _, sequence, draft in guesses[:room]:
             sequences.add_draft(sequence, chunks[sequence], draft)
-        if len(answers) == len(chunks):  # with a prompt among them the length is another anyway
+        if len(answers) == len(chunks):  # a prompt among them changes the length in any case
             missing = room - sum(len(chunks[sequence].drafts) for sequence in answers)
             for sequence in answers:
                 while missing > 0 and sequences.pad(sequence, chunks[sequence]):

@@ -162,7 +162,7 @@ class Executor:
             except PartError as error:
                 log.error("iteration %d: %s", self._statistics.iteration, error)
                 self._fail_all(error)
-            except Exception as error:  # whatever the model raises: its requests fail, the engine goes on
+            except Exception as error:  # any error of the model: its requests fail, and the engine goes on
                 self._fail_all(self._what_happened(error))
 
     def _take_in(self) -> None:
@@ -308,7 +308,7 @@ class Executor:
         for sequence, response in outbox:
             try:
                 sequence.receive(response)
-            except Exception:  # the receiver's trouble must not stop the others
+            except Exception:  # one receiver's error must not stop the other answers
                 log.exception("response of request %d could not be delivered", sequence.id)
                 self._ask_to_end(sequence.id, "cancelled")
 
@@ -350,7 +350,7 @@ class Executor:
             be followed is told in the only response.
         """
         request = within_limits(request, self.model.info, streams=not self._answers_together)
-        guesser = self.drafting.guesser() if self.drafting else None  # here, and not in the engine's thread
+        guesser = self.drafting.guesser() if self.drafting else None  # the engine's thread does not wait for it
         with self._work:
             if self._closing:
                 raise CourseError("The engine is shut down and takes no more requests.", code=SHUT_DOWN)

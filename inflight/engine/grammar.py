@@ -244,7 +244,7 @@ def _lark(guide: Guide) -> str:
         return guide.text
     try:
         return gbnf_to_lark(guide.text)
-    except Exception as error:  # some of the library's are bare ones
+    except Exception as error:  # the library raises bare Exceptions, too
         raise ValueError(error) from None
 
 

@@ -146,7 +146,7 @@ def tokens_to_compute(now: Now, running: Iterable[RequestView]) -> dict[int, int
 
 def fits_iteration(now: Now, request: RequestView, room: int) -> bool:
     """Say whether a request can be computed, at least in part, in an iteration that has room for so many tokens."""
-    # A paused answer may have grown longer than any iteration: it comes back in parts, or never.
+    # A paused answer may have grown longer than an iteration: only a part of it fits into one.
     in_parts = now.chunked_context or request.pending_tokens > now.max_num_tokens
     return room > 0 if in_parts else request.pending_tokens <= room
 

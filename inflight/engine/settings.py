@@ -21,8 +21,8 @@ log = logging.getLogger("inflight.engine")
 BATCHING_TYPES = ("V1", "inflight_batching", "inflight_fused_batching")
 POLICIES = ("guaranteed_no_evict", "max_utilization")
 OLDER_POLICIES = {"guaranteed_completion": "guaranteed_no_evict"}  # older spelling -> today's
-# Precision of weights and activations of a matrix product; None is floating point. There is no W8A8: who
-# wants speed has W4A8, and who keeps 8 bits of the weights wants answers that do not depend on the rest of a batch.
+# Precision of weights and activations of a matrix product; None is floating point. There is no W8A8: W4A8 is faster,
+# and W8A16 gives answers that do not depend on the rest of a batch.
 QUANT_ALGOS = (None, "W8A16", "W4A8", "W4A16")
 TOKENS_PER_BLOCK = 32  # fixed by the CPU's paged-attention kernel
 TIERS = ("cpu", "cuda")  # OpenVINO on the CPU, PyTorch on an NVIDIA GPU
@@ -111,7 +111,7 @@ class BuildConfig:
         "Activations: float32; bfloat16 where available; on a GPU also float16. auto: float32, bfloat16 on a GPU.",
     )
     # W: bits of the weights, A: of the activations. A8, rounded in groups of 16 values, is about twice as fast on a CPU
-    # that multiplies 8-bit whole numbers; A16 gives the same answer whatever else is in the batch.
+    # that multiplies 8-bit whole numbers; A16 gives an answer that does not depend on the batch.
     quant_algo: str | None = setting(
         "auto",
         "Matrix products: W8A16, W4A16, W4A8 or none; auto: the checkpoint's weights, the quicker activations.",

@@ -92,7 +92,7 @@ def build(
             pretrained = _from_gguf(checkpoint, config, aside) if tier == "cpu" else _for_gpu(checkpoint, config, aside)
         except (CourseError, OSError):
             raise
-        except Exception as error:  # libraries that take a file apart raise whatever they trip over
+        except Exception as error:  # a library that reads a file may raise any error
             raise CourseError(
                 f"The checkpoint {checkpoint.path} cannot be read ({reason(error)[:300]}). Give another one, or get it "
                 "again."

@@ -1,6 +1,6 @@
 """Loads a learner's class from the Python file that a setting names, and tells its errors in a sentence.
 
-`own_scheduler` (`scheduler_path`), `grammar` (`logits_processor_path`) and `drafts` (`drafter_path`) load theirs here.
+`scheduler` (`scheduler_path`), `grammar` (`logits_processor_path`) and `drafts` (`drafter_path`) load theirs here.
 A part runs in the engine's own process. What it raises becomes a sentence with file and line. A call that does not
 return is ended by whoever started the process: a user interrupts a notebook, and a Triton model's process ends itself,
 after a line of JSON that says where the call was.

@@ -71,9 +71,8 @@ pio.templates.default = "course"
 
 
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
-# Of plotly.js, wherever it draws. Few buttons: the others do nothing here, or what these do. Not `responsive`:
-# JupyterLab itself tells a picture that its place has another size, and where it is slow to show it, plotly would make
-# that place as high as nothing.
+# Options of plotly.js. Few buttons: the others have no use here. Not `responsive`: JupyterLab tells a picture its new
+# size, and where JupyterLab is slow, a responsive picture would have no height.
 CONFIG = {
     "displaylogo": False,
     "showSendToCloud": False,  # plotly.js 4 would offer to upload the picture's data

@@ -30,7 +30,7 @@ from inflight.notebook.checks.answers import as_json, brief, plain, what_failed
 from inflight.notebook.checks.findings import NOT_YET, RIGHT, Finding, Measured, NotYet, Right, Wrong, figures
 from inflight.notebook.pages import progress
 
-MOST_MEMORY = 12 << 30  # bytes of address space: a runtime reserves some more than it uses
+MOST_MEMORY = 12 << 30  # bytes of address space: a runtime reserves more than it uses
 
 
 def graded(grade: Callable, answer: object, seed: int | None) -> dict[str, Finding]:

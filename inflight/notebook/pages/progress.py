@@ -22,8 +22,8 @@ from IPython import get_ipython
 from tqdm.notebook import tqdm
 
 TICK_S = 1.0
-# JupyterLab shows this as nothing, also when a notebook is opened again: there the view of a widget that is gone, which
-# would else stay in the file, reads "model not found".
+# JupyterLab shows this output as nothing. In a notebook that is opened again, the view of a bar that is gone would read
+# "model not found".
 NOTHING = {"application/vnd.jupyter.widget-view+json": {"model_id": ""}, "text/plain": ""}
 
 Item = TypeVar("Item")

@@ -144,7 +144,7 @@ def open_lab(folder: Path, first: Path, arguments: list[str]) -> NoReturn:
     given = {argument.split("=")[0] for argument in arguments}
     own = [] if given & {"--ip", "--ServerApp.ip"} else ["--ServerApp.ip=127.0.0.1"]
     if TRANSPORT not in given and len(os.fsencode(jupyter_runtime_dir())) <= MOST_RUNTIME_DIR:
-        own.append(f"{TRANSPORT}=ipc")  # over TCP, Jupyter's own choice, whoever has an account may listen
+        own.append(f"{TRANSPORT}=ipc")  # over TCP, Jupyter's default, every account on the machine could listen
     if os.geteuid() == 0 and "--allow-root" not in given:
         own.append("--allow-root")  # in a container there may be nobody else
     places = [
