@@ -16,6 +16,7 @@ import time
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from inflight import engine
 from inflight.bench import report, targets
@@ -144,7 +145,8 @@ def validate(first: str, second: str, rounds: int) -> None:
 
 
 def _repository(with_baseline: bool, engine_dir: Path, workdir: Path, checkpoint_dir: str | Path | None) -> Path:
-    models, values = repository.PIPELINE, {}
+    models: tuple[str, ...] = repository.PIPELINE
+    values: dict[str, Any] = {}
     if with_baseline:
         models, values = (*models, BASELINE), {"checkpoint_dir": checkpoint_dir}
     return repository.assemble(workdir / "repository", engine_dir, models=models, **values)

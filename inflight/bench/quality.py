@@ -28,7 +28,7 @@ from inflight import checkpoint as checkpoints
 from inflight import engine, machine, models
 from inflight.bench.turns import Progress, result, silent
 from inflight.checkpoint.sources import Checkpoint
-from inflight.checkpoint.tokenizer import Tokenizer
+from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.engine.messages import Chunk
 from inflight.engine.model import load
 from inflight.engine.sampling import log_probability
@@ -101,7 +101,7 @@ def prose() -> str:
     return "\n\n".join(paragraphs)
 
 
-def windows(tokenizer: Tokenizer, tokens: int = TOKENS) -> np.ndarray:
+def windows(tokenizer: ChatTokenizer, tokens: int = TOKENS) -> np.ndarray:
     """The first `tokens` tokens of the lessons' prose in windows, int64 [windows, 256]; what fills no window is left.
 
     Raises

@@ -10,7 +10,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -101,7 +101,7 @@ class _Lines:
             tell(f"{what} ({done} of {total})" if done else what)
 
 
-def values(pairs: list[str] | None) -> dict[str, str]:
+def values(pairs: list[str] | None) -> dict[str, Any]:
     """Read the options `--set NAME=VALUE`, of which there may be several."""
     found = {}
     for pair in pairs or []:
