@@ -215,39 +215,46 @@ def run(command, problem):
 # Python and PyTorch ---------------------------------------------------------------------------------------------------
 
 
+def missing_library(python):
+    """Name the shared library of this Python, which Triton loads, if it is not there: Debian's is a package apart."""
+    probe = "import sys, sysconfig as s; print('libpython{}.{}'.format(*sys.version_info), s.get_config_var('LIBDIR'))"
+    said = subprocess.run([python, "-I", "-c", probe], stdout=subprocess.PIPE, universal_newlines=True).stdout
+    name, _, folder = said.strip().partition(" ")
+    return None if os.path.exists(os.path.join(folder, name + ".so.1.0")) else name
+
+
 def make_venv(uv, venv):
     """Make .venv anew; return why it has the Python that it has.
 
     Raises
     ------
     SetupError
-        There is neither Python 3.11 nor 3.12, and uv could not bring one; or .venv cannot be written.
+        There is neither Python 3.11 nor 3.12 with its library, and uv could not bring one; or .venv cannot be written.
     """
     mine = "Python {}.{}".format(*sys.version_info[:2])
-    wanted = ">=3.11,<3.13"
-    problem = "uv could not make .venv, and says why above: mend that"
     if sys.version_info[:2] in PYTHONS:
         # Inside an activated .venv, its Python would be removed together with it: take the one that it was made from.
-        wanted = getattr(sys, "_base_executable", sys.executable)
-        why = "set-up was run with it"
-    elif (
-        subprocess.call(
-            [uv, "python", "find", "--quiet", "--system", "--no-python-downloads", wanted],
-            cwd="/",
-            stderr=subprocess.DEVNULL,
-        )
-        == 0
-    ):
-        why = "set-up was run with {}, and found this one".format(mine)
+        wanted, why = getattr(sys, "_base_executable", sys.executable), "set-up was run with it"
     else:
-        print("Here is {}, and neither 3.11 nor 3.12: uv brings 3.12 (35 MB).".format(mine), flush=True)
-        wanted, why = "3.12", "uv brought it, as set-up found {} only".format(mine)
+        find = [uv, "python", "find", "--system", "--no-python-downloads", ">=3.11,<3.13"]
+        wanted = subprocess.run(
+            find, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, universal_newlines=True, cwd="/"
+        ).stdout.strip()
+        why = "set-up was run with {}, and found this one".format(mine)
+    command, problem = ["--python", wanted], "uv could not make .venv, and says why above: mend that"
+    library = missing_library(wanted) if wanted else None
+    if library or not wanted:
+        here = "{} without {}".format(wanted, library) if library else "{} only".format(mine)
+        print("Here is {}: uv brings Python 3.12 (35 MB).".format(here), flush=True)
+        command, why = (
+            ["--python-preference", "only-managed", "--python", "3.12"],
+            "uv brought it, as set-up found {}".format(here),
+        )
         problem = (
             "The course needs Python 3.11 or 3.12, here is {}, and uv could not bring 3.12, as it says above: connect "
-            "this machine to the network, name a mirror in UV_PYTHON_INSTALL_MIRROR, or install Python 3.12 or "
-            "3.11 (conda has both)".format(mine)
-        )
-    run([uv, "venv", "--quiet", "--clear", "--prompt", "inflight", "--python", wanted, venv], problem)
+            "this machine to the network, name a mirror in UV_PYTHON_INSTALL_MIRROR, or install {}"
+        ).format(here, library or "Python 3.12 or 3.11 (conda has both)")
+    run([uv, "venv", "--quiet", "--clear", "--prompt", "inflight", *command, venv], problem)
     return why
 
 
@@ -389,6 +396,11 @@ def setup(root, here=False):
             "create -f environment.yml), or run `make setup` in a clone, which brings its own.".format(
                 *sys.version_info
             )
+        )
+    if here and missing_library(sys.executable):
+        raise SetupError(
+            "Triton cannot load this Python, because its shared library is missing: install {} (conda's Python has "
+            "its own), then run the command again.".format(missing_library(sys.executable))
         )
     venv = os.path.join(root, ".venv")
     if not here and is_ready(root):

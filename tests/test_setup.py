@@ -460,16 +460,44 @@ def test_a_python_that_does_not_fit_makes_venv_with_another(tmp_path, monkeypatc
     if has == "none":
         monkeypatch.setenv("UV_PYTHON_PREFERENCE", "only-managed")
         with pytest.raises(
-            bootstrap.SetupError, match=r"here is Python 3\.14, and uv could not bring 3\.12, as it says"
+            bootstrap.SetupError, match=r"here is Python 3\.14 only, and uv could not bring 3\.12, as it says"
         ):
             bootstrap.make_venv(uv, str(tmp_path / ".venv"))
-        assert "Here is Python 3.14, and neither 3.11 nor 3.12: uv brings 3.12 (35 MB)." in capfd.readouterr().out
+        assert "Here is Python 3.14 only: uv brings Python 3.12 (35 MB)." in capfd.readouterr().out
         return
     monkeypatch.setenv("PATH", str(Path(sys._base_executable).parent))
     why = bootstrap.make_venv(uv, str(tmp_path / ".venv"))
     assert why == "set-up was run with Python 3.14, and found this one"
     version = [tmp_path / ".venv/bin/python", "-c", "import sys; print(sys.version_info[:2] in [(3, 11), (3, 12)])"]
     assert subprocess.run(version, capture_output=True, text=True, check=True).stdout == "True\n"
+
+
+def python_without_library(folder: Path) -> Path:
+    """A Python that differs from this one in what Debian's lacks: no library is where it says."""
+    path = folder / "bin" / "python3"
+    path.parent.mkdir(parents=True)
+    lie = "import sysconfig, sys; s = sysconfig.get_config_vars(); s['LIBDIR'] = '/nowhere'; exec(sys.argv[1])"
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{lie}" "$3"\n')
+    path.chmod(0o755)
+    return path
+
+
+def test_a_python_that_triton_cannot_load_is_not_taken(tmp_path, monkeypatch, project, uv, capfd):
+    """Debian's and Ubuntu's Python 3.11 or 3.12, whose library is a package of its own."""
+    assert bootstrap.missing_library(sys.executable) is None
+    name = "libpython{}.{}".format(*sys.version_info)
+    bad = str(python_without_library(tmp_path / "debian"))
+    fake = SimpleNamespace(version_info=sys.version_info, executable=bad, _base_executable=bad)
+    monkeypatch.setattr(bootstrap, "sys", fake)
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    monkeypatch.setenv("UV_PYTHON_INSTALL_DIR", str(tmp_path / "pythons"))
+    with pytest.raises(bootstrap.SetupError, match=f"python3 without {name}, and uv could not bring .* install {name}"):
+        bootstrap.make_venv(uv, str(tmp_path / ".venv"))
+    assert f"python3 without {name}: uv brings Python 3.12 (35 MB)." in capfd.readouterr().out
+    monkeypatch.setattr(bootstrap, "unsupported", lambda facts: None)
+    monkeypatch.setattr(bootstrap, "machine_facts", dict)
+    with pytest.raises(bootstrap.SetupError, match=f"its shared library is missing: install {name}"):
+        bootstrap.setup(str(project), here=True)
 
 
 # The stamp ------------------------------------------------------------------------------------------------------------
