@@ -1,8 +1,9 @@
-"""Lab 01: 4-bit blocks, the KV cache of any model, an engine for a service, and what company changes."""
+"""Lab 01: the KV cache of any model, an engine for a service, 4-bit blocks, and what company changes."""
 
 from __future__ import annotations
 
 import random
+import reprlib
 import time
 from collections.abc import Callable
 from functools import partial
@@ -42,7 +43,11 @@ def _kv_of_any_model(answer: tuple[Callable, Callable], choose: random.Random) -
         kind: [Case((one,), _kv_bytes(one), BYTES_ADVICE[kind], f"bytes per token for {one}") for one in configs[kind]]
         for kind in configs
     }
-    in_blocks = [_where_blocks_matter(one, choose) for one in configs["KV heads"] + configs["latent"]]
+    in_blocks = [
+        _where_blocks_matter(one, empty, choose)
+        for one in configs["KV heads"] + configs["latent"]
+        for empty in (choose.randint(PER_BLOCK // 2, PER_BLOCK - 1), 0)
+    ]
     return {
         **{kind: partial(asked, kv_bytes, cases) for kind, cases in of_each.items()},
         "whole blocks": partial(asked, users_that_fit, in_blocks),
@@ -77,15 +82,16 @@ def _kv_bytes(config: dict[str, int]) -> int:
     return config["num_hidden_layers"] * kept * FLOAT16
 
 
-def _where_blocks_matter(config: dict[str, int], choose: random.Random) -> Case:
-    """Make a case with so many users, and such empty last blocks, that wrong rounding changes the number of users."""
+def _where_blocks_matter(config: dict[str, int], empty: int, choose: random.Random) -> Case:
+    """Make a case with so many users that wrong rounding changes them, and so many `empty` tokens in a last block."""
     users, blocks = choose.randint(50, 200), choose.randint(3, 20)
-    tokens = PER_BLOCK * blocks - choose.randint(PER_BLOCK // 2, PER_BLOCK - 1)
+    tokens = PER_BLOCK * blocks - empty
     of_each = blocks * PER_BLOCK * _kv_bytes(config)
-    memory = users * of_each + choose.randrange(of_each)
+    memory = users * of_each + choose.randrange(of_each // 4)
+    round_up = "A block belongs to one user: round the tokens up to whole blocks of 32 before you divide."
     return Case(
         (config, memory, tokens), users,
-        "A block belongs to one user: round the tokens up to whole blocks of 32 before you divide.",
+        round_up if empty else f"{tokens} tokens are {blocks} whole blocks, and need no other.",
         f"users with {tokens} tokens each in {memory / 1e9:.1f} GB, for {config}",
     )  # fmt: skip
 
@@ -121,33 +127,7 @@ def _engine_for_a_service(folder: Path, choose: random.Random) -> dict[str, Find
     }  # fmt: skip
 
 
-# 1.3: a block is decoded ----------------------------------------------------------------------------------------------
-
-NUM_BLOCKS = 24
-ELSEWISE = "Take one block apart on paper: float16 d, float16 m, then 16 bytes with two q each; w = d·q + m."
-
-
-@grades("1.3", "A weight of 4 bits is one of 16 levels, and its block says where these lie: w = d·q + m.")
-def _decoded(decode: Callable, choose: random.Random) -> Finding:
-    blocks = np.array([_random_block(choose) for _ in range(NUM_BLOCKS)])
-    answers = [decode(bytes(block)) for block in blocks]
-    if all(answer is None for answer in answers):
-        return NOT_YET
-    made = [np.asarray(answer, float).reshape(-1) for answer in answers]
-    if any(len(weights) != q4_1.BLOCK for weights in made):
-        return Wrong(f"A block has {q4_1.BLOCK} weights: return a list or an array of 32 numbers for a block.")
-    right = np.isclose(made, q4_1.dequantize(blocks), rtol=1e-3, atol=1e-5).all(axis=1)
-    return Measured(
-        "blocks decoded as the file means them", int(right.sum()), exactly=NUM_BLOCKS, course=NUM_BLOCKS, nothing=0,
-        advice=_misreading(blocks, np.array(made)) or ELSEWISE,
-    )  # fmt: skip
-
-
-def _random_block(choose: random.Random) -> np.ndarray:
-    d, m = choose.uniform(0.002, 0.05), choose.uniform(-0.4, 0.4)
-    scales = np.array([d, m], np.float16).view(np.uint8)
-    return np.concatenate([scales, np.array([choose.randrange(256) for _ in range(q4_1.BLOCK // 2)], np.uint8)])
-
+# 1.3: blocks are made -------------------------------------------------------------------------------------------------
 
 # What blocks say to somebody who takes them for something else, and what to tell them.
 MISREADINGS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
@@ -178,14 +158,12 @@ def _misreading(blocks: np.ndarray, weights: np.ndarray) -> str:
     return ""
 
 
-# 1.4: blocks are made -------------------------------------------------------------------------------------------------
-
 CHECK_S = 30  # a quantizer that has not answered by then, also beside other work, never will
 ROOM = 1.03  # over the error of steps laid from the smallest weight to the largest
 ENCODE = "Lay 15 steps from the smallest weight to the largest, and give each weight the nearest: round, do not cut."
 
 
-@grades("1.4", "The steps of a block are as wide as its range asks: one weight far out costs all 32 of them precision.",
+@grades("1.3", "The steps of a block are as wide as its range asks: one weight far out costs all 32 of them precision.",
         keeps="quantizer", within_s=CHECK_S)  # fmt: skip
 def _encoded(path: str, choose: random.Random) -> dict[str, Callable[[], Finding]]:
     quantize, courses = (load(file, "quantize").quantize for file in (path, parts.COURSES_OWN["quantizer"]))
@@ -222,6 +200,91 @@ def _loss(kind: str, blocks: np.ndarray, quantize: Callable, courses: np.ndarray
         course=100 * course, nothing=100, unit="%",
         advice=_misreading(made, blocks) or (bias if abs(off) > 0.25 else "") + ENCODE,
     )  # fmt: skip
+
+
+# 1.4: NVFP4 -----------------------------------------------------------------------------------------------------------
+
+NUM_BLOCKS, WEIGHTS = 24, 16  # of a part, and of a block
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+NVFP4_ADVICE = "Take one block apart on paper: sign, exponent and fraction of the scale, then of the first two numbers."
+
+
+@grades("1.4", "Levels of floating-point numbers are dense near 0, where most weights are, and a scale moves them all.")
+def _nvfp4_read(decode: Callable, choose: random.Random) -> dict[str, Callable[[], Finding]]:
+    scales = {
+        "blocks": range(8, 127),
+        "blocks of small scales": range(1, 8),
+    }  # 127 is no number; below 8 the exponent is 0
+    return {
+        part: partial(
+            _decoded, part, decode, [(choose.choice(within), choose.randbytes(WEIGHTS // 2)) for _ in range(NUM_BLOCKS)]
+        )
+        for part, within in scales.items()
+    }
+
+
+def _decoded(part: str, decode: Callable, blocks: list[tuple[int, bytes]]) -> Finding:
+    answers = [decode(*block) for block in blocks]
+    if all(answer is None for answer in answers):
+        return NOT_YET
+    try:
+        made = [np.asarray(answer, float).reshape(-1) for answer in answers]
+    except (TypeError, ValueError):
+        return Wrong(f"Return {WEIGHTS} numbers for each block; yours returned {reprlib.repr(answers[0])}.")
+    if any(len(weights) != WEIGHTS for weights in made):
+        return Wrong(f"A block has {WEIGHTS} weights: return a list or an array of {WEIGHTS} numbers.")
+    right = sum(np.allclose(own, _nvfp4(*block), rtol=1e-3) for own, block in zip(made, blocks, strict=True))
+    advice = next(
+        (
+            words
+            for words, wrong in NVFP4_MISREADINGS.items()
+            if all(np.allclose(own, wrong(*block), rtol=1e-3) for own, block in zip(made, blocks, strict=True))
+        ),
+        NVFP4_ADVICE,
+    )
+    return Measured(
+        f"{part} decoded as the format means them", right, exactly=NUM_BLOCKS, course=NUM_BLOCKS, nothing=0,
+        advice=advice,
+    )  # fmt: skip
+
+
+def _e4m3(byte: int, bias: int = 7, is_hidden: bool = True) -> float:
+    exponent, fraction = byte >> 3, byte & 7
+    if exponent == 0 and is_hidden:
+        return fraction / 8 * 2.0 ** (1 - bias)
+    return (1 + fraction / 8) * 2.0 ** (exponent - bias)
+
+
+def _halves(packed: bytes) -> np.ndarray:
+    """The numbers of 4 bits, two of each byte, the low one first: uint8 [16]."""
+    values = np.frombuffer(packed, np.uint8)
+    return np.stack([values & 15, values >> 4], axis=1).reshape(-1)
+
+
+def _signed(halves: np.ndarray) -> np.ndarray:
+    return np.where(halves & 8, -1, 1) * E2M1[halves & 7]
+
+
+def _nvfp4(scale: int, packed: bytes) -> np.ndarray:
+    return _e4m3(scale) * _signed(_halves(packed))
+
+
+NVFP4_MISREADINGS: dict[str, Callable[[int, bytes], np.ndarray]] = {
+    "The first weight of a byte is in its low half.": (
+        lambda scale, packed: _e4m3(scale) * _signed(_halves(packed).reshape(-1, 2)[:, ::-1].reshape(-1))
+    ),
+    "The halves of a byte are neighbours here, other than in Q4_1.": (
+        lambda scale, packed: _e4m3(scale) * _signed(_halves(packed).reshape(-1, 2).T.reshape(-1))
+    ),
+    "The highest bit of a number is its sign.": lambda scale, packed: _e4m3(scale) * E2M1[_halves(packed) & 7],
+    "The numbers are not whole: 7 stands for 6.0, and 8 is the sign.": (
+        lambda scale, packed: _e4m3(scale) * ((_halves(packed) ^ 8).astype(int) - 8)
+    ),
+    "The scale is a floating-point number, too: 0x38 is 1.0.": (lambda scale, packed: scale * _signed(_halves(packed))),
+    "Where the scale's exponent is 0 there is no 1 before its fraction, and it counts as 2^-6.": (
+        lambda scale, packed: _e4m3(scale, is_hidden=False) * _signed(_halves(packed))
+    ),
+}
 
 
 # 1.5: what company changes --------------------------------------------------------------------------------------------

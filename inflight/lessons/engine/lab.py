@@ -2,8 +2,9 @@
 # # {heading}
 #
 # Five exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You work out the memory of models
-# that you do not have, and build an engine for a service. Then you decode and encode 4-bit weights, and an engine is
-# built from what your code made. Last you find out whether an answer depends on who is served beside it.
+# that you do not have, build an engine for a service, and quantize weights yourself: an engine is built from what your
+# code made, and compared with one that is coarse on purpose. Then you read the format of today's GPUs, and find out
+# whether an answer depends on who is served with it.
 #
 # You need lecture 01. Each exercise ends with a `check`. It tries your answer on cases that differ every time, and says
 # what to look at when something is not right.
@@ -20,9 +21,10 @@ from pathlib import Path
 import numpy as np
 
 from inflight import engine
-from inflight.checkpoint import fetch, load_tokenizer
-from inflight.engine import BuildConfig, Executor, Request
-from inflight.notebook import check, parts
+from inflight.bench import quality
+from inflight.checkpoint import fetch, load_tokenizer, q4_1, quantized
+from inflight.engine import BuildConfig, Chunk, Executor, Request
+from inflight.notebook import check, parts, progress, told_apart
 
 workdir = tempfile.TemporaryDirectory()
 checkpoint = fetch()
@@ -30,7 +32,7 @@ checkpoint = fetch()
 # %% [markdown]
 # ## Exercise 1.1: the KV cache of a model from its config
 #
-# *Core · importance 5/5 · difficulty 3/5 · 10 minutes*
+# *Core · importance 5/5 · difficulty 3/5 · 15 minutes*
 #
 # How much memory would a model need that you do not have? All you get is its `config.json`. What a layer keeps of a token:
 #
@@ -127,9 +129,9 @@ check("1.2", service)
 # </details>
 # <details><summary>How to begin</summary>
 #
-# `engine.build(checkpoint, BuildConfig(...), Path(workdir.name) / "service")`, with `max_batch_size`, `max_input_len`
-# and `max_seq_len`, which counts prompt and answer together. The cache of 16 users with 256 tokens each then takes more than
-# twice the room that there is. Which option stores its numbers in fewer bits?
+# `engine.build(checkpoint, BuildConfig(...), Path(workdir.name) / "service")`, with limits as the lecture sets them. Then
+# work out on paper what the cache of 16 users takes: it is more than twice the room that there is. What else could be
+# smaller than it is?
 #
 # </details>
 # <details><summary>The error you see</summary>
@@ -141,67 +143,21 @@ check("1.2", service)
 # </details>
 
 # %% [markdown]
-# ## Exercise 1.3: read a block
+# ## Exercise 1.3: write blocks
 #
-# *Further · importance 3/5 · difficulty 2/5 · 10 minutes*
+# *Core · importance 4/5 · difficulty 3/5 · 20 minutes*
 #
-# A block of `Q4_1` has 20 bytes and stands for 32 weights:
+# The lecture read a block of `Q4_1`. Now write them. `quantize` takes float32 weights, a row of 32 for each block, and
+# returns 20 bytes for each block:
 #
 # | bytes | hold |
 # |---|---|
-# | 0, 1 | d, the width of a step: float16, low byte first |
-# | 2, 3 | m, the smallest weight: float16 |
+# | 0, 1 | d, the distance between two levels: float16, low byte first |
+# | 2, 3 | m, the lowest level: float16 |
 # | 4 to 19 | 32 numbers q of 4 bits: byte 4 + i has that of weight i in its low half, and that of weight i + 16 in its high half |
 #
-# A weight is d · q + m. Write `decode`. `example` is the first block of the course's model. Its first weights are −0.096,
-# 0.157 and −0.096.
-
-# %%
-example = bytes.fromhex("0f30d8b9458765406f65164b677664502267655a")
-
-
-def decode(block: bytes) -> list[float] | None:
-    """The 32 weights of a block, 20 bytes."""
-    # BEGIN SOLUTION
-    # LAB: return None
-    d, m = np.frombuffer(block[:4], np.float16).astype(float)
-    halves = [byte & 15 for byte in block[4:]] + [byte >> 4 for byte in block[4:]]
-    return [d * q + m for q in halves]
-    # END SOLUTION
-
-
-print(decode(example))
-
-# %%
-check("1.3", decode)
-
-# %% [markdown]
-# <details><summary>Where to look</summary>
-#
-# The lecture decodes one block in [What a token has to read](../notebooks/01_engine.ipynb#What-a-token-has-to-read).
-#
-# </details>
-# <details><summary>How to begin</summary>
-#
-# `np.frombuffer(block[:4], np.float16)` gives d and m. The low half of a byte is `byte & 15`, the high half `byte >> 4`.
-#
-# </details>
-# <details><summary>The error you see</summary>
-#
-# *buffer size must be a multiple of element size*: you took an odd number of bytes as float16. Weights of many
-# thousands: you read d and m as whole numbers.
-#
-# </details>
-
-# %% [markdown]
-# ## Exercise 1.4: write blocks
-#
-# *Further · importance 3/5 · difficulty 3/5 · 15 minutes*
-#
-# Now the other way. `quantize` takes float32 weights, a row of 32 for each block, and returns 20 bytes for each block.
-# Find d and m from the smallest and the largest weight, and for each weight the q of the nearest level. The check
-# decodes what you made, and compares the squared error with a budget, on blocks of three kinds. In one kind all 32
-# weights are alike.
+# A weight is read as d · q + m. You choose d, m and every q. The check decodes what you made, and compares the squared
+# error with a budget, on blocks of three kinds. In one kind all 32 weights are alike.
 #
 # Compute with whole arrays: a model has millions of blocks. The check runs your file in a process of its own, so the file
 # needs its own imports.
@@ -225,57 +181,149 @@ check("1.3", decode)
 #     # END SOLUTION
 
 # %%
-check("1.4", Path(workdir.name) / "quantizer.py")
+check("1.3", Path(workdir.name) / "quantizer.py")
 
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# Your `decode`, read backwards. NumPy: `min(axis=1)`, `np.rint`, `np.clip`, `astype`, `view`, `np.concatenate`.
+# [What a token has to read](../notebooks/01_engine.ipynb#What-a-token-has-to-read) in the lecture, backwards. NumPy has
+# `min(axis=1)`, `rint`, `clip`, `astype`, `view` and `concatenate`.
 #
 # </details>
 # <details><summary>How to begin</summary>
 #
-# `d = (most - least) / 15` and `m = least`, both `.astype(np.float16)`; `q` is the nearest whole number to
-# `(blocks - m[:, None]) / d[:, None]`, from 0 to 15. `np.stack([d, m], axis=1).view(np.uint8)` makes four bytes of two
-# float16, and `q[:, :16] | q[:, 16:] << 4` makes one byte of two q.
+# With one block, on paper: weights from −1 to 2, and 16 levels. Where does the lowest lie, where the highest, and how far
+# apart are two? Which q has the weight 0.47? Then write the same for all rows at once.
 #
 # </details>
 # <details><summary>The error you see</summary>
 #
 # *give uint8 … yours is int64*: turn q into `np.uint8` before you join the bytes. *divide by zero*, or *all alike not right
-# yet*: where d is 0, divide by 1; any q will do there. An error somewhat above the budget: you divided by 16, but 16
-# levels are 15 steps apart. An error of several times the budget: you cut (`astype(int)`) where you should round.
+# yet*: where d is 0, divide by 1; any q will do there. An error somewhat above the budget: 16 levels are 15 steps apart. An
+# error of several times the budget: you cut (`astype(int)`) where you should round.
 #
 # </details>
 
 # %% [markdown]
-# ### Your weights in an engine
+# ### Compare builds
 #
-# If your quantizer has passed, the course uses it from here on; otherwise it uses its own. The next cell turns the model's
-# weights into floats, quantizes those of all layers again with that function, and builds an engine from the result.
-# At the first token that differs, two answers diverge: how many of 32 tokens are the same?
+# If your quantizer has passed, the course uses it from here on; otherwise it uses its own. Three engines: from the file as it
+# is; from weights that your function quantized again; and, as a *control*, one that must be worse: the lowest bit of
+# each q is dropped, which leaves 3 bits.
 
-# %% tags=["nbval-ignore-output"]
-from inflight.checkpoint import quantized
 
-quantizer = parts.part("quantizer")
-print(repr(quantizer))
-own = quantized(
-    checkpoint, parts.load("quantizer").quantize, Path(workdir.name) / "own.gguf"
-)
-folders = {
-    "yours": engine.build(own, BuildConfig(), Path(workdir.name) / "own"),
-    "the checkpoint's": engine.cached(checkpoint),
-}
-tokens = {}
+# %%
+def coarse(blocks):
+    """Your blocks with 8 levels: even q alone, and m in the middle of two levels."""
+    made = np.array(parts.load("quantizer").quantize(blocks))
+    made[:, 4:] &= 0b1110_1110  # two q in a byte
+    scales = made[:, :4].copy().view(np.float16)
+    scales[:, 1] += scales[:, 0] / 2
+    made[:, :4] = scales.view(np.uint8)
+    return made
+
+
+functions = {"yours": parts.load("quantizer").quantize, "3 bits": coarse}
+folders = {"the file's": engine.cached(checkpoint)}
+for name in progress.over(functions, "Build"):
+    own = quantized(checkpoint, functions[name], Path(workdir.name) / f"{name}.gguf")
+    folders[name] = engine.build(own, BuildConfig(), Path(workdir.name) / name)
+
+# %% [markdown]
+# Each engine reads 8 windows of 128 tokens. Which probability p does it give to each token that comes next?
+# [Perplexity](../notebooks/glossary.md#Perplexity) is e to the mean of −log p: 20 is as unsure as a choice among 20. A small
+# model that reads technical prose is unsure, so only ratios on the same windows mean anything.
+
+
+# %%
+def perplexities(model, windows):
+    """Of each window, read in one iteration with logits for every token."""
+    found = []
+    for window in windows:
+        chunk = Chunk(window.tolist(), 0, list(range(4)), num_logits=128)
+        logits = np.array(model.forward([chunk]))[:-1]
+        log_p = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+        found.append(np.exp(-log_p[range(127), window[1:]].mean()))
+    return found
+
+
+tokenizer = load_tokenizer(folders["the file's"])
+tokens = tokenizer.encode(quality.prose())[: 8 * 128]
+prompt, judged = tokenizer.encode(tokenizer.chat("What is a quantized weight?")), {}
 for name, folder in folders.items():
-    tokenizer = load_tokenizer(folder)
-    prompt = tokenizer.encode(tokenizer.chat("What is a quantized weight?"))
     with Executor.load(folder) as executor:
-        tokens[name] = executor.generate(Request(prompt, 32)).token_ids
-    print(f"{name}: {tokenizer.decode(tokens[name])}")
-same = sum(one == other for one, other in zip(*tokens.values()))
-print(f"{same} of 32 tokens are the same")
+        judged[name] = perplexities(executor.model, np.reshape(tokens, (8, 128)))
+        answer = executor.generate(Request(prompt, 24))
+    words = tokenizer.decode(answer.token_ids)
+    print(f"{name}: {np.mean(judged[name]):.0f}, {words!r}")
+
+# %%
+for name in functions:
+    told = told_apart(judged[name], judged["the file's"], more="worse", less="better")
+    print(f"{name} against the file's: {told}")
+
+# %% [markdown]
+# The control is worse, so the method can see a loss of one bit. Yours loses nothing, and that says little: the file's weights
+# lie on 16 levels already, and a right quantizer finds the same levels again. The *Bonus* shows what it loses on weights that
+# lie anywhere.
+
+# %% [markdown]
+# ## Exercise 1.4: read NVFP4
+#
+# *Further · importance 4/5 · difficulty 4/5 · 20 minutes*
+#
+# NVFP4 is the 4-bit format of NVIDIA's Blackwell GPUs. Its levels are floating-point numbers, so they are closer together near
+# 0. 16 weights share a scale of one byte. Eight more bytes hold two weights each: the first in the low half, its neighbour in
+# the high half. From the highest bit to the lowest:
+#
+# | | sign | exponent e | fraction f | value |
+# |---|---|---|---|---|
+# | the scale (E4M3) | 1 bit, here always 0 | 4 bits | 3 bits | (1 + f/8) · 2^(e − 7); where e = 0, f/8 · 2^−6 |
+# | a number (E2M1) | 1 bit | 2 bits | 1 bit | ± (1 + f/2) · 2^(e − 1); where e = 0, ± f/2 |
+#
+# A weight is its number times the scale. (A second scale, one for the whole tensor, is left out.) Write `decode`. The weights
+# of `example` begin with 0.5, −3.0, 0.0.
+
+
+# %%
+def decode(scale: int, packed: bytes) -> list[float] | None:
+    """The 16 weights of a block: from the byte of its scale, and 8 bytes of two each."""
+    # BEGIN SOLUTION
+    # LAB: return None
+    exponent, fraction = scale >> 3, scale & 7
+    if exponent:
+        width = (1 + fraction / 8) * 2.0 ** (exponent - 7)
+    else:
+        width = fraction / 8 * 2.0**-6
+    levels = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+    numbers = [half for byte in packed for half in (byte & 15, byte >> 4)]
+    return [width * levels[n & 7] * (-1 if n & 8 else 1) for n in numbers]
+    # END SOLUTION
+
+
+example = 0x38, bytes.fromhex("d1705ea24f936b28")
+print(decode(*example))
+
+# %%
+check("1.4", decode)
+
+# %% [markdown]
+# <details><summary>Where to look</summary>
+#
+# `>>` and `&` take bits apart, as in the lecture: `scale >> 3` leaves out the fraction, `scale & 7` is the fraction.
+#
+# </details>
+# <details><summary>How to begin</summary>
+#
+# A number has only 16 values: write the table of all of them on paper, by the last row. The largest is 6.
+#
+# </details>
+# <details><summary>The error you see</summary>
+#
+# *IndexError*: the sign is part of your index. Weights that should be below 0 are not: the sign is the bit of 8. *blocks of
+# small scales not right yet*: with e = 0 there is no 1 before the fraction.
+#
+# </details>
 
 # %% [markdown]
 # ## Exercise 1.5: batch invariance
@@ -287,10 +335,9 @@ print(f"{same} of 32 tokens are the same")
 # an iteration decides which kernel computes a product and in which order it sums up, and each order rounds differently.
 # vLLM has kernels that keep the order (`VLLM_BATCH_INVARIANT=1`).
 #
-# Here it depends on the build. With W4A16, another order moves the logarithm of a token's probability by some 0.00001, and
-# the words of short answers stay. That is invariance *within rounding*, on this engine and at these sizes; it is no promise
-# for every prompt. With W4A8, which is the default where the processor multiplies 8-bit whole numbers, rounded activations
-# move it by some 0.1, and now and then another token wins.
+# Rounding in float32 moves the logarithm of a token's probability by some 0.00001, and the words of short answers stay: that is
+# invariance *within rounding*, on this engine and at these sizes. Other roundings move it by some 0.1, and now and then
+# another token wins.
 #
 # - Write `compare`, which shows this for any engine. It returns the 32 tokens that `prompt` gets when it runs alone, and
 #   those that it gets in one iteration with all `others`.
@@ -323,17 +370,18 @@ steady = engine.build(
 check("1.5", (compare, steady))
 
 # %% [markdown]
-# How far does company move a token's log-probability? Four answers of 16 tokens, alone and together, on the default
+# How far does company move a token's log-probability? Eight answers of 32 tokens, alone and together, on the default
 # engine and on yours; compared as long as the words are the same.
 
 # %% tags=["nbval-ignore-output"]
-texts = [f"Tell me about {topic}." for topic in ("rivers", "chess", "bread", "bees")]
+topics = ("rivers", "chess", "bread", "bees", "maps", "salt", "tides", "owls")
+texts = [f"Tell me about {topic}." for topic in topics]
 for name, folder in {"the default": engine.cached(checkpoint), "yours": steady}.items():
     if folder is None:
         continue
     tokenizer, moved, changed = load_tokenizer(folder), [], 0
     prompts = [tokenizer.encode(tokenizer.chat(text)) for text in texts]
-    asked = [Request(prompt, 16, return_log_probs=True) for prompt in prompts]
+    asked = [Request(prompt, 32, return_log_probs=True) for prompt in prompts]
     with Executor.load(folder) as executor:
         alone = [executor.generate(request) for request in asked]
         together = executor.generate_all(asked)
@@ -341,13 +389,12 @@ for name, folder in {"the default": engine.cached(checkpoint), "yours": steady}.
         same = np.cumprod(np.equal(one.token_ids, other.token_ids)).astype(bool)
         moved.append(np.abs(np.subtract(one.log_probs, other.log_probs))[same].max())
         changed += not same.all()
-    print(f"{name}: moved by up to {max(moved):.6f}; other words in {changed} of 4")
+    print(f"{name}: moved by up to {max(moved):.6f}; other words in {changed} of 8")
 
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# The lecture's section [What a token has to read](../notebooks/01_engine.ipynb#What-a-token-has-to-read) says what W4A8 and
-# W4A16 mean. In *What breaks* one request is sent, then twelve at once.
+# In the lecture's *What breaks* one request is sent, then seventy at once. And which build rounds less than the default?
 #
 # </details>
 # <details><summary>How to begin</summary>
@@ -366,13 +413,11 @@ for name, folder in {"the default": engine.cached(checkpoint), "yours": steady}.
 # %% [markdown]
 # ## Bonus
 #
-# Do better than the budget of 1.4. Few weights lie far out. Try ranges a little narrower than from the smallest to the
+# Do better than the budget of 1.3. Few weights lie far out. Try ranges a little narrower than from the smallest to the
 # largest weight, clip what lies outside, and keep for each block the range with the least squared error. The cell shows
 # the squared error as a share of the weights' variance: of your quantizer, and of the one that the package builds with.
 
 # %%
-from inflight.checkpoint import q4_1
-
 blocks = np.random.default_rng(1).normal(size=(4096, 32)).astype(np.float32)
 own, packages = parts.load("quantizer").quantize, q4_1.quantize
 for name, function in {"your quantizer": own, "the package's": packages}.items():
@@ -419,5 +464,5 @@ workdir.cleanup()
 # %% [markdown]
 # ## Done
 #
-# You can now say how much memory a model needs before you have it, and build the engine that a service needs. Compare with
-# {counterpart}, then go on to {next}.
+# You can now say how much memory a model needs before you have it, and build the engine that a service needs, from
+# weights that you made. Compare with {counterpart}, then go on to {next}.

@@ -1,15 +1,16 @@
-"""Lab 01's answers: blocks of 4 bits read and written, the KV cache of any model, engines, and what company changes."""
+"""Lab 01's answers: the KV cache of any model, engines, blocks of 4 bits, and what company changes."""
 
 import json
 import os
 import shutil
-import struct
+from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 
 from inflight import engine
-from inflight.checkpoint import fetch, q4_1
+from inflight.checkpoint import fetch
 from inflight.engine import BuildConfig, Executor, Request
 from inflight.lessons.engine import grading as graders
 from inflight.notebook.checks.parts import COURSES_OWN
@@ -79,33 +80,7 @@ def service(**options):
     return Made(make)
 
 
-# 1.3: a block is read -------------------------------------------------------------------------------------------------
-
-
-def halves(block):
-    return [byte & 15 for byte in block[4:]], [byte >> 4 for byte in block[4:]]
-
-
-def scales(block):
-    return struct.unpack("<2e", bytes(block[:4]))
-
-
-def decode(block):
-    d, m = scales(block)
-    low, high = halves(block)
-    return [d * q + m for q in low + high]
-
-
-def neighbours(block):
-    d, m = scales(block)
-    return [d * q + m for pair in zip(*halves(block)) for q in pair]
-
-
-def without_m(block):
-    return [weight - scales(block)[1] for weight in decode(block)]
-
-
-# 1.4: blocks are written ----------------------------------------------------------------------------------------------
+# 1.3: blocks are written ----------------------------------------------------------------------------------------------
 
 COURSES = COURSES_OWN["quantizer"].read_text()
 WITH_LOOPS = """
@@ -131,6 +106,42 @@ def quantizer(*changes):
 
 
 PACKED = "q[:, :16] | q[:, 16:] << 4"
+
+
+# 1.4: NVFP4 -----------------------------------------------------------------------------------------------------------
+
+LEVELS = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+LEVELS += [-level for level in LEVELS]
+
+
+def e4m3(byte):
+    return (1 + byte % 8 / 8) * 2 ** (byte // 8 - 7) if byte > 7 else byte / 512
+
+
+def halves(packed):
+    return [half for byte in packed for half in (byte & 15, byte >> 4)]
+
+
+def by_table(scale, packed):
+    return tuple(Fraction(e4m3(scale)) * Fraction(LEVELS[half]) for half in halves(packed))
+
+
+def by_pytorch(scale, packed):
+    width = torch.tensor([scale], dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    return (width * torch.tensor(LEVELS)[halves(packed)]).numpy()
+
+
+def swapped(scale, packed):
+    return by_table(scale, bytes(byte >> 4 | (byte & 15) << 4 for byte in packed))
+
+
+def like_q4_1(scale, packed):
+    made = by_table(scale, packed)
+    return [*made[::2], *made[1::2]]
+
+
+def always_one_before(scale, packed):
+    return [(1 + scale % 8 / 8) * 2.0 ** (scale // 8 - 7) * LEVELS[half] for half in halves(packed)]
 
 
 # 1.5: what company changes --------------------------------------------------------------------------------------------
@@ -200,29 +211,33 @@ def of_the_course(quant_algo):
 
 SWAYED = [SLOW, pytest.mark.skipif(os.cpu_count() == 1, reason="on a single core company sways no engine")]
 ANSWERS = [
-    *of_the_lab("engine", {"1.3": "decode", "1.4": "quantizer.py", "1.1": "(kv_bytes, users_that_fit)"}),
-    Answer("1.3", "bit by bit", decode),
-    Answer("1.3", "the library's", lambda block: q4_1.dequantize(np.frombuffer(block, np.uint8)[None])[0]),
-    Answer("1.3", "zeros", lambda block: [0.0] * 32, "wrong", "0, where exactly 24"),
-    Answer("1.3", "bytes", lambda block: list(block), "wrong", "A block has 32 weights"),
-    Answer("1.3", "neighbours", neighbours, "wrong", "are not neighbours"),
-    Answer("1.3", "high halves first", lambda block: decode(block)[16:] + decode(block)[:16], "wrong", "low halves"),
-    Answer("1.3", "m before d", lambda block: decode(block[2:4] + block[:2] + block[4:]), "wrong", "first two bytes are d"),
-    Answer("1.3", "without m", without_m, "wrong", "leave out m"),
-
-    Answer("1.4", "with loops", File(WITH_LOOPS)),
-    Answer("1.4", "the course's search", File("from inflight.checkpoint.q4_1 import quantize\n")),
-    Answer("1.4", "steps too wide, just inside", quantizer(("/ 15", "/ 15 * 1.01"))),
-    Answer("1.4", "steps too wide, just outside", quantizer(("/ 15", "/ 15 * 1.015")), "partly", "bell curve not right yet, outliers not"),
-    Answer("1.4", "zeros", File(GIVES.format("np.zeros((len(blocks), 20), np.uint8)")), "wrong", "at most"),
-    Answer("1.4", "the weights", File(GIVES.format("blocks")), "wrong", "yours is float32 [256, 32]"),
-    Answer("1.4", "cut", quantizer(("np.rint(", "np.floor(")), "partly", "0.5 steps too low"),
-    Answer("1.4", "sixteen steps", quantizer(("/ 15", "/ 16")), "partly", "15 steps from the smallest"),
-    Answer("1.4", "neighbours", quantizer((PACKED, "q[:, ::2] | q[:, 1::2] << 4")), "partly", "not neighbours"),
-    Answer("1.4", "m before d", quantizer(("np.stack([d, m]", "np.stack([m, d]")), "wrong", "first two bytes are d"),
-    Answer("1.4", "high halves first", quantizer((PACKED, "q[:, 16:] | q[:, :16] << 4")), "partly", "low halves come first"),
-    Answer("1.4", "no range", File(WITH_LOOPS.replace(" if d else 0", "")), "partly",
+    *of_the_lab("engine", {"1.3": "quantizer.py", "1.4": "decode", "1.1": "(kv_bytes, users_that_fit)"}),
+    Answer("1.3", "with loops", File(WITH_LOOPS)),
+    Answer("1.3", "the course's search", File("from inflight.checkpoint.q4_1 import quantize\n")),
+    Answer("1.3", "steps too wide, just inside", quantizer(("/ 15", "/ 15 * 1.01"))),
+    Answer("1.3", "steps too wide, just outside", quantizer(("/ 15", "/ 15 * 1.015")), "partly", "bell curve not right yet, outliers not"),
+    Answer("1.3", "zeros", File(GIVES.format("np.zeros((len(blocks), 20), np.uint8)")), "wrong", "at most"),
+    Answer("1.3", "the weights", File(GIVES.format("blocks")), "wrong", "yours is float32 [256, 32]"),
+    Answer("1.3", "cut", quantizer(("np.rint(", "np.floor(")), "partly", "0.5 steps too low"),
+    Answer("1.3", "sixteen steps", quantizer(("/ 15", "/ 16")), "partly", "15 steps from the smallest"),
+    Answer("1.3", "neighbours", quantizer((PACKED, "q[:, ::2] | q[:, 1::2] << 4")), "partly", "not neighbours"),
+    Answer("1.3", "m before d", quantizer(("np.stack([d, m]", "np.stack([m, d]")), "wrong", "first two bytes are d"),
+    Answer("1.3", "high halves first", quantizer((PACKED, "q[:, 16:] | q[:, :16] << 4")), "partly", "low halves come first"),
+    Answer("1.3", "no range", File(WITH_LOOPS.replace(" if d else 0", "")), "partly",
            "all alike not right yet. answer.py, line 12: ZeroDivisionError"),
+
+    Answer("1.4", "by a table, in fractions", by_table),
+    Answer("1.4", "PyTorch's", by_pytorch),
+    Answer("1.4", "zeros", lambda scale, packed: [0.0] * 16, "wrong", "0, where exactly 24"),
+    Answer("1.4", "bytes", lambda scale, packed: list(packed), "wrong", "A block has 16 weights"),
+    Answer("1.4", "words", lambda scale, packed: ["one"] * 16, "wrong", "Return 16 numbers for each block"),
+    Answer("1.4", "high half first", swapped, "wrong", "in its low half"),
+    Answer("1.4", "halves as in Q4_1", like_q4_1, "wrong", "neighbours here"),
+    Answer("1.4", "without a sign", lambda scale, packed: [abs(one) for one in by_table(scale, packed)], "wrong", "is its sign"),
+    Answer("1.4", "whole numbers", lambda scale, packed: [e4m3(scale) * ((half ^ 8) - 8) for half in halves(packed)], "wrong",
+           "7 stands for 6.0"),
+    Answer("1.4", "a whole scale", lambda scale, packed: [scale * LEVELS[half] for half in halves(packed)], "wrong", "0x38 is 1.0"),
+    Answer("1.4", "always a 1 before the fraction", always_one_before, "partly", "blocks ✓, blocks of small scales not right yet"),
 
     Answer("1.1", "one formula", (kv_bytes, users)),
     Answer("1.1", "numbers of NumPy", (lambda config: np.float64(kv_bytes(config)), lambda *asked: np.int64(users(*asked)))),
@@ -232,6 +247,8 @@ ANSWERS = [
            "A block belongs to one user"),
     Answer("1.1", "rounded down", (kv_bytes, lambda config, memory, tokens: memory // (tokens // 32 * 32 * kv_bytes(config))),
            "partly", "A block belongs to one user"),
+    Answer("1.1", "always a block more", (kv_bytes, lambda config, memory, tokens: memory // ((tokens // 32 + 1) * 32 * kv_bytes(config))),
+           "partly", "whole blocks, and need no other"),
     Answer("1.1", "keys alone", (lambda config: kv_bytes(config) // 2, users), "partly", "KV heads not right yet"),
     Answer("1.1", "Llama's", (llama_only, users), "partly", "latent not right yet"),
     Answer("1.1", "no KV heads", (without_kv_heads, users), "partly", "KV heads not right yet"),
