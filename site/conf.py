@@ -30,6 +30,7 @@ include_patterns = [
     "assets/instructor/**.md",
     "assets/lab-gpu/README.md",
     "assets/results/README.md",
+    "assets/elsewhere.md",
     "assets/going-live.md",
     "assets/help.md",
 ]
@@ -49,6 +50,7 @@ CONTENTS = {
         "notebooks/glossary",
         "REFERENCE",
         "inflight/lessons/engine/appendix",
+        "assets/elsewhere",
         "assets/lab-gpu/README",
         "assets/results/README",
         "assets/going-live",

@@ -8,7 +8,6 @@ looks is for somebody to look at.
 import importlib
 import inspect
 import itertools
-import math
 import re
 from pathlib import Path
 
@@ -164,36 +163,25 @@ def test_request_map():
 # Lesson 01 ------------------------------------------------------------------------------------------------------------
 
 
-def test_roofline():
-    iterations = table(
-        "what phase products_per_byte products_per_s",
-        ("decode, 1 user", "decode", 1.0, 4e9),
-        ("decode, 8 users", "decode", 5.0, 20e9),
-        ("prefill, 256 tokens", "prefill", 200.0, 75e9),
+def test_curve():
+    measured = table(
+        "users total memory arithmetic",
+        (1, 100.0, 400.0, 3000.0),
+        (8, 500.0, 2500.0, 3000.0),
+        (64, 1500.0, 7000.0, 3000.0),
     )
-    fig = engine.roofline(iterations, 10e9, 100e9)
-    assert points(one(fig, "memory")) == [(0.5, 5), (math.sqrt(5), 10 * math.sqrt(5)), (10, 100)]
-    assert [y for _, y in points(one(fig, "arithmetic"))] == [100, 100, 100]
-    assert points(one(fig, "decode")) == [(1, 4), (5, 20)] and points(one(fig, "prefill")) == [(200, 75)]
-    assert one(fig, "decode").marker.color == DECODE and one(fig, "prefill").marker.color == PREFILL
-    assert titles(fig, "xaxis", "yaxis") == ["products for each byte that is read", "billion products a second"]
-    assert {fig.layout.xaxis.type, fig.layout.yaxis.type} == {"log"}
-    notes = "".join(note.text for note in fig.layout.annotations)
-    assert "bound by memory" in notes and "from 10.0 products a byte on" in notes
-    said = engine.roofline_summary(iterations, 10e9, 100e9)
-    assert "10.0 GB a second" in said and "at 100 billion products a second" in said
-    assert "decode, 1 user with 1.0 products a byte reaches 40% of what memory allows" in said
-    assert "prefill, 256 tokens with 200.0 products a byte reaches 75% of what arithmetic allows" in said
-
-
-def test_bytes_held():
-    weights = pd.DataFrame({"kind": ["feed-forward", "norms"], "bytes": [50e6, 1e6]})
-    fig = engine.bytes_held(weights, {1: 20e6, 8: 160e6})
-    assert points(one(fig, "feed-forward")) == [(50, "weights")] and points(one(fig, "norms")) == [(1, "weights")]
-    assert points(one(fig, "KV cache")) == [(20, "cache of 1 user"), (160, "cache of 8 users")]
-    assert one(fig, "KV cache").marker.color == DECODE and fig.layout.barmode == "relative"
-    assert titles(fig, "xaxis") == ["megabytes"] and list(one(fig, "KV cache").text) == ["20 MB", "160 MB"]
-    assert list(one(fig, "norms").text) == ["feed-forward 50, norms 1 MB"]
+    fig = engine.curve(measured, 2400.0, 0.25e9)
+    assert points(one(fig, "all users")) == [(1, 100), (8, 500), (64, 1500)]
+    assert points(one(fig, "each user")) == [(1, 100), (8, 62.5), (64, 1500 / 64)]
+    assert points(one(fig, "memory's roof")) == [(1, 400), (8, 2500), (64, 7000)]
+    assert points(one(fig, "arithmetic's roof"))[-1] == (256, 3000)
+    assert points(one(fig, "a prompt")) == [(256, 2400)]
+    assert titles(fig, "yaxis", "yaxis2") == ["tokens a second", "billion FLOPs a second"]
+    left, right = fig.layout.yaxis.range, fig.layout.yaxis2.range
+    assert [10 ** (b - a) for a, b in zip(left, right)] == pytest.approx([0.25, 0.25]), "one height, two units"
+    said = engine.curve_summary(measured, 2400.0)
+    assert "1 100 (25%), 8 500 (20%), 64 1,500 (50%)" in said and "The roofs meet below 64 users" in said
+    assert "A prompt of 256 tokens reaches 80% of arithmetic's roof" in said
 
 
 class Bytes:

@@ -38,12 +38,12 @@ class OpenVINOModel:
             graph = steps.read(info.folder)
             steps.with_pages(graph)
             steps.keep_last_tokens(graph)
-            self._compiled = steps.compiled(graph, info.build_config, info.quant_algo)
+            self.program = steps.compiled(graph, info.build_config, info.quant_algo)
         except RuntimeError as error:
             raise cannot_be_loaded(info, reason(error)) from error
-        self._request = self._compiled.create_infer_request()
-        self._cache_shapes = steps.cache_shapes(self._compiled)
-        self.block_bytes = steps.block_bytes(self._compiled)
+        self._request = self.program.create_infer_request()
+        self._cache_shapes = steps.cache_shapes(self.program)
+        self.block_bytes = steps.block_bytes(self.program)
 
     def allocate_kv_cache(self, num_blocks: int, tokens_of_answer: int = 1) -> None:
         """Give the model a cache of `num_blocks` blocks; memory is taken as blocks are first written."""

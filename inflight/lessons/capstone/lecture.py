@@ -632,7 +632,7 @@ for who, (good_ones, seconds, tpot_ms) in counts.items():
 #
 # Cheaper settings may write worse. The contract bounds [perplexity](glossary.md#Perplexity), so three engines read a
 # text: the checkpoint's weights written out as numbers of 16 bits, which rounds them slightly; the engine chosen above; and
-# lesson 01's positive control, whose 4-bit weights have lost their lowest bit.
+# lab 01's control, whose 4-bit weights have lost their lowest bit.
 
 # %% tags=["nbval-ignore-output"]
 file = np.fromfile(fetch().path, np.uint8)

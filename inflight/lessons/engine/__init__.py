@@ -5,8 +5,8 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "charts": ["bytes_held", "roofline", "roofline_summary"],
+        "charts": ["curve", "curve_summary"],
         "explorables": ["memory"],
-        "products": ["OnlyProducts", "read_graph"],
+        "products": ["KERNELS", "OnlyProducts", "operations"],
     },
 )

@@ -1,110 +1,84 @@
-"""Lesson 01: the roofline of this machine, and the bytes that an engine holds."""
+"""Lesson 01: tokens a second over users, under the two roofs of the machine."""
 
 import math
 
 import pandas as pd
-import plotly.express as px
 import plotly.graph_objects as go
 
-from inflight.notebook.charts.marks import counted, saying
-from inflight.notebook.charts.palette import DECODE, GREYS, INK, PREFILL, SYMBOLS, WASTE, pattern
+from inflight.notebook.charts.palette import DECODE, INK, PREFILL, REQUEST
 
-PHASES = {"decode": DECODE, "prefill": PREFILL}
-GIGA, MEGA = 1e9, 1e6
+PROMPT = 256  # tokens of the prompt, which has a place on the axis of users
+TICKS = [step * 10**power for power in range(6) for step in (1, 2, 5)]
+LINES = {  # column: its name in the picture, colour, dash, symbol; at which number of users the name stands, and where
+    "memory": ("memory's roof", INK, "dot", None, 64, "top left"),
+    "arithmetic": ("arithmetic's roof", INK, "dash", None, PROMPT, "top left"),
+    "total": ("all users", DECODE, "solid", "circle", 64, "bottom right"),
+    "each": ("each user", REQUEST[0], "solid", "square", 64, "bottom left"),
+}
 
 
-def roofline(points: pd.DataFrame, bytes_per_s: float, products_per_s: float) -> go.Figure:
-    """Draw the most that the machine could do for each byte that it reads, and what iterations of the engine did.
+def curve(measured: pd.DataFrame, prompt: float, flops_of_token: float) -> go.Figure:
+    """Draw tokens a second of all users and of each over their number, the two roofs, and one prompt.
 
     Parameters
     ----------
-    points : DataFrame
-        One row a kind of iteration: `what`, `phase` ("decode" or "prefill"), `products_per_byte`, `products_per_s`.
-    bytes_per_s, products_per_s : float
-        The machine's own, measured.
+    measured : DataFrame
+        One row a number of users: `users`; tokens a second of all of them, `total`, and what `memory` and `arithmetic`
+        allow.
+    prompt : float
+        Tokens a second of one prompt of 256 tokens.
+    flops_of_token : float
+        What the axis on the right counts.
     """
-    ridge = products_per_s / bytes_per_s
-    left, right = min(0.5, points["products_per_byte"].min() / 2), 3 * max(ridge, points["products_per_byte"].max())
-    lowest = min(points["products_per_s"].min(), left * bytes_per_s) / GIGA / 4  # room for what is written at the foot
-    fig = px.scatter(
-        points.assign(billions=points["products_per_s"] / GIGA), x="products_per_byte", y="billions", text="what",
-        color="phase", color_discrete_map=PHASES, symbol="phase", symbol_map=dict(zip(PHASES, SYMBOLS)),
-        labels={"products_per_byte": "products for each byte that is read", "billions": "billion products a second"},
-        hover_data={"products_per_byte": ":,.1f", "billions": ":,.1f"},
-    )  # fmt: skip
-    fig.update_traces(marker_size=13, textposition="bottom center", textfont_color=INK)
-    fig.update_traces(textposition="bottom right", selector={"name": "decode"})
-    for name, ends, said in (
-        ("memory", (left, ridge), f"memory: {bytes_per_s / GIGA:.1f} GB a second"),
-        ("arithmetic", (ridge, right), f"arithmetic: {products_per_s / GIGA:,.0f} billion products a second"),
-    ):
-        x = [ends[0], math.sqrt(ends[0] * ends[1]), ends[1]]  # the middle, on a log axis, for the words
-        is_rising = name == "memory"
+    measured = measured.assign(each=measured["total"] / measured["users"])
+    fig = go.Figure()
+    for column, (name, colour, dash, symbol, at, side) in LINES.items():
+        users, rates = measured["users"].tolist(), measured[column].tolist()
+        if column == "arithmetic":  # it holds for the prompt, too
+            users, rates = [*users, PROMPT], [*rates, rates[-1]]
         fig.add_scatter(
-            x=x,
-            y=[min(products_per_s, at * bytes_per_s) / GIGA for at in x],
-            mode="lines+text",
-            name=name,
-            zorder=-1,  # behind the points
-            line={"color": INK, "width": 3},
-            text=["", "", said] if is_rising else ["", said, ""],  # left of the ridge, or in the middle
-            textposition="top left" if is_rising else "top center",
-            **saying([said] * 3),
-        )
-    for text, side in (
-        ("<b>← bound by memory</b> ", "right"),
-        (f" <b>bound by arithmetic →</b><br> (from {ridge:.1f} products a byte on)", "left"),
-    ):
-        fig.add_annotation(
-            x=math.log10(ridge), y=0, yref="y domain", xanchor=side, yanchor="bottom", align=side, showarrow=False,
-            text=text, font={"color": INK, "size": 12},
+            x=users, y=rates, name=name, mode="lines+text" + "+markers" * bool(symbol),
+            text=[name if number == at else "" for number in users], textposition=side, textfont={"color": colour},
+            line={"color": colour, "dash": dash, "width": 2 + bool(symbol)}, marker={"symbol": symbol, "size": 9},
+            hovertemplate=name + "<br>users: %{x}<br>%{y:,.0f} tokens a second<extra></extra>",
         )  # fmt: skip
-    fig.add_vline(x=ridge, line={"color": WASTE, "width": 1, "dash": "dot"})
-    ranges = [[math.log10(end) for end in pair] for pair in ((left, right), (lowest, 2 * products_per_s / GIGA))]
-    fig.update_xaxes(type="log", dtick=1, range=ranges[0])
-    fig.update_yaxes(type="log", dtick="D2", range=ranges[1])
-    return fig.update_layout(title="The roofline of this machine", height=440, showlegend=False)
-
-
-def roofline_summary(points: pd.DataFrame, bytes_per_s: float, products_per_s: float) -> str:
-    """The picture of `roofline` in a paragraph."""
-    ridge = products_per_s / bytes_per_s
-    found = []
-    for row in points.itertuples():
-        roof = min(products_per_s, row.products_per_byte * bytes_per_s)
-        bound = "memory" if row.products_per_byte < ridge else "arithmetic"
-        share = f"{row.products_per_s / roof:.0%} of what {bound} allows"
-        found.append(f"{row.what} with {row.products_per_byte:,.1f} products a byte reaches {share}")
-    return (
-        f"Products a second against products for each byte read, both on log axes. The roof rises with "
-        f"{bytes_per_s / GIGA:.1f} GB a second, and is flat from {ridge:.1f} products a byte on, at "
-        f"{products_per_s / GIGA:,.0f} billion products a second. {'; '.join(found)}."
-    )
-
-
-def bytes_held(weights: pd.DataFrame, cache_bytes: dict[int, int]) -> go.Figure:
-    """Two kinds of bytes: weights, which are there once, and a KV cache that grows with users.
-
-    Parameters
-    ----------
-    weights : DataFrame
-        One row a kind: `kind`, `bytes`.
-    cache_bytes : dict of int to int
-        Bytes of the KV cache by the number of users.
-    """
-    in_words = ", ".join(f"{row.kind} {row.bytes / MEGA:.0f}" for row in weights.itertuples())
-    texts = [""] * (len(weights) - 1) + [f"{in_words} MB"]  # beside the last
-    rows = weights.assign(what="weights", megabytes=weights["bytes"] / MEGA, text=texts)
-    caches = pd.DataFrame({"megabytes": cache_bytes}) / MEGA
-    caches["what"] = [f"cache of {counted(users, 'user')}" for users in cache_bytes]
-    caches["text"] = [f"{megabytes:,.0f} MB" for megabytes in caches["megabytes"]]
-    fig = px.bar(
-        pd.concat([rows, caches.assign(kind="KV cache")]), x="megabytes", y="what", color="kind", text="text",
-        color_discrete_map={**dict(zip(weights["kind"], GREYS)), "KV cache": DECODE}, orientation="h",
-        hover_data={"megabytes": ":,.1f", "text": False},
+    fig.add_scatter(
+        x=[PROMPT], y=[prompt], name="a prompt", mode="markers+text", text=["a prompt"], textposition="bottom left",
+        textfont={"color": INK},
+        marker={"symbol": "diamond", "size": 13, "color": PREFILL},
+        hovertemplate="a prompt of %{x} tokens<br>%{y:,.0f} tokens a second<extra></extra>",
     )  # fmt: skip
-    fig.update_traces(textposition="outside")
-    fig.update_traces(marker_pattern=pattern("/"), selector={"name": "KV cache"})
-    fig.update_xaxes(range=[0, 1.15 * max(caches["megabytes"].max(), rows["megabytes"].sum())])
-    fig.update_yaxes(title=None, autorange="reversed", showgrid=False)
-    return fig.update_layout(title="Bytes in memory", height=320, showlegend=False, meta={"device": ""})
+    fig.add_scatter(  # plotly draws an axis that has a trace
+        x=[PROMPT], y=[prompt * flops_of_token / 1e9], yaxis="y2", opacity=0, showlegend=False, hoverinfo="skip"
+    )
+    found = measured[["total", "each", "memory", "arithmetic"]]
+    low, high = math.log10(found.min(axis=None)) - 0.25, math.log10(found.max(axis=None)) + 0.2
+    shift = math.log10(flops_of_token / 1e9)
+    places = [*measured["users"], PROMPT]
+    axis = {"type": "log", "tickvals": TICKS, "tickformat": ",", "minor": {"ticks": ""}}
+    return fig.update_layout(
+        title="Tokens a second over users",
+        height=420,
+        xaxis={"title": "users, one token each; or a prompt's tokens", "type": "log", "tickvals": places,
+               "range": [-0.1, math.log10(PROMPT) + 0.2]},
+        yaxis=axis | {"title": "tokens a second", "range": [low, high]},
+        yaxis2=axis | {"title": "billion FLOPs a second", "range": [low + shift, high + shift], "overlaying": "y",
+                       "side": "right", "showgrid": False},
+        showlegend=False,
+        margin={"r": 70},
+    )  # fmt: skip
+
+
+def curve_summary(measured: pd.DataFrame, prompt: float) -> str:
+    """The picture of `curve` in a few sentences."""
+    lower = measured[["memory", "arithmetic"]].min(axis=1)
+    told = ", ".join(
+        f"{row.users} {row.total:,.0f} ({row.total / roof:.0%})"
+        for row, roof in zip(measured.itertuples(), lower, strict=True)
+    )
+    beyond = measured.loc[measured["memory"] > measured["arithmetic"], "users"]
+    ridge = f"The roofs meet below {beyond.iloc[0]} users. " if len(beyond) else ""
+    return (
+        f"Tokens a second by users, and in brackets the share of the lower roof: {told}. {ridge}"
+        f"A prompt of {PROMPT} tokens reaches {prompt / measured['arithmetic'].iloc[-1]:.0%} of arithmetic's roof."
+    )

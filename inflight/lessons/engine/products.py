@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
-from inflight.engine import read
+from inflight.engine import Executor, read
 from inflight.engine.openvino import steps
 
+KERNELS = ("FullyConnected", "RMSNorm", "RoPE", "PagedAttention")
+NAMES = {"RMS": "RMSNorm"}  # the field's, where OpenVINO has another
+NO_WORK = {"Const", "Input", "Output"}
 
-def read_graph(folder: str | Path) -> ov.Model:
-    """The graph of an engine of the tier cpu, by OpenVINO's `read_model`."""
-    return steps.read(folder)
+
+def operations(executor: Executor) -> Counter[str]:
+    """Count by kind what an engine of the tier cpu starts in an iteration, after the compiler has joined operations."""
+    nodes = executor.model.program.get_runtime_model().get_ordered_ops()
+    kinds = (str(node.get_rt_info()["layerType"].value) for node in nodes)
+    return Counter(NAMES.get(kind, kind) for kind in kinds if kind not in NO_WORK)
 
 
 class OnlyProducts:

@@ -55,7 +55,7 @@ def test_the_processor_chooses_where_the_build_did_not(stored_file, tmp_path, mo
     monkeypatch.setattr(processor, "here", lambda: Processor(has_bfloat16=False, has_8_bits=has_8_bits))
     assert read(folder).quant_algo == ("W4A8" if has_8_bits else "W4A16") and "8-bit" in read(folder).precision
     assert read(decided).quant_algo == "W4A16" and "as it was built" in read(decided).precision
-    has_sums, has_none = (fused(load(one)._compiled)["FullyConnected"] for one in (folder, decided))
+    has_sums, has_none = (fused(load(one).program)["FullyConnected"] for one in (folder, decided))
     assert (has_sums > has_none) == has_8_bits
 
 
