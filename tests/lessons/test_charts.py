@@ -222,38 +222,16 @@ def test_memory():
 # Lesson 02 ------------------------------------------------------------------------------------------------------------
 
 
-def test_repository_map():
-    files = [f"{model}/config.pbtxt" for model in ("ensemble", "preprocessing", "tensorrt_llm")]
-    files.append("preprocessing/1/model.py")
-    edges_of = pd.DataFrame(
-        [
-            ("client", "preprocessing", "text_input", "text_input", "QUERY", "STRING", (1,), False),
-            ("client", "tensorrt_llm", "temperature", "temperature", "temperature", "FP32", (1,), True),
-            ("preprocessing", "tensorrt_llm", "_INPUT_ID", "INPUT_ID", "input_ids", "INT32", (-1,), False),
-            ("tensorrt_llm", "client", "output_ids", "output_ids", "output_ids", "INT32", (-1, -1), False),
-        ],
-        columns=["source", "target", "tensor", "output", "input", "data_type", "dims", "optional"],
-    )
-    fig = repository.repository_map(files, edges_of)
-    notes = sorted(fig.layout.annotations, key=lambda note: note.y)
-    at = {note.text: note.y for note in notes}
-    said = [
-        "client", "<b>ensemble/</b>", "<b>text_input</b>  STRING [1]", "\N{EM SPACE}text_input → QUERY",
-        "<b>preprocessing/</b>", "<b>_INPUT_ID</b>  INT32 [-1]", "\N{EM SPACE}INPUT_ID → input_ids",
-        "<b>tensorrt_llm/</b>", "<b>output_ids</b>  INT32 [-1, -1]", "client",
+def test_nets():
+    fig = repository.nets(["a typo", "a wrong path", "two tensors swapped"], ["files", "load", "answer"])
+    assert [(line.name, *line.x, *line.y) for line in fig.data] == [
+        ("a typo", 0, 1, 0, 0), ("a wrong path", 0, 2, 1, 1), ("two tensors swapped", 0, 3, 2, 2)
     ]  # fmt: skip
-    assert [note.text for note in notes if note.text in said] == said, "from the top down"
-    assert at["╌ 1 optional"] < at["<b>tensorrt_llm/</b>"], "past the model between, at the arrow to its target"
-    assert abs(at["└ 1/model.py"] - at["<b>preprocessing/</b>"]) <= 9, "beside its model"
-    _, *boxes = [(shape.y0 - 8, shape.y1) for shape in fig.layout.shapes]  # an arrow's head is 8 high
-    lines = [
-        tuple(
-            number for y in (line.y[0], line.y[-1]) for number, (top, bottom) in enumerate(boxes) if top <= y <= bottom
-        )
-        for line in fig.data
-    ]
-    assert lines == [(0, 1), (1, 2), (2, 3), (0, 2)], "from the client through the models, and past one"
-    assert [line.line.dash for line in fig.data] == [None, None, None, "dash"]
+    assert [(note.text, note.y) for note in fig.layout.annotations] == [(line.name, line.y[0]) for line in fig.data]
+    assert [line.x0 for line in fig.layout.shapes] == [1, 2, 3] == list(fig.layout.xaxis.tickvals)[1:]
+    assert len({line.line.color for line in fig.data}) == 3
+    said = repository.nets_summary(["a typo", "a wrong path"], ["load", "load"])
+    assert said == "Found when the model is loaded: a typo, a wrong path."
 
 
 # Lesson 03 ------------------------------------------------------------------------------------------------------------

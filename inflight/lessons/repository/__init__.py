@@ -6,7 +6,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "by_hand": ["tritonserver"],
-        "charts": ["repository_map"],
+        "charts": ["nets", "nets_summary"],
         "grading": ["broken_repositories"],
     },
 )

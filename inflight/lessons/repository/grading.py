@@ -1,12 +1,11 @@
-"""Lab 02: a model of one's own in the ensemble, repositories repaired and filled, and a check of one's own."""
+"""Lab 02: a model of one's own in the ensemble, repositories repaired, and a check of one's own."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import random
+import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -15,27 +14,17 @@ from tritonclient.grpc import InferResult
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from inflight.checkpoint import load_tokenizer
-from inflight.engine import BuildConfig, ExecutorConfig, engine_version
 from inflight.errors import CourseError
 from inflight.lessons.repository.served import ANSWER_S, PIPELINE, served, stand_ins
 from inflight.notebook.checks import grades
-from inflight.notebook.checks.findings import (
-    NOT_YET,
-    RIGHT,
-    Case,
-    Finding,
-    Measured,
-    Wrong,
-    asked,
-    because,
-    judged,
-)
+from inflight.notebook.checks.answers import load
+from inflight.notebook.checks.findings import NOT_YET, RIGHT, Case, Finding, Measured, Wrong, asked
 from inflight.notebook.checks.parts import COURSES_OWN
 from inflight.triton import repository
 from inflight.triton.client.connection import Connection, text
 
 MASK, MASKED = "mask", "[e-mail]"
-HOSTS = ("org", "com", "co.uk", "info", "de")
+HOSTS = ("", ".org", ".com", ".co.uk", ".info", ".de")
 WORDS = ("black", "hole", "where", "light", "old", "stars", "does", "not", "come", "back", "however", "long")
 
 
@@ -67,7 +56,9 @@ def _right(prompt: str, most: int, encode: Callable[[str], list[int]] | None = N
 
 @grades("2.1", "A step of an ensemble sees only tensors; the maps say where each comes from and where it goes.",
         keeps="repository")  # fmt: skip
-def _with_a_model_of_ones_own(repo: Path, choose: random.Random) -> dict[str, Finding]:
+def _with_a_model_of_ones_own(repo: Path, choose: random.Random) -> dict[str, Finding] | Finding:
+    if not _is_folder(repo):
+        return Wrong("Set extended to the path of your repository: extended = repo")
     if (lost := _lost(_read(repo)["ensemble"])) != RIGHT:
         return {"the ensemble": lost, "hidden prompts": NOT_YET, "several rows": NOT_YET}
     with served(Path(repo)) as connection:
@@ -76,6 +67,13 @@ def _with_a_model_of_ones_own(repo: Path, choose: random.Random) -> dict[str, Fi
             "hidden prompts": _answered_masked(connection, _hidden_addresses(choose)),
             "several rows": _rows_masked(connection, choose),
         }
+
+
+def _is_folder(path: object) -> bool:
+    try:
+        return isinstance(path, str | Path) and Path(path).is_dir()
+    except (OSError, ValueError):  # a text that is no path
+        return False
 
 
 def _lost(config: ModelConfig) -> Finding:
@@ -99,12 +97,18 @@ def _lost(config: ModelConfig) -> Finding:
 def _hidden_addresses(choose: random.Random) -> list[tuple[str, str, int]]:
     """Texts with none, one or two addresses, what is to become of each, and the most tokens that it asks for."""
     made = []
-    for addresses in (0, 1, 2, 1):
+    for addresses in (0, 1, 2, 1, 1):
         words = ["Grüße", *choose.choices(WORDS, k=choose.randint(2, 6))]
+        if not addresses:
+            words.append("@")
         masked = list(words)
         for _ in range(addresses):
-            place, host = choose.randint(0, len(words)), f"{choose.choice(WORDS)}.{choose.choice(HOSTS)}"
-            words.insert(place, f"{choose.choice(WORDS)}{choose.choice('._-')}{choose.randint(1, 99)}@{host}")
+            host = choose.choice(WORDS) + choose.choice(HOSTS)
+            place, name = (
+                choose.randint(0, len(words)),
+                f"{choose.choice(WORDS)}{choose.choice('._-+')}{choose.randint(1, 99)}",
+            )
+            words.insert(place, f"{choose.choice(('', '<', 'ä'))}{name}@{host}{choose.choice(('', '>', ','))}")
             masked.insert(place, MASKED)
         blanks = [choose.choice((" ", "  ", "\n")) for _ in words]
         text, wanted = ("".join(map("".join, zip(each, blanks))).strip() for each in (words, masked))
@@ -122,6 +126,7 @@ def _answered_masked(connection: Connection, prompts: list[tuple[str, str, int]]
             told = {
                 "preprocessing gets it as it was": prompt,
                 "mask changes its blanks: leave them as they are": " ".join(masked.split()),
+                "an @ between blanks is masked, which is no address": re.sub(r"\S*@\S*", MASKED, prompt),
                 "only the first address is masked": prompt.replace(first, MASKED),
             }
             what = next((words for words, text in told.items() if said == _right(text, most)), "")
@@ -192,7 +197,9 @@ def broken_repositories(folder: str | Path, engine_dir: str | Path) -> dict[str,
 
 
 @grades("2.2", "`problems` compares names, types and shapes. Faults in code and meaning show when a server answers.")
-def _repaired(repos: Mapping[str, Path], choose: random.Random) -> dict[str, Callable[[], Finding]]:
+def _repaired(repos: Mapping[str, Path], choose: random.Random) -> dict[str, Callable[[], Finding]] | Finding:
+    if not isinstance(repos, dict) or not all(_is_folder(repos.get(name)) for name in _OWNERS):
+        return Wrong("Set repaired to the three repositories, by their names: repaired = broken")
     prompts = [(" ".join(choose.choices(WORDS, k=choose.randint(1, 12))), choose.randint(5, 12)) for _ in range(2)]
     return {name: partial(_is_repaired, name, repos[name], prompts) for name in _OWNERS}
 
@@ -238,113 +245,90 @@ def _encoder(config: ModelConfig) -> Callable[[str], list[int]]:
 
 # 2.3 ------------------------------------------------------------------------------------------------------------------
 
-PER_BLOCK, SLOTS = 32, 16  # tokens of a block; slots of a hidden engine
+REPOSITORIES, CHECK_S = 200, 60
+KINDS = [DataType.TYPE_STRING, DataType.TYPE_INT32, DataType.TYPE_INT64, DataType.TYPE_FP32, DataType.TYPE_BOOL]
+FITS = "it fits"
+FAULTS = ("nobody gives it", "only a later step gives it", "only the step itself gives it", "it has another type",
+          "its model needs it, and the map does not have it")  # fmt: skip
 
 
-@grades("2.3", "Only a few values of a repository depend on the engine and the service; all others stay the same.")
-def _filled_for(fill_for: Callable, choose: random.Random) -> dict[str, Finding] | Finding:
-    found: dict[str, Finding] = {}
-    for streams in (True, False):
-        with tempfile.TemporaryDirectory() as folder:
-            target, users = Path(folder) / "repo", choose.randint(2, 9)
-            engine, tokenizer = (Path(folder) / f"{name} {choose.randint(100, 999)}" for name in ("engine", "tokens"))
-            tokenizer.mkdir()
-            build = _hidden_engine(engine, choose)
-            given = fill_for(target, engine, tokenizer, users, streams)
-            if given is None and not target.exists():
-                return NOT_YET
-            if given is None or Path(given).resolve() != target.resolve():
-                return Wrong(f"Return the path of the repository, {target.name!r} of the folder that it is given.")
-            for part, finding in _filled(_read(target), engine, tokenizer, users, streams, build).items():
-                if part not in found or judged(found[part]) == RIGHT:
-                    found[part] = finding
-    return found
-
-
-def _hidden_engine(folder: Path, choose: random.Random) -> BuildConfig:
-    """Make the folder of an engine that nobody knows beforehand, as far as its config goes."""
-    longest = PER_BLOCK * choose.randint(16, 128) + choose.randint(1, PER_BLOCK - 1)
-    build = BuildConfig(max_batch_size=SLOTS, max_input_len=longest // 2, max_seq_len=longest)
-    config = {
-        "version": engine_version(),
-        "tier": "cpu",
-        "device": "cpu",
-        "pretrained_config": {"checkpoint": {"name": "hidden", "sha256": "0" * 64}},
-        "build_config": dataclasses.asdict(build),
-    }
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    return build
-
-
-def _filled(
-    configs: dict[str, ModelConfig], engine: Path, tokenizer: Path, users: int, streams: bool, build: BuildConfig
-) -> dict[str, Finding]:
-    missing = [model for model in PIPELINE if model not in configs]
-    if missing:
-        return {"the repository": Wrong(f"It has no model {missing[0]!r}.")}
-    served_by = configs["tensorrt_llm"]
-
-    def other(model: str, key: str, wanted: Path) -> str | None:
-        value = repository.get_parameter(configs[model], key)
-        hint = f"For a hidden engine, {model}'s {key} is {value}; it should be {wanted}."
-        return None if Path(str(value)) == wanted else hint
-
-    tokens = repository.get_parameter(served_by, "max_tokens_in_paged_kv_cache")
-    cache = ExecutorConfig(max_tokens_in_paged_kv_cache=int(tokens) if tokens else None)
-    decoupled = served_by.model_transaction_policy.decoupled
-    return {
-        "the engine": because(other("tensorrt_llm", "gpt_model_path", engine)),
-        "the tokenizer": because(
-            other("preprocessing", "tokenizer_dir", tokenizer) or other("postprocessing", "tokenizer_dir", tokenizer)
-        ),
-        "the KV cache": Measured(
-            f"users at once, with a max_seq_len of {build.max_seq_len} and max_tokens_in_paged_kv_cache "
-            f"{tokens or 'blank'}",
-            cache.num_blocks(build) // -(-build.max_seq_len // PER_BLOCK), exactly=users, course=users, nothing=SLOTS,
-            advice="Each needs the longest sequence that the engine takes, in whole blocks of 32 tokens.",
-        ),
-        "streaming": RIGHT if decoupled == streams else Wrong(f"With streams={streams}, decoupled is {decoupled}."),
-    }  # fmt: skip
-
-
-# 2.4 ------------------------------------------------------------------------------------------------------------------
-
-
-_KINDS = ("nobody gives it", "a later step gives it", "of another type")
-
-
-@grades("2.4", "What stands in the files alone, names and types, a program can check before a server starts.")
-def _misfits(misfits: Callable, choose: random.Random) -> Finding:
+@grades("2.3", "What stands in the files alone, names and types, a program can check before a server starts.",
+        within_s=CHECK_S)  # fmt: skip
+def _misfits(path: str, choose: random.Random) -> Finding:
+    misfits = load(path, "misfits").misfits
     with tempfile.TemporaryDirectory() as folder:
-        kinds = [(), *((kind,) for kind in _KINDS), _KINDS]
-        return asked(misfits, [_ensemble(Path(folder) / str(n), faults, choose) for n, faults in enumerate(kinds)])
+        for number in range(REPOSITORIES):
+            repo = Path(folder) / str(number)
+            said = _hidden_ensemble(repo, 0.0 if number == 0 else 0.2, choose)
+            found = misfits(repo)
+            if not isinstance(found, Iterable) or isinstance(found, str | dict):
+                return Wrong(f"misfits returns {found!r:.80}. Return pairs: a model, and its own name for an input.")
+            pairs = {tuple(pair) if isinstance(pair, list) else pair for pair in found}
+            for pair, wrong in said.items():
+                if (wrong != FITS) != (pair in pairs):
+                    names = "is missing" if wrong != FITS else "is named"
+                    return Wrong(f"{_steps(repo)} Of the pairs, {pair} {names}, and {wrong}.")
+            if others := pairs - set(said):
+                other = min(others, key=repr)
+                return Wrong(f"{_steps(repo)} {other!r:.80} is no model and its own name for an input.")
+    return RIGHT
 
 
-def _ensemble(repo: Path, faults: tuple[str, ...], choose: random.Random) -> Case:
-    """Make a repository whose ensemble has these faults, and ask for the inputs that do not fit."""
-    config, wrong = ModelConfig(name="ensemble", platform="ensemble"), []
-    given = {"text_input": DataType.TYPE_STRING}
-    config.input.add(name="text_input", data_type=given["text_input"], dims=[1])
-    letters, faulty = choose.sample("abcdefghijkl", 5), dict(zip(choose.sample(range(1, 4), len(faults)), faults))
-    for number, letter in enumerate(letters):
-        own, shared, fault = f"IN_{choose.randint(0, 999)}", choose.choice(list(given)), faulty.get(number)
-        kind = DataType.TYPE_FP32 if fault == _KINDS[2] else given[shared]
-        if fault == _KINDS[0]:
-            shared += "_"
-        if fault == _KINDS[1]:
-            shared, kind = f"tensor_{letters[number + 1]}", DataType.TYPE_INT32
-        wrong += [[f"step_{letter}", own]] if fault else []
-        given[f"tensor_{letter}"] = DataType.TYPE_INT32
+def _hidden_ensemble(repo: Path, share: float, choose: random.Random) -> dict[tuple[str, str], str]:
+    """Make a repository with an ensemble; say of each input, a model and a name, whether it fits or what is wrong."""
+    letters = choose.sample("abcdefghijkl", choose.randint(2, 5))
+    given = {f"in_{number}": choose.choice(KINDS) for number in range(choose.randint(1, 2))}
+    gives = {  # by step: its own names, those that the steps share, and their types
+        letter: [
+            (f"OUT_{number}", f"{letter}_{number}", choose.choice(KINDS)) for number in range(choose.randint(1, 2))
+        ]
+        for letter in letters
+    }
+    config, said = ModelConfig(name="ensemble", platform="ensemble"), {}
+    for name, kind in given.items():
+        config.input.add(name=name, data_type=kind, dims=[-1])
+    for place, letter in enumerate(letters):
         model = ModelConfig(name=f"step_{letter}", backend="python")
-        model.input.add(name=own, data_type=kind, dims=[-1])
-        model.output.add(name="OUT", data_type=DataType.TYPE_INT32, dims=[-1])
-        config.ensemble_scheduling.step.add(
-            model_name=model.name, model_version=-1, input_map={own: shared}, output_map={"OUT": f"tensor_{letter}"}
-        )
-        (repo / model.name).mkdir(parents=True)
-        repository.write_config(model, repo / model.name / repository.CONFIG)
-    (repo / "ensemble").mkdir()
-    repository.write_config(config, repo / "ensemble" / repository.CONFIG)
-    hint = "Each pair is a model and its input. A tensor is there once an earlier step gives it; types must be equal."
-    return Case((repo,), wrong, hint, f"What does not fit in a hidden ensemble ({', '.join(faults) or 'all fits'})")
+        step = config.ensemble_scheduling.step.add(model_name=model.name, model_version=-1)
+        later = [one for other in letters[place + 1 :] for one in gives[other]]
+        for number in choose.sample(range(100), choose.randint(1, 3)):
+            own, optional = f"IN_{number}", choose.random() < 0.3
+            shared, kind = choose.choice(list(given.items()))
+            wrong = choose.choice(FAULTS) if choose.random() < share else FITS
+            if wrong == FAULTS[0]:
+                shared += "_"
+            elif wrong == FAULTS[1] and later:
+                _, shared, kind = choose.choice(later)
+            elif wrong == FAULTS[2]:
+                _, shared, kind = choose.choice(gives[letter])
+            elif wrong == FAULTS[3]:
+                kind = choose.choice([other for other in KINDS if other != kind])
+            elif wrong != FITS:
+                optional, wrong = False, FAULTS[4]
+            model.input.add(name=own, data_type=kind, dims=[-1], optional=optional)
+            if wrong != FAULTS[4] and not (wrong == FITS and optional and choose.random() < 0.5):
+                step.input_map[own] = shared
+            said[model.name, own] = wrong
+        for own, shared, kind in gives[letter]:
+            model.output.add(name=own, data_type=kind, dims=[-1])
+            step.output_map[own] = shared
+            given[shared] = kind
+        _write(model, repo)
+    config.output.add(name=shared, data_type=kind, dims=[-1])
+    _write(config, repo)
+    return said
+
+
+def _write(config: ModelConfig, repo: Path) -> None:
+    (repo / config.name).mkdir(parents=True)
+    (repo / config.name / repository.CONFIG).write_text(repository.to_text(config), encoding="utf-8")
+
+
+def _steps(repo: Path) -> str:
+    """What a hidden ensemble looks like, on one line."""
+    config = repository.read_config(repo / "ensemble" / repository.CONFIG)
+    steps = [
+        f"{step.model_name} {dict(step.input_map)} → {list(step.output_map.values())}"
+        for step in config.ensemble_scheduling.step
+    ]
+    return f"A hidden ensemble has the inputs {[one.name for one in config.input]} and the steps {'; '.join(steps)}."

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # {heading}
 #
-# Four exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write a model and put it into
-# the ensemble, and repair three broken repositories. Then you fill the templates for an engine that you have not seen,
-# and write a check of your own. The course keeps your repository, and later labs serve it.
+# Three exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write a model and put it into
+# the ensemble, repair three broken repositories, and write the check that would have found what is wrong with them. The
+# course keeps your repository, and later labs serve it.
 #
 # You need lecture 02. Each exercise ends with a `check`. A check starts its own server if it needs one, and a wrong answer
 # never stops the notebook.
@@ -37,7 +37,7 @@ print(f"engine: {engine_dir.name}")
 # %% [markdown]
 # ## Exercise 2.1: a model of your own in the ensemble
 #
-# *Core · importance 5/5 · difficulty 3/5 · 30 minutes*
+# *Core · importance 5/5 · difficulty 3/5 · 35 minutes*
 #
 # A service must not pass its users' e-mail addresses to a model. Write the model `mask`, which runs before
 # `preprocessing`, from blank files. It replaces each address by `[e-mail]`. An address is, for this exercise, one or more
@@ -129,7 +129,7 @@ check("2.1", extended)
 # loads the model. Only then change the text: <code>re.sub(r"\S+@\S+", …)</code> on <code>text.decode()</code>. A step
 # must come after the steps whose tensors it takes.</details>
 #
-# <details><summary>The error you see</summary>"… which no earlier step and no input gives": the value in an
+# <details><summary>The error you see</summary>"… which no earlier step and no input provides": the value in an
 # <code>input_map</code> is not one of the ensemble's names, or its step comes later. "max_batch_size": a step's must not be
 # smaller than the ensemble's. A text that begins with <code>b'</code>: you called <code>str</code> on
 # <code>bytes</code>.</details>
@@ -196,107 +196,67 @@ check("2.2", repaired)
 # where … is wanted": every model is loaded, but the maps pass a tensor to the wrong input.</details>
 
 # %% [markdown]
-# ## Exercise 2.3: fill the templates for another engine
+# ## Exercise 2.3: the check that your pipeline runs
 #
-# *Further · importance 4/5 · difficulty 2/5 · 15 minutes*
+# *Further · importance 4/5 · difficulty 4/5 · 25 minutes*
 #
-# Tomorrow you serve another engine, with its tokenizer in another folder, for another number of users. Write `fill_for`:
-# it makes a repository in `target`, with any tool you like, and returns its path.
+# Triton drops an ensemble whose steps do not fit together, and says so in its log alone. You want every change to be
+# checked before it is deployed, on a machine without Triton. Write `misfits`: given the path of a repository, it returns
+# pairs, a model and its own name for an input, one for each input of the ensemble's steps for which one of these is true:
 #
-# - `engine_dir`, `tokenizer_dir`: the folders. Every model that has a tokenizer gets this one.
-# - `users`: how many users fit into the KV cache at the same time, and no more, each with the longest sequence that the
-#   engine takes. The variable is `max_tokens_in_paged_kv_cache`; the engine's `config.json` has the longest sequence. As in
-#   lab 01, the cache is handed out in whole blocks of 32 tokens, and no block belongs to two users.
-# - `streams`: whether a request may get more than one response. The variable is `decoupled_mode`.
+# - A step's map gives it a tensor that is neither an input of the ensemble nor comes from an **earlier** step.
+# - It gets a tensor of another type than its own.
+# - Its model needs it (it is not `optional`), and the step's map does not have it.
 #
-# The check fills templates for engines that you have not seen, and counts the users that fit into a cache of your size.
-
-
-# %%
-def fill_for(target, engine_dir, tokenizer_dir, users, streams):
-    """A repository at `target` for this engine and this service; returns its path."""
-    # BEGIN SOLUTION
-    # LAB: return None
-    blocks = -(-engine.read(engine_dir).build_config.max_seq_len // 32)
-    return repository.assemble(
-        target,
-        engine_dir,
-        tokenizer_dir=tokenizer_dir,
-        max_tokens_in_paged_kv_cache=users * blocks * 32,
-        decoupled_mode=streams,
-    )
-    # END SOLUTION
-
+# The order of the pairs does not matter; where everything fits there are none. The models' tensors are in their own
+# configs: `repository.read_config(path)` gives a `config.pbtxt` as a message with `input` and `output`, each of which has
+# a `name`, a `data_type` and `optional`. The steps are in `ensemble_scheduling.step`; each has a `model_name`, an
+# `input_map` and an `output_map`. The check makes up two hundred repositories, each with an `ensemble`.
 
 # %%
-check("2.3", fill_for)
+# %%writefile {folder.name}/misfits.py
+# # BEGIN SOLUTION
+# # LAB: def misfits(repo):
+# # LAB:     """(model, input) of each input that gets nothing, or another type."""
+# # LAB:     raise NotImplementedError
+# from pathlib import Path
+#
+# from inflight.triton import repository
+#
+#
+# def misfits(repo):
+#     """(model, input) of each input that gets nothing, or another type."""
+#     files = Path(repo).glob("*/config.pbtxt")
+#     configs = {file.parent.name: repository.read_config(file) for file in files}
+#     given = {one.name: one.data_type for one in configs["ensemble"].input}
+#     found = []
+#     for step in configs["ensemble"].ensemble_scheduling.step:
+#         model = configs[step.model_name]
+#         for one in model.input:
+#             if one.name not in step.input_map:
+#                 fits = one.optional
+#             else:
+#                 fits = given.get(step.input_map[one.name]) == one.data_type
+#             if not fits:
+#                 found.append((step.model_name, one.name))
+#         types = {one.name: one.data_type for one in model.output}
+#         given |= {shared: types[own] for own, shared in step.output_map.items()}
+#     return found
+# # END SOLUTION
+
+# %%
+check("2.3", Path(folder.name) / "misfits.py")
 
 # %% [markdown]
-# <details><summary>Where to look</summary>The lecture's section "From templates" shows what a variable is. The engine's limit:
-# <code>engine.read(engine_dir).build_config.max_seq_len</code>, or <code>json.loads</code> of its
-# <code>config.json</code>.</details>
+# <details><summary>Where to look</summary>The lecture runs an ensemble with a dictionary of the tensors by their shared
+# names. Here the dictionary holds types in place of arrays.</details>
 #
-# <details><summary>How to begin</summary><code>repository.assemble(target, engine_dir)</code> fills every variable that has
-# a default. You can give each variable by its name. Try it with <code>Path(folder.name) / "filled"</code> and the lab's own
-# engine, and look at the files.</details>
+# <details><summary>How to begin</summary>Begin with the types of the ensemble's inputs. For each step, look at every input
+# of its model. Only then add what its <code>output_map</code> gives.</details>
 #
-# <details><summary>The error you see</summary>"The templates have no variable …": a typo in a name; the message has the
-# nearest name. "For a hidden engine, … should be …": the check's engines have other folders and limits than the lab's, so
-# read them; do not type them in. One user too few: their last block is not full, but it is theirs alone.</details>
-
-# %% [markdown]
-# ## Exercise 2.4: a check of your own
-#
-# *Further · importance 4/5 · difficulty 3/5 · 15 minutes*
-#
-# Triton drops an ensemble whose steps do not fit together, and tells nobody but its log. You want to know before you
-# deploy. Write `misfits`: given a repository, it returns a list of pairs, a model and its own name for an input, of all
-# inputs in the ensemble's maps for which one of these is true:
-#
-# - No input of the ensemble and no earlier step gives the tensor.
-# - Its sender gives it with another type.
-#
-# The list is in the order of the steps; it is empty when all fits. Each model's types are in its own config:
-#
-# - `repository.read_config(path)` gives a `config.pbtxt` as a message, with `input` and `output`; each of these has a
-#   `name` and a `data_type`.
-# - The steps are in `ensemble_scheduling.step`; each has a `model_name`, an `input_map` and an `output_map`.
-
-
-# %%
-def misfits(repo: Path) -> list[tuple[str, str]]:
-    """(model, input) of each input in the maps that gets nothing, or another type."""
-    # BEGIN SOLUTION
-    # LAB: return None
-    files = Path(repo).glob("*/config.pbtxt")
-    configs = {path.parent.name: repository.read_config(path) for path in files}
-    given = {one.name: one.data_type for one in configs["ensemble"].input}
-    found = []
-    for step in configs["ensemble"].ensemble_scheduling.step:
-        model = configs[step.model_name]
-        wanted = {one.name: one.data_type for one in model.input}
-        gives = {one.name: one.data_type for one in model.output}
-        for own, shared in step.input_map.items():
-            if given.get(shared) != wanted[own]:
-                found.append((step.model_name, own))
-        given |= {shared: gives[own] for own, shared in step.output_map.items()}
-    return found
-    # END SOLUTION
-
-
-# %%
-check("2.4", misfits)
-
-# %% [markdown]
-# <details><summary>Where to look</summary>The lecture's section "Explain" runs an ensemble with a dictionary of the tensors
-# by their shared names. Here the dictionary holds types in place of arrays.</details>
-#
-# <details><summary>How to begin</summary>Begin with the types of the ensemble's inputs. For each step, look up what its
-# <code>input_map</code> takes. Only then add what its <code>output_map</code> gives.</details>
-#
-# <details><summary>The error you see</summary>"argument of type … is not iterable": you looped over the message itself. Its
-# parts are attributes: <code>config.ensemble_scheduling.step</code>. "… in a hidden ensemble …": the check makes up
-# repositories, so read the one that your function is given.</details>
+# <details><summary>The error you see</summary>"… has no …": what you loop over is a message; its parts are attributes, as
+# <code>config.ensemble_scheduling.step</code>. A name that you read from <code>input_map[…]</code> is added to it if it
+# was not there: ask with <code>in</code> first.</details>
 
 # %% [markdown]
 # ## Bonus

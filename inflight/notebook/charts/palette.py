@@ -14,7 +14,6 @@ EMPTY = {"color": "#E4E4E4", "line": {"color": WASTE, "width": 1}}  # marker of 
 SHADES = (DECODE, "#3D93C6", "#005080")  # for neighbours of one meaning that have to be told apart
 ON_SHADES = ("white", "black", "white")  # words on them
 
-TINT = "#EAF3FA"  # a light area of DECODE, below words
 # Verdicts of a check, as borders: the words alone say it too. RIGHT_AREA is a light area of RIGHT.
 RIGHT, RIGHT_AREA, OPEN, PARTLY, WRONG = REQUEST[0], "#DDF1EA", "#999999", "#E69F00", "#D55E00"
 FRAME = "#767676"  # the border of text in place of a widget

@@ -97,7 +97,7 @@ def _step_problems(
         if own in inputs and shared in available:
             yield from _fit_problems(f"{field}.input_map {own}", available[shared], inputs[own])
         elif own in inputs:
-            what = f"{own} takes {shared!r}, which no earlier step and no input gives."
+            what = f"{own} takes {shared!r}, which no earlier step and no input provides."
             fix = did_you_mean(shared, available, cutoff=0.7)  # with a lower cutoff, short names look alike
             yield f"{field}.input_map", what, fix
     for tensor in model.input:

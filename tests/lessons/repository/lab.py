@@ -1,12 +1,11 @@
-"""Lab 02's answers: a model of one's own in the ensemble, repositories repaired and filled, a check of one's own."""
+"""Lab 02's answers: a model of one's own in the ensemble, repositories repaired, a check of one's own."""
 
 import shutil
 
-from inflight import engine
 from inflight.lessons.repository import broken_repositories, served
 from inflight.notebook.checks.parts import COURSES_OWN
 from inflight.triton import repository
-from tests.lessons.answers import SERVER, SLOW, Answer, Made, of_the_lab, replaced
+from tests.lessons.answers import SERVER, SLOW, Answer, File, Made, of_the_lab, replaced, written
 
 CODE = (COURSES_OWN["repository"] / "mask" / "1" / "model.py").read_text(encoding="utf-8")
 CONFIG = (COURSES_OWN["repository"] / "mask" / "config.pbtxt").read_text(encoding="utf-8")
@@ -86,6 +85,10 @@ import numpy
 import triton_python_backend_utils as inside
 
 
+def masked(word):
+    return "[e-mail]" if re.fullmatch(".+@.+", word) else word
+
+
 class TritonPythonModel:
     def execute(self, requests):
         responses = []
@@ -93,7 +96,7 @@ class TritonPythonModel:
             rows = inside.get_input_tensor_by_name(request, "TEXT").as_numpy()
             for row in rows:
                 words = re.split(r"(\s+)", row[0].decode("utf-8"))
-                row[0] = "".join("[e-mail]" if "@" in word else word for word in words).encode("utf-8")
+                row[0] = "".join(masked(word) for word in words).encode("utf-8")
             responses.append(inside.InferenceResponse([inside.Tensor("MASKED", rows)]))
         return responses
 """
@@ -151,79 +154,43 @@ def other_policy(path, engine_dir):
     repository.edit(path, "tensorrt_llm", batch_scheduler_policy="max_utilization")
 
 
-# 2.3: templates filled ------------------------------------------------------------------------------------------------
+# 2.3: a check of one's own --------------------------------------------------------------------------------------------
+
+MISFITS = written("repository", "solutions", "misfits.py")
+ADDS = "        given |= {shared: types[own] for own, shared in step.output_map.items()}\n"
+ANOTHER_WAY = """
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 
-def fill_for(target, engine_dir, tokenizer_dir, users, streams, **changed):
-    tokens = users * (engine.read(engine_dir).build_config.max_seq_len // 32 + 1) * 32
-    values = {
-        "tokenizer_dir": tokenizer_dir, "max_tokens_in_paged_kv_cache": tokens, "decoupled_mode": streams, **changed
-    }  # fmt: skip
-    return repository.assemble(target, engine_dir, **values)
+def read(folder):
+    return text_format.Parse((folder / "config.pbtxt").read_text(), ModelConfig())
 
 
-def fill_by_text(target, engine_dir, tokenizer_dir, users, streams):
-    """Without `assemble`: the text of each template, a value after the other."""
-    import json
-    from string import Template
-
-    limits = json.loads((engine_dir / "config.json").read_text())["build_config"]
-    values = repository.DEFAULTS | {
-        "engine_dir": engine_dir,
-        "tokenizer_dir": tokenizer_dir,
-        "decoupled_mode": streams,
-        "max_tokens_in_paged_kv_cache": users * -(-limits["max_seq_len"] // 32) * 32 + 31,  # no block more
-    }
-    words = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
-    for model in repository.PIPELINE:
-        shutil.copytree(repository.TEMPLATES / model, target / model)
-        path = target / model / "config.pbtxt"
-        path.write_text(Template(path.read_text()).safe_substitute(words))
-        (target / model / "1").mkdir(exist_ok=True)
-    return str(target)
+def misfits(repo):
+    ensemble = read(repo / "ensemble")
+    known = {(one.name, one.data_type) for one in ensemble.input}
+    for step in ensemble.ensemble_scheduling.step:
+        model = read(repo / step.model_name)
+        for one in reversed(model.input):
+            if one.name in step.input_map or not one.optional:
+                if (step.input_map.get(one.name), one.data_type) not in known:
+                    yield [step.model_name, one.name]
+        known |= {(step.output_map[one.name], one.data_type) for one in model.output}
+"""
 
 
-def exactly(target, engine_dir, tokenizer_dir, users, streams):
-    """Tokens without whole blocks."""
-    return users * engine.read(engine_dir).build_config.max_seq_len
+def misfits(*changes):
+    """The solution with another rule."""
+    return File(replaced(MISFITS, *changes), "misfits.py")
 
 
-def everywhere_the_engines(target, engine_dir, tokenizer_dir, users, streams):
-    return fill_for(target, engine_dir, engine_dir, users, streams)
-
-
-def one_tokenizer_forgotten(*arguments):
-    target = fill_for(*arguments)
-    repository.edit(target, "postprocessing", tokenizer_dir=arguments[1])
-    return target
-
-
-def filled(**changed):
-    return lambda *given: fill_for(*given, **changed)
-
-
-# 2.4: a check of one's own --------------------------------------------------------------------------------------------
-
-
-def misfits(repo, in_order=True, types=True):
-    """From the messages; without the order of the steps, or without types, what a hasty reader would write."""
-    read = {file.parent.name: repository.read_config(file) for file in repo.rglob("config.pbtxt")}
-    ensemble = read.pop("ensemble")
-    gives, found = {one.name: one.data_type for one in ensemble.input}, []
-    steps = ensemble.ensemble_scheduling.step
-    outputs = [{step.output_map["OUT"]: read[step.model_name].output[0].data_type} for step in steps]
-    if not in_order:
-        gives |= {name: kind for each in outputs for name, kind in each.items()}
-    for step, output in zip(steps, outputs):
-        [(own, shared)] = step.input_map.items()
-        if shared not in gives or (types and gives[shared] != read[step.model_name].input[0].data_type):
-            found.append([step.model_name, own])
-        gives |= output
-    return found
+def found(line):
+    return misfits(("    return found", f"    return {line}"))
 
 
 ANSWERS = [
-    *of_the_lab("repository", {"2.3": "fill_for", "2.4": "misfits"}),
+    *of_the_lab("repository", {"2.3": "misfits.py"}),
     Answer("2.1", "as handed out", None, "not done yet"),
     Answer("2.1", "the solution", extended(), marks=[SERVER]),
     Answer("2.1", "word by word, under a comment", extended(code=WORD_BY_WORD, config="# privacy\n" + CONFIG), marks=[SERVER]),
@@ -236,12 +203,18 @@ ANSWERS = [
     Answer("2.1", "nothing is masked", masks("return text"), "partly", "hidden prompts not right yet", [SERVER]),
     Answer("2.1", "one row", rows("masked = np.array([[self.mask(texts.item())]], object)"), "partly", "3 rows", [SERVER]),
     Answer("2.1", "a smaller batch", extended(config=CONFIG.replace("64", "8")), "wrong", "Triton says", [SERVER, SLOW]),
-    Answer("2.1", "all is masked", masks('return b"[e-mail]"'), "partly", "prompts passed on correctly: 0, where exactly 4", [SERVER, SLOW]),
+    Answer("2.1", "all is masked", masks('return b"[e-mail]"'), "partly", "prompts passed on correctly: 0, where exactly 5", [SERVER, SLOW]),
     Answer("2.1", "blanks change", masks(SPLIT), "partly", "mask changes its blanks", [SERVER, SLOW]),
     Answer("2.1", "the first alone", masks('return re.sub(r"\\S+@\\S+", "[e-mail]", text.decode(), 1).encode()'), "partly",
            "only the first address", [SERVER, SLOW]),
     Answer("2.1", "the first row for all", rows("masked = np.array([[self.mask(texts[0, 0])]] * len(texts), object)"), "partly",
            "several rows not right yet", [SERVER, SLOW]),
+    Answer("2.1", "an @ alone", masks('return re.sub(r"\\S*@\\S*", "[e-mail]", text.decode()).encode()'), "partly",
+           "which is no address", [SERVER, SLOW]),
+    Answer("2.1", "letters, digits and dots", masks('return re.sub(r"[\\w.+-]+@[\\w.-]+", "[e-mail]", text.decode()).encode()'), "partly",
+           "hidden prompts not right yet", [SERVER, SLOW]),
+    Answer("2.1", "a text that is no path", "repo" * 2000, "wrong", "Set extended to the path"),
+    Answer("2.1", "a list", ["repo"], "wrong", "Set extended to the path"),
     Answer("2.1", "a name that is not there", masks("return self.none"), "wrong", "'none'", [SERVER, SLOW]),
     Answer("2.1", "lost on the way", Made(swapped), "partly", "hidden prompts not right yet", [SERVER, SLOW]),
     Answer("2.1", "a loop in initialize", Made(endless), "wrong", "does every loop in", [SERVER, SLOW]),
@@ -252,6 +225,7 @@ ANSWERS = [
     Answer("2.2", "broken as they were", repaired(captions=left, search=left, chat=left), "wrong", "In its files", [SERVER]),
     Answer("2.2", "an intact one, thrice", Made(lambda request, folder: dict.fromkeys(REPAIRS, intact(request, folder))), "wrong",
            "max_batch_size is 64; its owner had 16"),
+    Answer("2.2", "a path", "broken", "wrong", "repaired = broken"),
     Answer("2.2", "search is made anew", repaired(search=repository.assemble), "partly",
            "captions ✓, search not right yet, chat ✓", [SERVER, SLOW]),
     Answer("2.2", "the queue of chat", repaired(chat=lambda path, _: repository.edit(path, "tensorrt_llm", max_queue_size=0)),
@@ -260,31 +234,26 @@ ANSWERS = [
     Answer("2.2", "a model less", repaired(search=lambda path, _: shutil.rmtree(path / "preprocessing")), "partly",
            "search not right yet", [SERVER, SLOW]),
 
-    Answer("2.3", "with a variable more", fill_for),
-    Answer("2.3", "by text", fill_by_text),
-    Answer("2.3", "defaults", lambda target, engine_dir, *rest: repository.assemble(target, engine_dir), "partly",
-           "the engine ✓, the tokenizer not"),
-    Answer("2.3", "another engine", lambda target, *rest: repository.assemble(target, "/engines/model"), "wrong",
-           "gpt_model_path is /engines/model"),
-    Answer("2.3", "a cache of a constant", filled(max_tokens_in_paged_kv_cache=9 * 4160), "partly", "users at once"),
-    Answer("2.3", "too small a cache", filled(max_tokens_in_paged_kv_cache=64), "wrong", "too few for one request"),
-    Answer("2.3", "no cache", filled(max_tokens_in_paged_kv_cache=""), "partly", "users at once"),
-    Answer("2.3", "no whole blocks", lambda *rest: fill_for(*rest, max_tokens_in_paged_kv_cache=exactly(*rest)), "partly",
-           "in whole blocks"),
-    Answer("2.3", "one user", lambda *rest: fill_for(*rest[:3], 1, rest[4]), "partly", "the KV cache not right yet"),
-    Answer("2.3", "one user less", lambda *rest: fill_for(*rest[:3], rest[3] - 1, rest[4]), "partly", "users at once"),
-    Answer("2.3", "one user more", lambda *rest: fill_for(*rest[:3], rest[3] + 1, rest[4]), "partly", "users at once"),
-    Answer("2.3", "never decoupled", filled(decoupled_mode=False), "partly", "streaming not right yet"),
-    Answer("2.3", "the engine everywhere", everywhere_the_engines, "partly", "the tokenizer not right yet"),
-    Answer("2.3", "one tokenizer is forgotten", one_tokenizer_forgotten, "partly", "postprocessing"),
-    Answer("2.3", "another path", lambda *rest: fill_for(*rest) / "ensemble", "wrong", "Return the path of the repository"),
-    Answer("2.3", "no path", lambda *rest: fill_for(*rest) and None, "wrong", "Return the path of the repository"),
-    Answer("2.3", "templates", lambda target, *rest: str(shutil.copytree(repository.TEMPLATES, target)), "wrong", "In its files"),
-
-    Answer("2.4", "pairs are lists", misfits),
-    Answer("2.4", "all fits", lambda repo: [], "wrong", "A tensor is there once an earlier step gives it"),
-    Answer("2.4", "names alone", lambda repo: misfits(repo, types=False), "wrong", "of another type"),
-    Answer("2.4", "any order", lambda repo: misfits(repo, in_order=False), "wrong", "a later step gives it"),
-    Answer("2.4", "backwards", lambda repo: misfits(repo)[::-1], "wrong", "of another type"),
-    Answer("2.4", "pairs turned round", lambda repo: [pair[::-1] for pair in misfits(repo)], "wrong", "a model and its input"),
+    Answer("2.3", "another way", File(ANOTHER_WAY, "misfits.py")),
+    Answer("2.3", "all fits", found("[]"), "wrong", "is missing, and"),
+    Answer("2.3", "names alone", misfits(("given.get(step.input_map[one.name]) == one.data_type", "step.input_map[one.name] in given")),
+           "wrong", "is missing, and it has another type"),
+    Answer("2.3", "types alone", misfits(("given.get(step.input_map[one.name]) == one.data_type",
+                                          "given.get(step.input_map[one.name], one.data_type) == one.data_type")), "wrong", "gives it"),
+    Answer("2.3", "any order", misfits(("    found = []\n", "    found = []\n    for step in configs['ensemble'].ensemble_scheduling.step:\n"
+           "        types = {one.name: one.data_type for one in configs[step.model_name].output}\n" + ADDS)), "wrong",
+           "gives it"),
+    Answer("2.3", "outputs before inputs", misfits((ADDS, ""), ("        for one in model.input:",
+           "        types = {one.name: one.data_type for one in model.output}\n" + ADDS + "        for one in model.input:")), "wrong",
+           "only the step itself gives it"),
+    Answer("2.3", "without the first step", misfits((".step:", ".step[1:]:")), "wrong"),
+    Answer("2.3", "without the last step", misfits((".step:", ".step[:-1]:")), "wrong", "is missing, and"),
+    Answer("2.3", "what is needed is forgotten", misfits(("fits = one.optional", "fits = True")), "wrong", "its model needs it"),
+    Answer("2.3", "all is needed", misfits(("fits = one.optional", "fits = False")), "wrong", "is named, and it fits"),
+    Answer("2.3", "the first alone", found("found[:1]"), "wrong", "is missing, and"),
+    Answer("2.3", "pairs turned round", found("[pair[::-1] for pair in found]"), "wrong", "is missing, and"),
+    Answer("2.3", "models alone", found("[model for model, _ in found]"), "wrong", "is missing, and"),
+    Answer("2.3", "a number", found("len(found)"), "wrong", "Return a list of pairs"),
+    Answer("2.3", "an end", misfits(("    found = []", "    import os; os._exit(0)")), "wrong", "ended its process"),
+    Answer("2.3", "no file", "misfits", "wrong", "There is no file misfits"),
 ]  # fmt: skip
