@@ -253,7 +253,7 @@ ANSWERS = [
     Answer("2.3", "the first alone", found("found[:1]"), "wrong", "is missing, and"),
     Answer("2.3", "pairs turned round", found("[pair[::-1] for pair in found]"), "wrong", "is missing, and"),
     Answer("2.3", "models alone", found("[model for model, _ in found]"), "wrong", "is missing, and"),
-    Answer("2.3", "a number", found("len(found)"), "wrong", "Return a list of pairs"),
+    Answer("2.3", "a number", found("len(found)"), "wrong", "Return pairs"),
     Answer("2.3", "an end", misfits(("    found = []", "    import os; os._exit(0)")), "wrong", "ended its process"),
     Answer("2.3", "no file", "misfits", "wrong", "There is no file misfits"),
 ]  # fmt: skip
