@@ -27,10 +27,7 @@ def token_timeline(pieces: pd.DataFrame) -> go.Figure:
         if is_marked:
             _mark_latencies(fig, users[0], top)
         below = lowest - (2.6 if is_marked else 0.5)
-        told = below - (0.8 if len(users) == 1 and not is_marked else 0)  # a name of two lines beside a single row
-        at = {"xref": "paper", "x": 0, "xshift": -96, "y": told, "xanchor": "left", "yanchor": "top"}
-        fig.add_annotation(at, text=_latencies(users), showarrow=False)
-        top = below - 4.4
+        top = below - 2.4
     rows = pd.concat(drawn)
     waits = rows[rows["number"] == 1]
     told = [f"{row.case} · user {row.user} · nothing to read for {row.time_s:.2f} s" for row in waits.itertuples()]
@@ -46,8 +43,9 @@ def token_timeline(pieces: pd.DataFrame) -> go.Figure:
         fig.add_scatter(x=own["time_s"], y=own["place"], mode="markers", marker=look, name=name, **saying(told))
     fig.update_xaxes(title="time since the request was sent (s)", range=[0, pieces["time_s"].max() * 1.04])
     ticks = {"tickvals": list(places.values()), "ticktext": list(places)}
-    fig.update_yaxes(ticks, range=[top + 2.4, 2.5], showgrid=False)
-    return fig.update_layout(height=700, margin={"l": 110}, showlegend=True)
+    fig.update_yaxes(ticks, range=[top + 1.6, 2.5], showgrid=False)
+    fig.update_layout(title="When there is something to read", height=620, margin={"l": 110}, showlegend=True)
+    return fig
 
 
 def token_timeline_summary(pieces: pd.DataFrame) -> str:

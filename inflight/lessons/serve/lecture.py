@@ -1,24 +1,23 @@
 # %% [markdown]
 # # {heading}
 #
-# {minutes} minutes. Afterwards you will be able to
+# {minutes} minutes. Afterwards you can
 #
-# - **write** a streaming client, over HTTP with server-sent events and over gRPC with Triton's tensors;
-# - **measure** what a user notices: TTFT, TPOT, ITL and end-to-end latency, with percentiles;
-# - **end** an answer early, and show how much computing that saves.
+# - **write** a streaming client from the bytes up, and recognize half an answer;
+# - **measure** TTFT, ITL, TPOT and end-to-end latency, and say which part of a gap the engine made;
+# - **end** an answer early, and count what that saves.
 #
-# **What you will use elsewhere:** the protocol of the first half is spoken by vLLM, SGLang, `trtllm-serve` and most
-# paid services; the four figures are those of every benchmark of LLM servers. Only the tensors are Triton's own.
+# You need lessons 00 and 02. The protocol is OpenAI's, which vLLM, SGLang, `trtllm-serve` and most paid services
+# speak, and the four figures are those of every benchmark. Only the tensors of *Stop early* are Triton's own.
 #
-# You need lessons 00 and 02: what a token, an ensemble and a `config.pbtxt` are. {navigation}
+# {navigation}
 
 # %% [markdown]
 # ## {question}
 #
-# Two teams send the same prompt to the same server. One reports: "It hangs, and then all the text appears at once." The
-# other: "It starts writing immediately." The server's log shows the same answer for both, token for token.
-#
-# Both are right. And on Monday mornings, when everybody asks at once, both say that it has become slow. How slow?
+# Two teams ask the same server for the same text. One says: "It starts writing at once." The other says: "It hangs,
+# and then everything appears." Both ask for a stream, and the engine's log shows the same answers at the same pace. On
+# Monday mornings, when everybody asks, both say that it has become slow. How slow, and where?
 
 # %%
 import json
@@ -27,17 +26,19 @@ import signal
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from pathlib import Path
 from queue import Queue
+from threading import Thread
 
 import httpx
 import numpy as np
 import openai
 import pandas as pd
 import tritonclient.grpc as triton
-from tritonclient.utils import InferenceServerException, triton_to_np_dtype
+from tritonclient.utils import triton_to_np_dtype
 
 from inflight import engine
 from inflight.checkpoint import fetch
@@ -46,34 +47,14 @@ from inflight.notebook import charts, progress, session, told_apart, widgets
 from inflight.openai import OpenAIServer
 from inflight.triton import Server, repository, telemetry
 
-folder = tempfile.TemporaryDirectory()  # it goes when the notebook's kernel ends
+folder = tempfile.TemporaryDirectory()
 session.others()
-
-# %% [markdown]
-# ## Predict
-#
-# One user asks, and waits for a whole answer. Then eight users ask at the same moment, each for just as many tokens. They
-# share one model and the same CPU cores. Choose before you measure.
-
-# %% tags=["nbval-ignore-output"]
-guess = widgets.predict(
-    "How many times as long as one user do the eight wait for their whole answers?",
-    {
-        "about as long": 1,
-        "one and a half to four times as long": 2.4,
-        "about eight times as long": 8,
-        "far more than eight times as long": 24,
-    },
-)
-guess
 
 # %% [markdown]
 # ## Server-sent events, by hand
 #
-# `assemble` makes the repository of lesson 02. With `decoupled_mode` the engine may send several responses to one
-# request; `iteration_log_path` names a file to which it adds a line per [iteration](glossary.md#Iteration).
-# `OpenAIServer` puts OpenAI's protocol in front of the running Triton, as `inflight serve --openai-port 9000` does in a
-# terminal. It tokenizes in a thread of this notebook and asks `tensorrt_llm` itself; the ensemble comes in the second half.
+# The repository is lesson 02's, [decoupled](glossary.md#Decoupled) so that one request may have many responses.
+# `OpenAIServer` puts OpenAI's protocol in front of Triton, as `inflight serve --openai-port 9000` does.
 
 # %%
 log_path = Path(folder.name) / "iterations.jsonl"
@@ -87,13 +68,12 @@ repo = repository.assemble(
 stack = ExitStack()
 with progress.wait("The server starts and loads its models"):
     server = Server(repo).start()
-    in_front = stack.enter_context(OpenAIServer(server.grpc_url, engine_dir))
-http = httpx.Client(base_url=in_front.url, timeout=60)
+    front = stack.enter_context(OpenAIServer(server.grpc_url, engine_dir))
+http = httpx.Client(base_url=front.url, timeout=60)
 print("READY:", *sorted(model.name for model in server.models()))
 
 # %% [markdown]
-# A request is a JSON object. With `"stream": true` the reply is not one object but a text that grows. This is all of it, as
-# it comes:
+# A request is a JSON object. With `"stream": true` the reply is a text that grows. This is all of it:
 
 
 # %% tags=["nbval-ignore-output"]
@@ -110,26 +90,31 @@ with http.stream("POST", "/chat/completions", json=body) as reply:
         print(line)
 
 # %% [markdown]
-# These are *server-sent events*: here each is a line that begins with `data: `, and an empty line ends it. The first has the
-# role, each of the next a piece of text in `delta`, then one has the `finish_reason` (`length`: `max_tokens` ended the
-# answer). `[DONE]` is OpenAI's own mark of the end, and is not JSON.
+# These are *server-sent events*: a line that begins with `data: `, then an empty line. The first event has the role,
+# each of the next a piece of text in `delta`, and one the `finish_reason`: `length` says that `max_tokens` ended
+# the answer. `[DONE]` is OpenAI's own mark, and no JSON.
 
 
 # %%
 def text_of(line):
-    """The piece of text in a line of the stream; blank where it has none."""
+    """The piece of text in a line of the stream; blank where it has none.
+
+    >>> text_of('data: {"choices": [{"delta": {"content": " Paris"}}]}')
+    ' Paris'
+    """
     if not line.startswith("data: {"):
         return ""
-    # your line: return the text of the event
-    return json.loads(line[len("data: ") :])["choices"][0]["delta"].get("content", "")
+    event = json.loads(line.removeprefix("data: "))
+    # your line: return the text of the event; not every delta has one
+    return event["choices"][0]["delta"].get("content", "")
 
 
 # %% tags=["nbval-ignore-output"]
-def stream(prompt, max_tokens, **options):
+def stream(prompt, max_tokens, via=http, **options):
     """Yield each piece of text, and the seconds from sending the request to it."""
     body = body_of(prompt, max_tokens, stream=True, **options)
     started = time.perf_counter()
-    with http.stream("POST", "/chat/completions", json=body) as reply:
+    with via.stream("POST", "/chat/completions", json=body) as reply:
         for line in reply.iter_lines():
             if text := text_of(line):
                 yield text, time.perf_counter() - started
@@ -137,21 +122,18 @@ def stream(prompt, max_tokens, **options):
 
 by_hand = list(stream("What is a prime number?", 24))
 print(*(text for text, _ in by_hand), sep="|")
-print(f"First piece after {1000 * by_hand[0][1]:.0f} ms,", end=" ")
-print(f"last after {1000 * by_hand[-1][1]:.0f} ms")
+first_ms, last_ms = (1000 * by_hand[number][1] for number in (0, -1))
+print(f"The first of {len(by_hand)} pieces after {first_ms:.0f} ms,", end=" ")
+print(f"the last after {last_ms:.0f} ms.")
 
 # %% [markdown]
-# The field's client is the `openai` package. It does what your lines do, with types, retries and errors of their own. Any
-# server of this protocol is one `base_url` away:
+# The field's client is the `openai` package. It adds types, retries and errors; the pieces are yours:
 
 # %%
-client = openai.OpenAI(base_url=in_front.url, api_key="none")
+client = openai.OpenAI(base_url=front.url, api_key="none")
+messages = [{"role": "user", "content": "What is a prime number?"}]
 events = client.chat.completions.create(
-    model="tensorrt_llm",
-    messages=[{"role": "user", "content": "What is a prime number?"}],
-    max_tokens=24,
-    temperature=0,
-    stream=True,
+    model="tensorrt_llm", messages=messages, max_tokens=24, temperature=0, stream=True
 )
 texts = [event.choices[0].delta.content for event in events]
 print("The same pieces:", [text for text in texts if text] == [t for t, _ in by_hand])
@@ -159,67 +141,96 @@ print("The same pieces:", [text for text in texts if text] == [t for t, _ in by_
 # %% [markdown]
 # ## Four figures
 #
-# Let $t_1 … t_n$ be the seconds from sending the request to each of its *n* tokens. Benchmarks name four figures, and not
-# all name them alike:
+# The tokens of an answer arrive at $t_1 … t_n$, in seconds after the request was sent.
 #
-# | | | `vllm bench serve` | AIPerf |
+# | figure | what it is | `vllm bench serve` | AIPerf |
 # |---|---|---|---|
 # | [TTFT](glossary.md#TTFT) | $t_1$ | TTFT | Time to First Token |
-# | [ITL](glossary.md#ITL) | $t_{i+1} - t_i$: *n* − 1 numbers an answer | ITL | Inter *Chunk* Latency |
-# | [TPOT](glossary.md#TPOT) | $(t_n - t_1) / (n - 1)$: one number an answer | TPOT | Inter *Token* Latency |
+# | [ITL](glossary.md#ITL) | one gap, $t_{i+1} - t_i$ | ITL | Inter *Chunk* Latency |
+# | [TPOT](glossary.md#TPOT) | the mean of an answer's gaps | TPOT | Inter *Token* Latency |
 # | [E2E](glossary.md#End-to-end-latency) | $t_n$ | E2EL | Request Latency |
 #
 # Mind the third row: what [AIPerf](https://docs.nvidia.com/aiperf/reference/ai-perf-metrics-reference) calls inter
-# token latency is vLLM's [TPOT](https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py). From the
-# definitions follows, without measuring: E2E = TTFT + (*n* − 1) × TPOT.
+# token latency is vLLM's [TPOT](https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py).
 
 
 # %%
 def tpot(times_s):
-    """Seconds per output token after the first, from the arrival of each token."""
-    # your line: return it
+    """The mean gap of an answer, from the arrival of each token.
+
+    >>> tpot([0.5, 0.6, 0.9])
+    0.2
+    """
+    # your line: there is no need to compute the gaps
     return (times_s[-1] - times_s[0]) / (len(times_s) - 1)
 
 
 # %% [markdown]
-# Here each piece is one token. A server may also send two tokens in one event, or none while half a character waits for
-# its rest: then *n* comes from `usage`, for which one asks with `"stream_options": {"include_usage": true}`. (The event
-# with `usage` has no `choices`: your `text_of` must look first.) Both tools measure the second row between chunks,
-# which are tokens only where each chunk brings one.
+# The gaps add up to the last arrival less the first, and *n* tokens have *n* − 1 gaps: TPOT = $(t_n - t_1) / (n - 1)$. So
+# E2E = TTFT + (*n* − 1) × TPOT.
 #
+# In this section a piece is a token. Where a server puts two tokens into an event, *n* comes from `usage`, which you
+# request with `"stream_options": {"include_usage": true}`; that event has an empty list of `choices`.
+#
+# ## Predict
+#
+# One user waits for a whole answer of 32 tokens. Then eight users ask at the same moment, for as many tokens each.
+
+# %% tags=["nbval-ignore-output"]
+guess = widgets.predict(
+    "How much longer do the eight wait for complete answers than a single user?",
+    {
+        "1.0 times: each iteration serves all eight": 1,
+        "2.0 times: they share the weights, not the arithmetic": 2,
+        "4.0 times: eight users on two cores": 4,
+        "8.0 times: eight times the tokens": 8,
+    },
+)
+guess
+
+# %% [markdown]
 # ## See: one user and eight
 #
-# Users who ask at the same moment are threads that send at the same moment. `ignore_eos` lets no token end the answer (the
-# name is vLLM's), so that all answers have the same number of tokens.
-
+# A user is a thread. `ignore_eos` (vLLM's name) lets no token end an answer, so all have 32 tokens.
 
 # %%
-def streamed(prompt, max_tokens):
-    return [after_s for _, after_s in stream(prompt, max_tokens, ignore_eos=True)]
+SUBJECTS = ["river", "lighthouse", "garden", "mountain"]
+SUBJECTS += ["library", "railway", "village", "ship"]
 
 
-def whole(prompt, max_tokens):
+def streamed(subject):
+    story = stream(f"Tell me about a {subject}.", 32, ignore_eos=True)
+    return [after_s for _, after_s in story]
+
+
+def whole(subject):
     started = time.perf_counter()
-    body = body_of(prompt, max_tokens, ignore_eos=True)
+    body = body_of(f"Tell me about a {subject}.", 32, ignore_eos=True)
     http.post("/chat/completions", json=body).raise_for_status()
     return [time.perf_counter() - started]
 
 
+# %% [markdown]
+# `measure` asks for all users at once. The engine's log has what was computed meanwhile.
+
+
 # %%
-def measure(send, users, tokens=32):
-    """The arrival times of each user's answer; the engine's iterations meanwhile."""
+def measure(send, users):
+    """The arrivals in each user's answer, and from when to when they asked."""
     started = time.time()
     with ThreadPoolExecutor(users) as pool:
-        asked = [
-            pool.submit(send, "Tell me a long story.", tokens) for _ in range(users)
-        ]
-        answers = [answer.result() for answer in asked]
+        answers = list(pool.map(send, SUBJECTS[:users]))
     return answers, (started, time.time())
 
 
+def iterations_of(span):
+    """The engine's iterations while a case asked."""
+    log = telemetry.iterations(log_path)
+    return log[log["timestamp"].between(*span)]
+
+
 # %% [markdown]
-# Each case runs once to warm up, because an engine's first requests are slow. Then the four take turns, five times, so that
-# a moment in which the machine is busy does not hit one case alone.
+# The four cases take turns, so that a busy moment of the machine does not hit one of them alone. Each runs once to warm up.
 
 # %%
 cases = {
@@ -234,21 +245,23 @@ for send, users in cases.values():
 # %% tags=["nbval-ignore-output"]
 rounds = [
     {case: measure(*how) for case, how in cases.items()}
-    for _ in progress.over(range(5), "Round", lambda _: "all four cases")
+    for _ in progress.over(range(7), "Round", lambda _: "all four cases")
 ]
-last_s = pd.DataFrame(  # when the last token of the last user came
+last_s = pd.DataFrame(  # when the last user's last token came
     [{case: max(a[-1] for a in run[0]) for case, run in one.items()} for one in rounds]
 )
-last_ms = (1000 * last_s.T).round(0).astype(int)
-last_ms.columns = [f"round {number + 1}" for number in last_ms.columns]
-charts.table(last_ms.reset_index(names="milliseconds"))
+told = told_apart(
+    last_s["eight users, whole"], last_s["one user, whole"], "longer", "shorter"
+)
+print(f"Eight users wait {told}.")
+print(guess.score(told.ratio, "the mean ratio of 7 rounds"))
+print(f"Together they get {8 / told.ratio:.1f} times one user's tokens a second.")
 
 # %% [markdown]
-# Milliseconds until the last token of the last user. The picture draws the median round of each case. Grey: nothing to read
-# yet. A square: an answer that came whole. A tick: a token of a streamed answer.
+# The picture draws each case's median round. Grey: nothing to read yet.
 
 # %% tags=["nbval-ignore-output"]
-median = {case: rounds[last_s[case].argsort().iloc[2]][case] for case in cases}
+median = {case: rounds[last_s[case].argsort().iloc[3]][case] for case in cases}
 pieces = pd.DataFrame(
     [
         (case, user, time_s)
@@ -258,161 +271,173 @@ pieces = pd.DataFrame(
     ],
     columns=["case", "user", "time_s"],
 )
-summary = lesson.token_timeline_summary(pieces)
-charts.show(lesson.token_timeline(pieces), summary)
-print(summary)
+charts.show(lesson.token_timeline(pieces), lesson.token_timeline_summary(pieces))
 
-# %% [markdown]
-# The two upper rows are the same work. Streaming hands out each token when it is made, so the grey shrinks to the TTFT. One
-# of the two teams streams. Does streaming bring the *last* token later?
 
 # %% tags=["nbval-ignore-output"]
-for users in ("one user", "eight users"):
-    told = told_apart(
-        last_s[f"{users}, streamed"], last_s[f"{users}, whole"], "later", "earlier"
-    )
-    print(f"{users}, the last token streamed against whole: {told}")
-ratios = last_s["eight users, whole"] / last_s["one user, whole"]
-print(f"Eight users wait {ratios.min():.1f} to {ratios.max():.1f} times as long.")
-print(guess.score(ratios.median(), "the median of 5 rounds"))
-print(f"Together they get {8 / ratios.median():.1f} times as many tokens a second.")
+rows = []
+for case, (answers, span) in median.items():
+    log = iterations_of(span)
+    tokens, first_s = log["scheduled"].sum(), np.median([a[0] for a in answers])
+    in_ms = 1000 * first_s, 1000 * last_s[case].median()
+    rows.append((case, len(log), tokens, *in_ms))
+columns = ["case", "iterations", "tokens computed", "first text (ms)", "last (ms)"]
+print(f"Streamed, one user can read after {rows[1][3]:.0f} ms,", end=" ")
+print(f"whole, after {rows[0][3]:.0f} ms; the engine computes the same tokens.")
+charts.table(pd.DataFrame(rows, columns=columns).round())
+
+# %% tags=["remove-cell"]
+assert [row[2] for row in rows] == [32, 32, 256, 256]
+assert [row[1] for row in rows[:2]] == [32, 32] and all(row[1] < 64 for row in rows[2:])
+assert 1 < told.ratio < 8
 
 # %% [markdown]
-# *Not told apart* is not *equal*: these rounds would hide whatever lies inside the interval. *Earlier* or *later* would be
-# about the way back to you, where a stream is many small messages: the engine's work is the same.
+# Streaming changes when you may begin to read, and nothing in the engine.
 #
-# A mean would hide who waited. A percentile says for how many a figure holds: of all gaps, 99 % are no longer than P99. Over
-# the five rounds:
+# Eight users need eight times the tokens, and hardly more iterations than one: each iteration gives every running user a
+# token. But an iteration with eight answers takes longer than one with one (lesson 01's curve is its price), and
+# eight prompts have to be computed. That is why the factor is neither 1 nor 8. Users who each wait for their answer are
+# a *closed loop*: they cannot overload a server. Lesson 06 has the other kind.
+#
+# ## Which part of a gap is the engine's?
+#
+# In the picture, one of the eight often begins early and then waits. The log says when the engine had each token: at the end of
+# the iteration in which the request was. So ITL can be measured at both ends. *Long* is over twice the engine's P50.
+
+
+# %%
+def at_engine(span):
+    """Each gap between two tokens of a request, in ms, and whether a prompt made it."""
+    made_s, gaps = {}, []
+    for row in iterations_of(span).itertuples():
+        now_s = row.timestamp + row.iteration_ms / 1000
+        for request, *_ in row.requests:
+            if request in made_s:
+                gap_ms = 1000 * (now_s - made_s[request])
+                gaps.append((gap_ms, row.context_tokens > 0))
+            made_s[request] = now_s
+    return gaps
+
 
 # %% tags=["nbval-ignore-output"]
 rows = []
 for case in ("one user, streamed", "eight users, streamed"):
-    answers = [times_s for one in rounds for times_s in one[case][0]]
-    figures = {
-        "TTFT": [times_s[0] for times_s in answers],
-        "TPOT": [tpot(times_s) for times_s in answers],
-        "ITL": np.concatenate([np.diff(times_s) for times_s in answers]),
-        "E2E": [times_s[-1] for times_s in answers],
+    runs = [one[case] for one in rounds]
+    made = [gap for _, span in runs for gap in at_engine(span)]
+    came = [np.diff(times_s) for answers, _ in runs for times_s in answers]
+    gaps_ms = {
+        "engine": np.array([gap for gap, _ in made]),
+        "client": 1000 * np.concatenate(came),
     }
-    for name, found in figures.items():
-        percentiles = 1000 * np.percentile(found, [50, 90, 99, 100])
-        rows.append((case, name, len(found), *percentiles))
-columns = ["case", "figure", "numbers", "P50 (ms)", "P90", "P99", "longest"]
-charts.table(pd.DataFrame(rows, columns=columns))
+    usual = np.median(gaps_ms["engine"])
+    for end, gaps in gaps_ms.items():
+        figures = gaps.mean(), *np.percentile(gaps, [50, 99, 100])
+        rows.append((case, end, len(gaps), *figures, (gaps > 2 * usual).sum()))
+columns = ["case", "ITL at the", "gaps", "mean (ms)", "P50", "P99", "longest", "long"]
+charts.table(pd.DataFrame(rows, columns=columns).round(1))
+
+# %% tags=["nbval-ignore-output"]
+from_prompts = sum(prompt and gap > 2 * usual for gap, prompt in made)
+print(
+    f"Eight users, gaps of over {2 * usual:.0f} ms: {rows[2][-1]} at the engine,",
+    end=" ",
+)
+print(f"{from_prompts} of them with a prompt, and {rows[3][-1]} at the client.")
 
 # %% tags=["remove-cell"]
-assert {len(times_s) for run in median.values() for times_s in run[0]} == {1, 32}
-assert [row[2] for row in rows] == [5, 5, 155, 5, 40, 40, 1240, 40]
-assert 1 < ratios.median() < 8
+assert [row[2] for row in rows] == [7 * 31, 7 * 31, 7 * 248, 7 * 248]
+assert rows[3][3] < 1.5 * rows[2][3]  # the way moves tokens, and does not slow them
 
 # %% [markdown]
-# With eight users, compare the longest ITL with the longest TPOT. TPOT averages one long gap away, and P99 of ITL may
-# show little of it, or nothing, while about one gap in a hundred is long: compare it with P90. Of forty answers, P99 is
-# nearly the slowest one: the fewer the numbers, the less a high percentile means.
+# A prompt makes a long gap for those who already run. Requests arrive one by one, and an idle engine begins with the first;
+# the others' prompts are all in the next iteration, and the first user's second token waits for it. Lesson 05 cuts such
+# prompts. Any other slow iteration is a gap for all eight at once.
 #
-# ## Explain
+# What the client has beyond that is delivery. A token made on time waits for Triton, the detokenizer or a reader's
+# thread, which share the cores with the engine; then it comes together with the next. So the way makes long gaps
+# and short ones, and the means agree: it moves tokens, and does not slow them. Judge an engine by ITL at the server, and what
+# a user sees by ITL where the user is.
 #
-# What did the eight wait for? The engine's log has the length of each iteration, as the engine measures it, without
-# Triton and without your client. First the price of an iteration without a prompt, with 1 and 8 users in it, of the
-# five rounds. The line through these two predicts the price with 2 and 4; three runs of each check it:
+# ## A proxy that collects
+#
+# Between a server and its users stand proxies. One that buffers passes bytes on when enough have come:
 
 
 # %%
-def iterations_of(span):
-    log = telemetry.iterations(log_path)
-    return log[log["timestamp"].between(*span)]
+def may_go(held, size):
+    """Whether a proxy with buffers of `size` bytes passes on the bytes that it holds.
 
-
-def price_ms(users, spans):
-    """Mean length of the iterations without a prompt and with so many users."""
-    log = pd.concat([iterations_of(span) for span in spans])
-    alike = log[(log["context_tokens"] == 0) & (log["scheduled"] == users)]
-    return alike["iteration_ms"].mean()
-
-
-# %% tags=["nbval-ignore-output"]
-one_ms, eight_ms = (
-    price_ms(users, [one[case][1] for one in rounds])
-    for case, (send, users) in cases.items()
-    if send is streamed
-)
-
-# %% tags=["nbval-ignore-output"]
-each_ms = (eight_ms - one_ms) / 7
-shared_ms = one_ms - each_ms
-print(f"The line: {shared_ms:.1f} ms that all share, {each_ms:.1f} ms for each user.")
-prices = {1: one_ms, 8: eight_ms}
-for users in progress.over((2, 4), "Users side by side"):
-    prices[users] = price_ms(users, [measure(streamed, users)[1] for _ in range(3)])
-table = pd.DataFrame(sorted(prices.items()), columns=["users", "an iteration (ms)"])
-table["by the line (ms)"] = shared_ms + table["users"] * each_ms
-off = table["by the line (ms)"] / table["an iteration (ms)"] - 1
-table["the line is off by (%)"] = (100 * off).round(0).astype(int)
-table["tokens/s in all"] = 1000 * table["users"] / table["an iteration (ms)"]
-charts.table(table)
-
-# %% [markdown]
-# That is lesson 01 again, as far as the line fits with 2 and 4: where it does not, the machine may have changed its
-# pace in between, or the price does not grow evenly with the users. An iteration reads the weights and starts its
-# hundreds of operations once, for everybody in it: the part that all share. Products, attention and the reading of
-# one's own KV cache come on top for each user.
-#
-# An answer of *n* tokens needs the iterations with the prompts, of which the last makes its first token, and then *n* − 1
-# iterations at the price that they had in this round:
-
-
-# %%
-def engine_ms(prompts_ms, price_ms, tokens):
-    """What the answer whose prompt came last waits for in the engine, in ms."""
+    >>> may_go(b"data: ", 4096)
+    False
+    """
     # your line: return it
-    return prompts_ms + (tokens - 1) * price_ms
+    return len(held) >= size
 
+
+# %%
+def passed_on(received, size):
+    """Yield what the proxy sends on."""
+    held = b""
+    for piece in received:
+        held += piece
+        if may_go(held, size):
+            yield held
+            held = b""
+    yield held  # the answer has ended
+
+
+# %%
+class Proxy(BaseHTTPRequestHandler):
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        with http.stream("POST", self.path, json=asked) as reply:
+            self.send_response(reply.status_code)
+            self.end_headers()
+            for part in passed_on(reply.iter_raw(), size):
+                sent.append(self.wfile.write(part))
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+proxy = ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+Thread(target=proxy.serve_forever, daemon=True).start()
 
 # %% tags=["nbval-ignore-output"]
 rows = []
-for case, users in (("one user, streamed", 1), ("eight users, streamed", 8)):
-    answers, span = median[case]
-    log = iterations_of(span)
-    prompts = log[log["context_tokens"] > 0]["iteration_ms"]
-    price = price_ms(users, [span])  # of this very round
-    measured = 1000 * max(times_s[-1] for times_s in answers)
-    rest = measured - engine_ms(prompts.sum(), price, 32)
-    rows.append((case, len(prompts), prompts.sum(), 31 * price, rest, measured))
-columns = ["in ms", "iterations with prompts", "they take", "31 at its mean price"]
-columns += ["the rest", "measured E2E"]
-explained = pd.DataFrame(rows, columns=columns)
-charts.table(explained)
-
-# %% tags=["nbval-ignore-output"]
-prefill, decode, _, in_all = explained.iloc[1, 2:] / explained.iloc[0, 2:]
-print(f"Eight against one, of one round each: prompts {prefill:.1f} times,", end=" ")
-print(f"iterations {decode:.1f}, all {in_all:.1f}.")
+there = f"http://127.0.0.1:{proxy.server_port}"
+with httpx.Client(base_url=there, timeout=60) as through:
+    for size in (1, 4096, 65536):
+        sent = []
+        rain = stream("Tell me about rain.", 64, through, ignore_eos=True)
+        times_ms = [1000 * after_s for _, after_s in rain]
+        parts = len([number for number in sent if number])
+        at_ms = times_ms[0], times_ms[-1]
+        rows.append((size, sum(sent), parts, len(times_ms), *at_ms))
+columns = ["buffer (bytes)", "answer (bytes)", "sent on in parts", "tokens"]
+columns += ["first (ms)", "last (ms)"]
+print(f"Buffers of 4 KiB: {rows[1][3]} tokens reach the user in {rows[1][2]} parts.")
+charts.table(pd.DataFrame(rows, columns=columns).round())
 
 # %% tags=["remove-cell"]
-assert eight_ms > one_ms and log["generation_tokens"].sum() == 8 * 31
+assert [row[3] for row in rows] == [64, 64, 64] and rows[2][2] == 1
+assert rows[0][2] > 32 and 3 <= rows[1][2] <= 5
 
 # %% [markdown]
-# So the factor is neither 1 nor 8. Each prompt has to be computed, and prefill is bound by arithmetic (lesson
-# 01), so prompts gain less from company. The iterations after them gain more, because their users pay the fixed part
-# once. The rest is what is no iteration: on its way a token passes Triton, the detokenizer, HTTP and your thread, and
-# they use the cores on which the engine computes. Therefore an ITL is an iteration *and* what lies between two.
-#
-# Why do most of the eight begin later than one or two? Requests arrive one by one, and an idle engine starts with the
-# prompts that are there. Those that come meanwhile are all in the next iteration, which is long. Who came first waits
-# for it, too: that makes the longest gaps.
-#
-# How could this mislead? The prompts are short and alike, nobody arrives later, and the users share their cores with
-# the server. And the factor is this processor's: a GPU with eight users is far from its arithmetic limit (lesson 01),
-# so each user's own part is much smaller there. Two points give a line; they do not say how far it holds.
+# That is the second team. An event with one word has about 240 bytes, so 4 KiB hold seventeen words, and a buffer larger
+# than the answer makes a stream whole. nginx has
+# [`proxy_buffering`](https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_buffering) on by default, with buffers
+# of 4 or 8 KiB. Turn it off for the route, or let the server send the header `X-Accel-Buffering: no`. The server's own TTFT
+# shows nothing of it.
 #
 # ## Turn the knob
 #
-# **Run** as it is, then with a prompt of a hundred words, then with `top_k` 200 and temperature 2.
+# **Run** as it is. Then set `top_k` to 200 and the temperature to 2; then put a hundred words into the prompt. Which
+# figures change?
 #
-# <details><summary>Which of the figures changes?</summary>
+# <details><summary>What to see</summary>
 #
-# The prompt moves TTFT, and hardly TPOT. `top_k` and the temperature change the words, and none of the four figures, unless
-# the answer ends earlier.
+# `top_k` and the temperature change the words, and none of the four figures. The prompt moves TTFT, and hardly TPOT.
 #
 # </details>
 
@@ -421,270 +446,152 @@ playground = widgets.Playground(server)
 playground
 
 # %% [markdown]
-# ## Tensors over gRPC, by hand
-#
-# Triton knows no messages. To Triton a request is a list of tensors, each with a name, a datatype and a shape, and the
-# server describes them. `BYTES` is text; the first dimension is the batch, so a single value has the shape `[1, 1]`.
-
-
-# %%
-def tensor(name, datatype, value):
-    """One value as an input of shape [1, 1]."""
-    array = np.array([[value]], triton_to_np_dtype(datatype))
-    return triton.InferInput(name, array.shape, datatype).set_data_from_numpy(array)
-
-
-connection = triton.InferenceServerClient(server.grpc_url)
-inputs = connection.get_model_config("ensemble").config.input
-print(len(inputs), "inputs. Required:", *(i.name for i in inputs if not i.optional))
-tensors = [tensor("text_input", "BYTES", "Name the capital of France.")]
-tensors += [tensor("max_tokens", "INT32", 64)]
-try:
-    connection.infer("ensemble", tensors)
-except InferenceServerException as error:
-    print("Refused:", error.message())
-
-# %% [markdown]
-# `infer` is one request and one response. You made the engine decoupled, and it is the *ensemble* that refuses: an
-# ensemble is
-# [decoupled](glossary.md#Decoupled) as soon as one of its steps is. A decoupled model is asked on a stream. For each
-# response `tritonclient` calls a function of yours, in a thread of its own, and a queue brings it back to yours.
-
-
-# %%
-def pieces_of(arrived):
-    """Yield each piece of text from a queue of responses, up to the final one."""
-    is_final = False
-    while not is_final:
-        result, error = arrived.get()
-        if error is not None:
-            raise error
-        parameters = result.get_response().parameters
-        is_final = parameters["triton_final_response"].bool_param
-        if (text := result.as_numpy("text_output")) is not None:
-            yield text[0].decode()
-
-
-# %%
-def over_grpc(prompt, max_tokens, *options, cancels=False):
-    """Yield each piece of text of a streamed answer of the ensemble."""
-    values = ("text_input", "BYTES", prompt), ("max_tokens", "INT32", max_tokens)
-    inputs = [tensor(*one) for one in (*values, ("stream", "BOOL", True), *options)]
-    arrived = Queue()
-    with triton.InferenceServerClient(server.grpc_url) as grpc:
-        grpc.start_stream(lambda result, error: arrived.put((result, error)))
-        grpc.async_stream_infer("ensemble", inputs, enable_empty_final_response=True)
-        try:
-            yield from pieces_of(arrived)
-        finally:
-            grpc.stop_stream(cancel_requests=cancels)
-
-
-print(*over_grpc("Name the capital of France.", 64), sep="|")
-
-# %% [markdown]
-# Triton marks the last response as final. With `enable_empty_final_response` it also sends one when no text is left; without
-# that, the loop would wait for ever after the last token.
-#
 # ## Stop early
 #
-# A user closes the tab. Does the server stop computing, or does it only stop sending? The log counts the tokens of each
-# iteration. An iteration with a prompt (`context_tokens`) gives a token as well.
-
+# A user closes the tab. Does the server stop computing, or only sending? HTTP clients close the connection. Triton's own
+# protocol is gRPC, in which a request is a list of named tensors, here of shape `[1, 1]`:
 
 # %%
 ASKED, STORY = 96, "Tell me a long story about a river."
-NO_END = ("end_id", "INT32", -1)
-ways = {
-    "HTTP, read to the end": (lambda: stream(STORY, ASKED, ignore_eos=True), ASKED),
-    "HTTP, left after 20": (lambda: stream(STORY, ASKED, ignore_eos=True), 20),
-    "gRPC, left after 20": (lambda: over_grpc(STORY, ASKED, NO_END), 20),
-    "gRPC, cancelled": (lambda: over_grpc(STORY, ASKED, NO_END, cancels=True), 20),
+values = {
+    "text_input": ("BYTES", STORY),
+    "max_tokens": ("INT32", ASKED),
+    "end_id": ("INT32", -1),  # no token ends the answer
+    "stream": ("BOOL", True),
 }
+tensors = []
+for name, (datatype, value) in values.items():
+    array = np.array([[value]], triton_to_np_dtype(datatype))
+    tensors.append(triton.InferInput(name, array.shape, datatype))
+    tensors[-1].set_data_from_numpy(array)
 
 
-def saved(computed, asked):
-    """The percentage of the tokens asked for that was not computed."""
-    # your line: return it
-    return 100 * (1 - computed / asked)
+# %% [markdown]
+# A decoupled model answers on a stream. `tritonclient` calls a function of yours for each response, in a thread of its
+# own; a queue brings it back. The last line decides what happens when you leave:
+
+
+# %%
+def over_grpc(cancels):
+    """Yield each response of the ensemble to `tensors`."""
+    arrived = Queue()
+    with triton.InferenceServerClient(server.grpc_url) as connection:
+        connection.start_stream(lambda result, error: arrived.put((result, error)))
+        connection.async_stream_infer("ensemble", tensors)
+        try:
+            for _ in range(ASKED):
+                result, error = arrived.get()
+                if error:
+                    raise error
+                yield result
+        finally:
+            connection.stop_stream(cancel_requests=cancels)
 
 
 # %% tags=["nbval-ignore-output"]
+ways = {
+    "HTTP, read to the end": (lambda: stream(STORY, ASKED, ignore_eos=True), ASKED),
+    "HTTP, left after 20": (lambda: stream(STORY, ASKED, ignore_eos=True), 20),
+    "gRPC, left after 20": (lambda: over_grpc(cancels=False), 20),
+    "gRPC, cancelled after 20": (lambda: over_grpc(cancels=True), 20),
+}
 rows = []
 for way, (ask, most) in ways.items():
     since = telemetry.settled(lambda: len(telemetry.iterations(log_path)))
-    answer = ask()
-    read = len(list(islice(answer, most)))
-    answer.close()  # what leaving a loop does
+    with closing(ask()) as answer:  # leaving the block leaves the answer
+        read = len(list(islice(answer, most)))
     until = telemetry.settled(lambda: len(telemetry.iterations(log_path)))
-    ours = telemetry.iterations(log_path)[since:until]
-    computed = ours["generation_tokens"].sum() + (ours["context_tokens"] > 0).sum()
-    rows.append((way, read, computed, round(saved(computed, ASKED))))
-columns = ["way", "read", "tokens computed", "saved (%)"]
-stopped = pd.DataFrame(rows, columns=columns)
-charts.table(stopped)
+    computed = telemetry.iterations(log_path)["scheduled"][since:until].sum()
+    rows.append((way, read, computed, ASKED - computed))
+charts.table(pd.DataFrame(rows, columns=["way", "read", "tokens computed", "saved"]))
 
 # %% tags=["remove-cell"]
-to_end, http_left, grpc_left, grpc_cancelled = stopped["tokens computed"]
+to_end, http_left, grpc_left, grpc_cancelled = (row[2] for row in rows)
 assert to_end == grpc_left == ASKED and 20 <= http_left < ASKED
 assert 20 <= grpc_cancelled < ASKED
 
 # %% [markdown]
-# - **HTTP:** leaving the loop closes the connection. A good server sees that, and ends the request. Ours and vLLM's do;
-#   a proxy between you and them may not pass it on.
-# - **gRPC, left:** nothing saved. `stop_stream()` waits for the rest, and the
-#   engine computes it for nobody.
-# - **gRPC, cancelled:** `stop_stream(cancel_requests=True)` cancels. Triton tells only those steps of an ensemble that begin
-#   afterwards; here `postprocessing` notices at the next token, and tells the engine.
+# - **HTTP:** a good server sees the closed connection, and ends the request. Ours and vLLM's do.
+# - **gRPC, left:** nothing is saved. `stop_stream()` waits for the remainder, which the engine computes for nobody.
+# - **gRPC, cancelled:** the request ends within a few tokens. Triton tells a cancellation only to the steps of an ensemble
+#   that begin afterwards. Here `postprocessing` passes it on, which is the course's addition; with NVIDIA's ensemble do not
+#   rely on it ([an open issue](https://github.com/triton-inference-server/server/issues/6739)). Send `tensorrt_llm` a
+#   second request with the same id and the input `stop`.
 #
-# TensorRT-LLM has a way of its own: a second request to `tensorrt_llm` with the same id and the input `stop`. Here the
-# request's [slot](glossary.md#Slot) is free within a few tokens either way. That `postprocessing` passes a
-# cancellation on is the course's addition: with NVIDIA's ensemble do not rely on it ([an open
-# issue](https://github.com/triton-inference-server/server/issues/6739)). Send `stop`, or ask `tensorrt_llm` itself and
-# cancel there.
+# ## Elsewhere
 #
-# ## Read /metrics
+# | | vLLM | TensorRT-LLM today | Triton, as here |
+# |---|---|---|---|
+# | streamed | `stream: true` | `stream: true` | gRPC stream; HTTP `generate_stream` |
+# | stop | close the connection | close the connection | cancel, or `stop` |
+# | at the server | `vllm:time_to_first_token_seconds`, `vllm:inter_token_latency_seconds` | `trtllm_time_to_first_token_seconds`, `trtllm_time_per_output_token_seconds` | `nv_inference_request_duration_us`, a sum |
+# | unknown field | ignored | refused | refused |
 #
-# An operator does not see your notebook, but `/metrics`: a page of text that a Prometheus server collects
-# ([Triton's
-# list](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/metrics.html)). A few
-# lines read it:
-
-
-# %%
-def read_metrics():
-    """The number of each line of the page, by its name with labels."""
-    page = httpx.get(server.metrics_url).text
-    lines = [line for line in page.splitlines() if not line.startswith("#")]
-    samples = (line.rsplit(" ", 1) for line in lines)
-    return {name: float(value) for name, value in samples}
-
-
-def counters():
-    success = "nv_inference_request_success"
-    return {k: v for k, v in read_metrics().items() if k.startswith(success)}
-
-
-# %% [markdown]
-# **Counters** only grow: read them before and after, and subtract. **Gauges** show the moment: read them while something
-# happens. Eight users stream 64 tokens each from the ensemble; in the middle of it the page is read:
-
-# %% tags=["nbval-ignore-output"]
-before = telemetry.settled(counters)
-with ThreadPoolExecutor(7) as pool:
-    others = [pool.submit(list, over_grpc(STORY, 64, NO_END)) for _ in range(7)]
-    for number, _ in enumerate(over_grpc(STORY, 64, NO_END)):
-        if number == 40:
-            during = read_metrics()
-after = telemetry.settled(counters)
-for name, value in after.items():
-    print(f"{name}  +{value - before[name]:.0f}")
-for name, value in during.items():
-    if name.startswith("nv_trt_llm_request_metrics"):
-        print(f"{name}  {value:.0f}")
-
-# %% tags=["remove-cell"]
-grown = sorted(after[name] - before[name] for name in after)
-assert grown == [8, 8, 8, 8 * 64]
-assert any("max" in name for name in during if "request_metrics" in name)
-
-# %% [markdown]
-# Eight requests, and 512 calls of `postprocessing`: a stream of the ensemble calls it once per token. The engine refreshes
-# its gauges every 100 ms (`stats_check_period_ms`). Of how long users wait, this page has only sums
-# (`nv_inference_request_duration_us`), which give means. For percentiles, servers of LLMs keep *histograms*, vLLM for one
-# `vllm:time_to_first_token_seconds`. A later Triton than this one keeps one for decoupled models: `--metrics-config
-# histogram_latencies=true` gives `nv_inference_first_response_histogram_ms`. `summary_latencies=true` gives quantiles,
-# which cannot be added up over servers (lesson 12).
+# Two kinds of `delta` have no `content`, and a client must expect both:
+#
+# - **Reasoning:** `delta.reasoning_content` (in [vLLM](https://docs.vllm.ai/en/v0.11.2/features/reasoning_outputs/) `reasoning`)
+#   comes first. TTFT is the arrival of its first piece; AIPerf has *time to first output token* for the answer's.
+# - **Tool calls:** `delta.tool_calls` has the name once and the arguments in fragments; join them by `index`, and parse at the
+#   end.
+#
+# With vLLM's and TensorRT-LLM's defaults this lesson's prompts, the same in each round, would be found in the prefix
+# cache, and TTFT would be that of a cache hit: a benchmark needs prompts of its own for each request.
 #
 # ## What breaks
 #
-# **Requests that cannot be served.** A good server refuses at once, with a status, a sentence and the field:
+# **A server that dies in the middle of an answer.** The status, 200, was sent with the first byte. How does a client
+# know that an answer is whole?
+
 
 # %%
-mistakes = {
-    "no tokens wanted": {"max_tokens": 0},
-    "3,000 words": {"messages": [{"role": "user", "content": "word " * 3000}]},
-    "no such model": {"model": "gpt-6"},
-    "a misspelt option": {"temprature": 2.0},
-}
-for mistake, given in mistakes.items():
-    reply = http.post("/chat/completions", json={**body_of("Hello", 4), **given})
-    said = reply.json().get("error", {"message": "served; the field was ignored"})
-    print(f"{mistake}: {reply.status_code}, {said['message']}")
+def is_whole(lines):
+    """Whether the lines of a stream say that its answer is complete.
+
+    >>> is_whole(["data: [DONE]"])
+    False
+    """
+    found = [line[len("data: ") :] for line in lines if line.startswith("data: {")]
+    choices = [one for event in found for one in json.loads(event).get("choices", [])]
+    # your line: what does the last of the choices have, and no other?
+    return any(choice.get("finish_reason") for choice in choices)
+
 
 # %% [markdown]
-# The last row is the dangerous one. Some servers of this protocol, ours and vLLM's among them, ignore fields that they do
-# not know; `trtllm-serve` refuses them.
-#
-# **A temperature that does nothing.** How the next token is chosen:
-#
-# | tensors | OpenAI's protocol | |
-# |---|---|---|
-# | neither `top_k` nor `top_p` | `temperature` 0 | *greedy*: always the likeliest |
-# | `temperature` | the same | divides the logits: below 1 sharper, above 1 flatter |
-# | `top_k` | the same (vLLM's name) | draws from only the *k* likeliest |
-# | `top_p` | the same | draws from only the likeliest that together reach *p* |
-# | `random_seed` (NVIDIA's from 25.05: `seed`) | `seed` | the same draw again, as far as the logits are the same |
-#
-# So with the tensors a `temperature` alone changes nothing, as in TensorRT-LLM's engine backend:
-
-# %%
-cat = "Write a sentence about a cat."
-hot = list(over_grpc(cat, 20, ("temperature", "FP32", 2.0)))
-print("The same as greedy:", hot == list(over_grpc(cat, 20)))
-
-# %% [markdown]
-# **A server that dies in the middle of an answer.** The status, 200, was sent with the first byte. What can still come is an
-# event. A second server is killed after ten pieces, as the system does when memory runs out:
+# A second server is killed after ten pieces, as the system does when memory runs out:
 
 # %% tags=["nbval-ignore-output"]
 with progress.wait("A second server starts"):
     victim = Server(repo).start()
 body = body_of(STORY, ASKED, stream=True)
-with OpenAIServer(victim.grpc_url, engine_dir) as front:
-    with httpx.stream("POST", f"{front.url}/chat/completions", json=body) as reply:
+with OpenAIServer(victim.grpc_url, engine_dir) as dying:
+    with httpx.stream("POST", f"{dying.url}/chat/completions", json=body) as reply:
         lines = []
         for line in filter(None, reply.iter_lines()):
             lines.append(line)
             if len(lines) == 11:
                 os.kill(victim.pid, signal.SIGKILL)
-print("status", reply.status_code, "·", len(lines), "events, of which the last two are")
-print(*lines[-2:], sep="\n")
+print(f"Status {reply.status_code}, {len(lines)} lines, whole: {is_whole(lines)}.")
+print("The last two:", *lines[-2:], sep="\n")
 
 # %% tags=["remove-cell"]
 assert reply.status_code == 200 and '"error"' in lines[-2] and len(lines) < ASKED
+assert not is_whole(lines)
 
 # %% [markdown]
-# A client that looks only for `[DONE]` takes half an answer for a whole one. It is whole when its `finish_reason` has
-# come; where the process that speaks HTTP dies, the stream just ends. The `openai` package raises `APIError` on such an
-# event; your `text_of` stops there with a KeyError. To try again, send the whole request.
+# Status 200, text, and `[DONE]`: a client that looks for these takes half an answer for a whole one. Your `text_of` ends at
+# that event with a `KeyError`, the `openai` package with an `APIError`. Where the process that speaks HTTP dies,
+# the stream just ends. To try again, send the whole request.
 #
-# ## Elsewhere
-#
-# | | Here, OpenAI's protocol | Here, Triton's | `llmapi` in Triton | vLLM |
-# |---|---|---|---|---|
-# | whole | `stream: false` | HTTP `generate` without `stream`; `infer`, where the model is not decoupled | the same | `stream: false` |
-# | streamed | `stream: true` | gRPC stream; HTTP `generate_stream`: each piece is new | the same calls: each piece has all so far | `stream: true` |
-# | stop early | close the connection | cancel, or `stop` | the same | close the connection |
-# | ready? | `/health` | `/v2/health/ready` | the same | `/health` |
-# | who waits | | gauge `waiting` | count at the client | `vllm:num_requests_waiting` |
-#
-# The tensors are those of TensorRT-LLM's engine backend, which was removed from its main branch in July 2026. Today's Triton
-# model of TensorRT-LLM, `llmapi`, has no ensemble, and other names, such as `sampling_param_max_tokens` for `max_tokens`;
-# `inflight serve --contract llmapi` serves those here. Triton's own OpenAI front end needs NVIDIA's build of the server.
-# [How to start them on a GPU](../assets/lab-gpu/README.md).
-
-# %% [markdown]
 # ## Recap
 #
-# - A streamed answer is a text of server-sent events over HTTP, or a stream of tensors over gRPC.
-# - TTFT is $t_1$, E2E $t_n$, TPOT their distance over *n* − 1, an ITL one gap. Percentiles say for how many they hold.
-# - Eight users pay the fixed part of an iteration once, and each adds its own part and its prompt: so they wait longer than
-#   one, and far less than eight times as long.
-# - Leaving the loop is cancelling only where the server hears of it. Count the tokens to know.
-# - Counters say what a server has done, gauges what it is doing.
+# The same answer feels slow to whom it reaches late: whole, through a buffer, or beside seven others. The engine's
+# tokens are the same.
 #
-# Three questions to answer without running anything:
+# - A stream is server-sent events over HTTP, or tensors over gRPC.
+# - TTFT is $t_1$, E2E $t_n$, an ITL one gap, TPOT $(t_n - t_1) / (n - 1)$.
+# - Eight users share iterations, each of which is longer: they wait longer than one, and far less than eight times as long.
+# - A long gap is a prompt, at the engine, or delivery, which shows at the client alone.
+# - Leaving is cancelling only where the server hears of it. Count tokens to know.
 #
 # <details><summary>1. An answer of 101 tokens has a TTFT of 200 ms and a TPOT of 15 ms. When does its last token
 # arrive?</summary>
@@ -692,18 +599,17 @@ assert reply.status_code == 200 and '"error"' in lines[-2] and len(lines) < ASKE
 # After 200 ms + 100 × 15 ms = 1.7 s.
 #
 # </details>
-# <details><summary>2. TPOT is 20 ms for every user, and P99 of ITL is 400 ms. What do users see, and what do you look
-# for?</summary>
+# <details><summary>2. TPOT is 20 ms for every user, and P99 of ITL is 400 ms at the client. What do you look at
+# first?</summary>
 #
-# The text flows, and stands still now and then. Something long goes into an iteration between two of their tokens: the
-# prompt of somebody else is the first suspect. Lesson 05 cuts such prompts.
+# P99 of ITL at the server. If it is as long, something long was in an iteration: another user's prompt is the first suspect.
+# If it is short, look at what lies between: a proxy's buffer, or a busy client.
 #
 # </details>
 # <details><summary>3. TTFT doubles, TPOT stays as it was. What do you look at first?</summary>
 #
-# At the queue: the gauge `waiting`, in vLLM `vllm:num_requests_waiting`. A request that waits for a slot has no first
-# token yet, and those that have one do not notice. Longer prompts are the next candidate, or prompts whose beginning is
-# no longer found in the KV cache (lesson 05); on a busy server these lengthen the others' gaps as well.
+# At the queue, in vLLM `vllm:num_requests_waiting`. A request that waits for a slot has no first token yet, and those that
+# have one do not notice.
 #
 # </details>
 #
