@@ -1,11 +1,10 @@
-"""Lab 03: what readers feel, a client that ends what nobody reads, readers who share a server, what it counts."""
+"""Lab 03: a stream that is cut anywhere, a client that ends what nobody reads, readers who share a server."""
 
 from __future__ import annotations
 
-import math
+import json
 import random
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -13,7 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from inflight import files
@@ -22,12 +20,11 @@ from inflight.errors import CourseError
 from inflight.notebook import parts
 from inflight.notebook.checks import grades
 from inflight.notebook.checks.answers import load
-from inflight.notebook.checks.findings import NOT_YET, RIGHT, Case, Finding, Measured, Wrong, asked, told
+from inflight.notebook.checks.findings import NOT_YET, RIGHT, Case, Finding, Measured, Wrong, asked
 from inflight.triton import Client, Server, repository, telemetry
 from inflight.triton.client.client import Answer
 
 ENGINE = "tensorrt_llm"
-MODELS = ("preprocessing", ENGINE, "postprocessing")
 PATIENCE_S = 30  # how long a part of a client may take: hundreds of tokens, on a machine that does other things too
 TOGETHER = 128  # tokens of the answer of each reader: on a busy machine the last begins a while after the first
 ASKED = 120  # tokens of an answer that is to end early
@@ -39,72 +36,95 @@ SUBJECTS = ("river", "lighthouse", "garden", "mountain", "library", "railway", "
 # 3.1 ------------------------------------------------------------------------------------------------------------------
 
 
-FELT = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
+PIECES = ("Paris", " schön", " 🙂", " 日本", "\n\n", " a\u2028b", ' "so"', " data: x", ": no", "\\")  # of texts
+CASES = 30  # of each part
 
 
-@grades("3.1", "TTFT and TPOT are two promises; one long gap is averaged away in TPOT, and shows in ITL.")
-def _felt(felt: Callable, choose: random.Random) -> dict[str, Callable[[], Finding]]:
-    cases = [([_times_s(choose) for _ in range(5)], percent) for percent in (50, 90)]
-
-    def figure(name: str) -> Callable[[list[list[float]], float], float | None]:
-        return lambda answers, percent: (felt(answers, percent) or {}).get(name)
-
-    of_several = {name: partial(asked, figure(name), [_figure(name, *case) for case in cases]) for name in FELT}
-    mixed = [*cases[0][0], [0.45]]
-    right = {name: 1000 * float(np.percentile(_numbers(mixed)[name], 50)) for name in FELT}
-    short = Case((mixed, 50), right, "It counts for TTFT and E2E. It has no gap, so TPOT and ITL leave it out.")
+@grades("3.1", "A line is whole when its end has come, an answer when its finish_reason has.", within_s=10)
+def _stream(path: str, choose: random.Random) -> dict[str, Callable[[], Finding]]:
+    answer_of = load(path, "answer_of").answer_of
+    kinds: dict[str, dict[str, Any]] = {
+        "a line a chunk": {},
+        "cut anywhere": {"cut": True},
+        "other servers' lines": {"cut": True, "newline": "\r\n", "prefix": "data:", "comments": True},
+        "reasoning": {"cut": True, "reasoning": ("reasoning", "reasoning_content")},
+        "usage": {"cut": True, "usage": True},
+        "an error": {"cut": True, "error": True},
+        "broken off": {"cut": True, "broken": True},
+    }
     return {
-        **of_several,
-        "an answer of one piece among them": lambda: asked(
-            lambda answers, percent: felt(answers, percent) or None, [short]
-        ),
+        part: partial(asked, answer_of, [_streamed(choose, **how) for _ in range(CASES)]) for part, how in kinds.items()
     }
 
 
-def _times_s(choose: random.Random) -> list[float]:
-    """Arrivals of an answer: its gaps grow, so that their mean is none of them, nor the median."""
-    times_s = [round(choose.uniform(0.2, 0.9), 3)]
-    for number in range(1, choose.randint(3, 9)):
-        times_s.append(round(times_s[-1] + 0.01 * number**2 + choose.uniform(0.001, 0.009), 3))
-    return times_s
+HINTS = {
+    "cut": "A chunk may end anywhere: keep what is not yet a whole line.",
+    "comments": "Lines may end with \\r\\n, have no blank after data:, or begin with a colon.",
+    "reasoning": "A delta may have reasoning_content or reasoning, and content that is null or left out.",
+    "usage": "The event with usage has no choices.",
+    "error": "An event may have error in place of choices; no finish_reason came.",
+    "broken": "The connection broke within an event, which does not count; no finish_reason came.",
+}
 
 
-def _numbers(answers: list[list[float]]) -> dict[str, Any]:
-    """Return, in seconds, the values whose percentile each figure of `FELT` is."""
-    several = [times_s for times_s in answers if len(times_s) > 1]
-    return {
-        "ttft_ms": [times_s[0] for times_s in answers],
-        "tpot_ms": [(times_s[-1] - times_s[0]) / (len(times_s) - 1) for times_s in several],
-        "itl_ms": np.concatenate([np.diff(times_s) for times_s in several]),
-        "e2e_ms": [times_s[-1] for times_s in answers],
+def _streamed(
+    choose: random.Random,
+    *,
+    cut: bool = False,
+    newline: str = "\n",
+    prefix: str = "data: ",
+    comments: bool = False,
+    reasoning: tuple[str, ...] = (),
+    usage: bool = False,
+    error: bool = False,
+    broken: bool = False,
+) -> Case:
+    """A stream in chunks, as one kind of server sends it, and what its events say."""
+    thoughts = [choose.choice(PIECES) for _ in range(choose.randint(1, 4) if reasoning else 0)]
+    pieces = [choose.choice(PIECES) for _ in range(choose.randint(1, 6))]
+    end = choose.choice(("stop", "length", "tool_calls"))
+    name = choose.choice(reasoning or ("reasoning",))
+    nothing = {"content": None} if choose.random() < 0.5 else {}
+    deltas = [{"role": "assistant", "content": ""}, *({name: one, **nothing} for one in thoughts)]
+    deltas += [{"content": piece, **({name: None} if reasoning else {})} for piece in pieces]
+    events: list[dict[str, Any]] = [{"choices": [{"delta": delta, "finish_reason": None}]} for delta in deltas]
+    right: dict[str, Any] = {
+        "text": "".join(pieces),
+        "reasoning": "".join(thoughts),
+        "end": end,
+        "tokens": None,
+        "error": None,
     }
+    if error:
+        right |= {"end": None, "error": f"The engine ended, {choose.randint(1, 999)}."}
+        events.append({"error": {"message": right["error"], "code": 500}})
+    else:
+        events.append({"choices": [{"delta": {}, "finish_reason": end}]})
+    if usage:
+        right["tokens"] = choose.randint(1, 999)
+        events = [{**event, "usage": None} for event in events]
+        events.append({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": right["tokens"]}})
+    is_ascii = choose.random() < 0.3
+    lines = [f"{prefix}{json.dumps(event, ensure_ascii=is_ascii)}{newline}{newline}" for event in events]
+    if comments:
+        lines = [part for line in lines for part in (line, *[f": ping{newline}{newline}"] * choose.randint(0, 1))]
+    chunks = [line.encode() for line in [*lines, f"{prefix}[DONE]{newline}{newline}"]]
+    if broken:
+        last = lines[-1].encode()
+        chunks = [*(line.encode() for line in lines[:-1]), last[: choose.randint(1, len(last) - 2 * len(newline) - 1)]]
+        right["end"] = None
+    if cut:
+        whole = b"".join(chunks)
+        places = sorted(choose.sample(range(1, len(whole)), min(len(whole) - 1, choose.randint(2, 40))))
+        chunks = [whole[start:stop] for start, stop in zip([0, *places], [*places, len(whole)])]
+    kinds = {"comments": comments, "reasoning": reasoning, "usage": usage, "error": error, "broken": broken, "cut": cut}
+    kind = next((kind for kind, is_so in kinds.items() if is_so), "")
+    return Case((chunks,), right, HINTS.get(kind, "One event a line, each line after data:."), _about(chunks))
 
 
-def _figure(name: str, answers: list[list[float]], percent: int) -> Case:
-    """One of the figures of `FELT`, of several answers."""
-    numbers = _numbers(answers)
-
-    def of(values: Any) -> float:
-        return 1000 * float(np.percentile(values, percent))
-
-    gaps = "n pieces have n − 1 gaps between them, from the first piece to the last."
-    from_first = [times_s[-1] - times_s[0] for times_s in answers]
-    hint = told(
-        "From where to where is it counted?",
-        (of(numbers[name]) / 1000, "It is in seconds: milliseconds are wanted."),
-        (1000 * float(np.mean(numbers[name])), f"That is the mean: percentile {percent} is asked for."),
-        *({
-            "tpot_ms": [
-                (of(numbers["itl_ms"]), "TPOT is one number for each answer, and you took all gaps: that is the ITL."),
-                (of([times_s[-1] / len(times_s) for times_s in answers]), gaps),
-                (of([whole / len(times_s) for whole, times_s in zip(from_first, answers)]), gaps),
-            ],
-            "itl_ms": [(of(numbers["tpot_ms"]), "That is TPOT: an ITL is one gap, and all gaps count together.")],
-            "e2e_ms": [(of(from_first), "It begins when the request is sent, and not with the first piece.")],
-        }.get(name, [])),
-    )  # fmt: skip
-    about = f"{name}, percentile {percent}, of the answers {answers}"
-    return Case((answers, percent), of(numbers[name]), hint, about)
+def _about(chunks: list[bytes]) -> str:
+    """The end of a stream, as the hint shows it."""
+    return f"answer_of of {len(chunks)} chunks, of which the last have {b''.join(chunks)[-160:]!r}"
 
 
 # 3.2 ------------------------------------------------------------------------------------------------------------------
@@ -367,55 +387,3 @@ def _promises(choose: random.Random) -> Case:
         f"readers that this table allows, with limits of {max_ttft_ms:.0f} and {max_itl_ms:.0f} ms, "
         f"{table.round().astype(int).to_dict('records')}",
     )
-
-
-# 3.4 ------------------------------------------------------------------------------------------------------------------
-
-
-@grades("3.4", "Counters show what a request cost without a clock: a stream calls postprocessing once per token.")
-def _calls(answer: tuple[Callable, Server], choose: random.Random) -> dict[str, Callable[[], Finding]]:
-    calls_of, server = answer
-    few, many = choose.randint(5, 9), choose.randint(30, 40)
-
-    def whole() -> None:
-        with Client(server.grpc_url) as client:
-            client.ask("Explain how rain forms.", many, end_id=-1)
-
-    def streamed(number: int) -> None:
-        with Client(server.grpc_url) as client:
-            client.stream("Explain how rain forms.", number, end_id=-1).read()
-
-    def left() -> None:
-        """Come back after the first piece; the others are read when the calls are counted."""
-        client = Client(server.grpc_url)
-        pieces = iter(client.stream("Explain how rain forms.", many, end_id=-1))
-        next(pieces)
-        unread.append((client, pieces))
-
-    unread: list[tuple[Client, Iterator[str]]] = []
-
-    def counts(send: Callable[[], None], requests: int, pieces: int) -> Finding:
-        streamed(3)  # just before, and so counted a moment later
-        sent = []
-        got = calls_of(lambda: sent.append(send()))
-        for client, rest in unread:
-            with client:
-                deque(rest, maxlen=0)
-        if got is None:
-            return NOT_YET
-        if len(sent) != 1:
-            return Wrong(f"Your function called send {len(sent)} times: call it once, between two readings.")
-        right = dict.fromkeys(MODELS, requests) | {"postprocessing": pieces}
-        for name in MODELS:
-            if got.get(name) != right[name]:
-                return Measured(
-                    f"calls of {name}", got.get(name, math.nan), exactly=right[name],
-                    advice="Subtract what the counters were before, and read them once they no longer change.",
-                )  # fmt: skip
-        return RIGHT
-
-    return {
-        "a whole answer": partial(counts, whole, 1, 1),
-        "a stream": partial(counts, partial(streamed, few), 1, few),
-        "a stream that is still computed when send returns": partial(counts, left, 1, many),
-    }

@@ -1,9 +1,10 @@
 # %% [markdown]
 # # {heading}
 #
-# Four exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write a client in plain
-# `tritonclient`, make it end requests that nobody reads any more, let several readers ask with it, and count what a
-# stream costs the server. The checks measure on the real server, with its iteration log and its counters.
+# Three exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You read a stream from the bytes
+# as a network cuts them, write a client in plain `tritonclient` that ends requests which nobody reads any more, and
+# find out how many readers a server can promise to serve. The checks of 3.2 and 3.3 count in the iteration log of a real
+# server.
 #
 # You need lecture 03. A check never stops you: it says that you are done, or what is missing, or what it measured and
 # where to look.
@@ -45,61 +46,83 @@ with progress.wait("The server starts and loads its models"):
 print("READY:", *sorted(model.name for model in server.models()))
 
 # %% [markdown]
-# ## Exercise 3.1: what the users felt
+# ## Exercise 3.1: a stream, cut anywhere
 #
-# *Core · importance 5/5 · difficulty 2/5 · 10 minutes*
+# *Core · importance 5/5 · difficulty 3/5 · 20 minutes*
 #
-# Of each answer you have `times_s`: for each piece, the seconds from sending the request to its arrival. A piece is one
-# token. Write the report on several answers: for a percentile such as 50 or 99, the four figures that benchmarks print,
-# in milliseconds, each over all answers:
+# In the lecture `httpx` cut the stream into lines, and the server was one that you know. A network cuts anywhere, also
+# within a character of several bytes, and servers differ. Write `answer_of(chunks)` from `bytes` and `json` alone.
+# `chunks` are the bytes as they arrived. It returns a dict:
 #
-# - `ttft_ms`: from sending the request to the first piece;
-# - `tpot_ms`: per token after the first, one number for each answer;
-# - `itl_ms`: a gap from one piece to the next, of all gaps together;
-# - `e2e_ms`: from sending the request to the last piece.
+# - `text` and `reasoning`: what the deltas have of `content`, and of `reasoning_content` or `reasoning`, joined;
+# - `end`: the `finish_reason`, or None where none came, so that the answer is not whole;
+# - `tokens`: `completion_tokens` of `usage`, or None;
+# - `error`: the `message` of an event with `error`, or None.
 #
-# An answer of one piece counts for the first and the last. It has no gap, so the other two leave it out.
+# What servers may send: a line ends with `\n` or `\r\n`; after `data:` there may be a blank, or none; a line that
+# begins with `:` keeps the connection alive; fields are null or left out; the event with `usage` has an empty list of
+# `choices`; and a connection may break in the middle of an event, which then does not count.
 
 # %%
-import numpy as np
+# %%writefile {workdir.name}/events.py
+"""Reads an answer from the bytes of a stream of server-sent events."""
+
+import json
 
 
-def felt(answers: list[list[float]], percent: float) -> dict[str, float] | None:
-    """A percentile of TTFT, TPOT, ITL and E2E (ms), from each answer's times."""
+def answer_of(chunks):
+    """What the events say: text, reasoning, end, tokens and error."""
     # BEGIN SOLUTION
     # LAB: return None
-    several = [times_s for times_s in answers if len(times_s) > 1]
-    figures = {
-        "ttft_ms": [times_s[0] for times_s in answers],
-        "tpot_ms": [
-            (times_s[-1] - times_s[0]) / (len(times_s) - 1) for times_s in several
-        ],
-        "itl_ms": np.concatenate([np.diff(times_s) for times_s in several]),
-        "e2e_ms": [times_s[-1] for times_s in answers],
-    }
-    return {name: 1000 * np.percentile(of, percent) for name, of in figures.items()}
+    told = {"text": "", "reasoning": "", "end": None, "tokens": None, "error": None}
+    held = b""
+    for chunk in chunks:
+        *lines, held = (held + chunk).split(b"\n")
+        for line in lines:
+            field, _, data = line.partition(b":")
+            if field == b"data" and data.strip() != b"[DONE]":
+                take(json.loads(data), told)
+    return told
+
+
+def take(event, told):
+    """Add one event to what was told before."""
+    if event.get("error"):
+        told["error"] = event["error"]["message"]
+    if event.get("usage"):
+        told["tokens"] = event["usage"]["completion_tokens"]
+    for choice in event.get("choices") or []:
+        delta = choice.get("delta") or {}
+        thought = delta.get("reasoning_content") or delta.get("reasoning")
+        told["text"] += delta.get("content") or ""
+        told["reasoning"] += thought or ""
+        told["end"] = choice.get("finish_reason") or told["end"]
     # END SOLUTION
 
 
 # %%
-check("3.1", felt)
+events_file = Path(workdir.name) / "events.py"
+check("3.1", events_file)
 
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# The lecture's section "Four figures" defines them; the table of percentiles in "See: one user and eight" has all four.
+# The lecture's "Server-sent events, by hand" has the form of an event, "Elsewhere" the two kinds of delta without
+# <code>content</code>, and "What breaks" the one event without <code>choices</code>.
 # </details>
 #
 # <details><summary>How to begin</summary>
 #
-# Make a list of numbers for each figure, and give it to <code>np.percentile</code>. TTFT, TPOT and E2E give one number for
-# each answer; <code>np.diff(times_s)</code> gives the gaps of one, and <code>np.concatenate</code> joins those of all.
+# Keep what has come and is not yet a whole line: add each chunk to it, split at <code>b"\n"</code>, and keep the last part
+# for the next chunk. Decode a line only when it is whole. Then take one event at a time.
 # </details>
 #
 # <details><summary>The error you see</summary>
 #
-# <code>ZeroDivisionError</code>: an answer of one piece has no gap. Leave it out before you divide. A figure that is a
-# thousand times too small is in seconds.
+# <code>UnicodeDecodeError</code>: a chunk ended within a character. Split bytes, and decode lines.<br>
+# <code>JSONDecodeError</code>: a chunk is no line, <code>[DONE]</code> is no JSON, and <code>splitlines</code> also
+# splits at characters that a text may have, such as U+2028.<br>
+# <code>TypeError</code> with <code>NoneType</code>: a field may be null; <code>get("content", "")</code> gives None then.
 # </details>
 
 # %% [markdown]
@@ -264,8 +287,8 @@ check("3.2", (client_file, server))
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# The lecture's section "Tensors over gRPC, by hand" has the stream in twenty lines, and "Stop early" names the ways to
-# end a request. <code>help(triton.InferenceServerClient.stop_stream)</code> says when it waits and when it cancels.
+# The lecture's "Stop early" asks over gRPC, and names the ways to end a request.
+# <code>help(triton.InferenceServerClient.stop_stream)</code> says when it waits and when it cancels.
 # </details>
 #
 # <details><summary>How to begin</summary>
@@ -280,16 +303,19 @@ check("3.2", (client_file, server))
 #
 # <code>got an unexpected keyword argument 'result'</code>: tritonclient passes arguments by name; the callback's parameters must
 # be called <code>result</code> and <code>error</code>.<br>
-# The check does not come back: without <code>enable_empty_final_response=True</code> no final response follows the last
-# token, and the loop waits for one.<br> The word has arrived, and your loop goes on: a piece may be half a word, or a
-# word and more. Look for it anywhere in the text so far, not in the last piece.<br> All tokens were computed:
+# "a wait for what never comes?": your loop does not see the end. Triton marks the last response:
+# <code>result.get_response().parameters["triton_final_response"].bool_param</code>. A model may end without a last text;
+# <code>enable_empty_final_response=True</code> makes Triton send the mark then, too, and here the last token has it.<br>
+# The word has arrived, and your loop goes on: a piece may be half a word, or a word and more. Look for it anywhere
+# in the text so far, not in the last piece.<br>
+# All tokens were computed:
 # <code>close()</code>, and <code>stop_stream()</code> without an argument, wait for the rest of the answer.
 # </details>
 
 # %% [markdown]
 # ## Exercise 3.3: how many readers fit?
 #
-# *Further · importance 4/5 · difficulty 3/5 · 15 minutes*
+# *Further · importance 4/5 · difficulty 3/5 · 20 minutes*
 #
 # Your service promises its readers the first token within `max_ttft_ms`, and then, for 99 % of the gaps, at most
 # `max_itl_ms` from token to token. The engine has eight slots. Write three functions:
@@ -364,7 +390,7 @@ import pandas as pd
 
 def row_of(number):
     """Number of readers, how many waited, the slowest TTFT and P99 of ITL (ms)."""
-    answers = at_once(number, 32)
+    answers = at_once(number, 128)  # so that one reader has over a hundred gaps
     if answers is None:
         return number, None, None, None
     firsts_s = pd.Series([answer.times_s[0] for answer in answers])
@@ -376,14 +402,14 @@ def row_of(number):
 table = pd.DataFrame(
     [row_of(number) for number in (1, 4, 8, 16)],
     columns=["readers", "waited", "ttft_ms", "itl_ms"],
-).round(0)
+)
 print("Promises of 500 and 40 ms hold for:", readers_that_fit(table.dropna(), 500, 40))
-table
+table.round(1)
 
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# The lecture's section "See: one user and eight" sends for several users at once; "Explain" says why some begin later.
+# The lecture's "See: one user and eight" sends for several users at once, and says why some begin later.
 # </details>
 #
 # <details><summary>How to begin</summary>
@@ -401,66 +427,32 @@ table
 # </details>
 
 # %% [markdown]
-# ## Exercise 3.4: what did that cost?
+# ## Bonus: what the operator sees
 #
-# *Further · importance 3/5 · difficulty 3/5 · 12 minutes*
-#
-# An operator asks what a request costs, on a machine that is too busy for a stopwatch. Count instead. Write
-# `calls_of(send)`: it calls `send()` once, and returns how many calls of each model in the pipeline that caused, such as
-# `{"preprocessing": 1, "tensorrt_llm": 1, "postprocessing": 24}`. Three things to mind: the server's counters are not
-# zero before, Triton counts a moment after an answer has left, and `send()` may return while its answer is still computed.
+# An operator has no notebook, but `/metrics`: *counters*, which only grow, so you subtract, and *gauges*, which show the
+# moment. What does a stream cost in calls of each model, compared with a whole answer?
 
-# %%
+# %% tags=["nbval-ignore-output"]
 from inflight.triton import telemetry
 
-MODELS = ("preprocessing", "tensorrt_llm", "postprocessing")
+
+def successes():
+    """Requests that each model has answered since it was loaded."""
+    page = telemetry.metrics(telemetry.page(server.metrics_url))
+    rows = page[page["name"] == "nv_inference_request_success"]
+    return dict(zip(rows["model"], rows["value"].astype(int), strict=True))
 
 
-def counted() -> dict[str, int]:
-    """Calls of each model since it was loaded."""
-    return {
-        model: telemetry.statistics(server.http_url, model).executions
-        for model in MODELS
-    }
-
-
-# %%
-def calls_of(send) -> dict[str, int] | None:
-    """How many calls of each model one `send()` causes."""
-    # BEGIN SOLUTION
-    # LAB: return None
-    before = telemetry.settled(counted)
+def calls(send):
+    before = telemetry.settled(successes)  # Triton counts a moment later
     send()
-    after = telemetry.settled(counted)
-    return {model: after[model] - before[model] for model in MODELS}
-    # END SOLUTION
+    after = telemetry.settled(successes)
+    return {model: after[model] - before[model] for model in after}
 
 
-# %%
-check("3.4", (calls_of, server))
-
-# %%
-question = "Name the planets."
-print("whole:   ", calls_of(lambda: client.ask(question, 24, end_id=-1)))
-print("streamed:", calls_of(lambda: client.stream(question, 24, end_id=-1).read()))
-
-# %% [markdown]
-# <details><summary>Where to look</summary>
-#
-# The lecture's section "Read /metrics" subtracts what the counters were before. See <code>help(telemetry.settled)</code>.
-# </details>
-#
-# <details><summary>How to begin</summary>
-#
-# Counters only grow, so read them twice and subtract. Wait until they stand still, both times: before the first reading, an
-# earlier request may not have been counted yet.
-# </details>
-#
-# <details><summary>The error you see</summary>
-#
-# Now and then a call is missing: you read before Triton had counted it. "The server's figures keep changing": something else
-# is asking this server; stop it.
-# </details>
+planets = "Name the planets."
+print("whole:   ", calls(lambda: client.ask(planets, 24, end_id=-1)))
+print("streamed:", calls(lambda: client.stream(planets, 24, end_id=-1).read()))
 
 # %% [markdown]
 # ## Bonus: read with your own eyes

@@ -1,60 +1,56 @@
-"""Lab 03's answers: what readers feel, a client that ends what nobody reads, readers who share, calls that are counted."""
+"""Lab 03's answers: a stream that is cut anywhere, a client that ends what nobody reads, readers who share."""
 
 from concurrent.futures import ThreadPoolExecutor
 
-import pandas as pd
-
-from inflight.lessons.serve.grading import MODELS
 from inflight.notebook.checks.answers import load
 from inflight.notebook.checks.parts import COURSES_OWN
-from inflight.triton import telemetry
 from inflight.triton.client.client import Client
-from tests.lessons.answers import SERVER, SLOW, Answer, Made, of_the_lab, replaced, written
+from tests.lessons.answers import SERVER, SLOW, Answer, File, Made, of_the_lab, replaced, written
 
 FAR_FROM_BUDGET = {
     "3.2": dict.fromkeys(("tokens computed", "pieces with a time of their own"), "a real server's speed decides"),
 }
 
 
-# 3.1: what readers feel -----------------------------------------------------------------------------------------------
+# 3.1: a stream, cut anywhere ------------------------------------------------------------------------------------------
+
+EVENTS = written("serve", "solutions", "events.py")
+A_LINE = """        *lines, held = (held + chunk).split(b"\\n")
+        for line in lines:
+"""
+TELLS = """    told = {"text": "", "reasoning": "", "end": None, "tokens": None, "error": None}
+"""
 
 
-def gaps_of(answers):
-    return [gap for times_s in answers for gap in pd.Series(times_s).diff().dropna()]
+def events(*changes):
+    return File(replaced(EVENTS, *changes), "events.py")
 
 
-def tpots_of(answers):
-    return [(times_s[-1] - times_s[0]) / (len(times_s) - 1) for times_s in answers if len(times_s) > 1]
+BY_CHARACTERS = '''
+import codecs
+import json
+import re
 
 
-def right_felt(answers, percent):
-    numbers = {
-        "ttft_ms": [times_s[0] for times_s in answers],
-        "tpot_ms": tpots_of(answers),
-        "itl_ms": gaps_of(answers),
-        "e2e_ms": [times_s[-1] for times_s in answers],
+def answer_of(chunks):
+    """Decodes as the bytes come, and cuts the text into lines."""
+    decode = codecs.getincrementaldecoder("utf-8")().decode
+    lines = re.split("\\r?\\n", "".join(decode(chunk) for chunk in chunks))[:-1]
+    found = [json.loads(line[5:]) for line in lines if re.match("data: *{", line)]
+    choices = [choice for event in found for choice in event.get("choices", ())]
+    deltas = [choice["delta"] for choice in choices]
+    thoughts = [one.get(name) or "" for one in deltas for name in ("reasoning", "reasoning_content")]
+    used = [event["usage"]["completion_tokens"] for event in found if event.get("usage")]
+    failed = [event["error"]["message"] for event in found if "error" in event]
+    ends = [choice["finish_reason"] for choice in choices if choice.get("finish_reason")]
+    return {
+        "text": "".join(one.get("content") or "" for one in deltas),
+        "reasoning": "".join(thoughts),
+        "end": ends[-1] if ends else None,
+        "tokens": used[-1] if used else None,
+        "error": failed[-1] if failed else None,
     }
-    return {name: pd.Series(values).quantile(percent / 100) * 1000 for name, values in numbers.items()}
-
-
-def felt_but(name, numbers, statistic=None):
-    def felt(answers, percent):
-        values = pd.Series(numbers(answers))
-        wrong = statistic(values) if statistic else values.quantile(percent / 100)
-        return {**right_felt(answers, percent), name: wrong * 1000}
-
-    return felt
-
-
-def crashes_for_one(answers, percent):
-    tpots = [(times_s[-1] - times_s[0]) / (len(times_s) - 1) for times_s in answers]
-    return {**right_felt(answers, percent), "tpot_ms": pd.Series(tpots).quantile(percent / 100) * 1000}
-
-
-def no_gap_is_0(answers, percent):
-    padded = [*tpots_of(answers), *(0 for times_s in answers if len(times_s) == 1)]
-    return {**right_felt(answers, percent), "tpot_ms": pd.Series(padded).quantile(percent / 100) * 1000}
-
+'''
 
 # 3.2: a client --------------------------------------------------------------------------------------------------------
 
@@ -102,7 +98,7 @@ BY_ID = replaced(
 )
 
 
-# 3.3 and 3.4: with a server -------------------------------------------------------------------------------------------
+# 3.3: with a server --------------------------------------------------------------------------------------------------
 
 
 def at_once(
@@ -155,68 +151,29 @@ def asking(**options):
     return readers(lambda server, number, tokens: at_once(server, number, tokens, **options, end_id=-1), waited, fit)
 
 
-def counted(server):
-    return {model: telemetry.statistics(server.http_url, model).executions for model in MODELS}
-
-
-def calls_of(server, send):
-    before = telemetry.settled(lambda: counted(server))
-    send()
-    after = telemetry.settled(lambda: counted(server))
-    return {model: after[model] - before[model] for model in MODELS}
-
-
-def without_subtraction(server, send):
-    send()
-    return telemetry.settled(lambda: counted(server))
-
-
-def sends_twice(server, send):
-    send()
-    return calls_of(server, send)
-
-
-def unsettled(server, send):
-    before = counted(server)
-    send()
-    after = counted(server)
-    return {model: after[model] - before[model] for model in MODELS}
-
-
-def calls(function):
-    def make(request, folder):
-        server = request.getfixturevalue("lab_server")
-        return (lambda send: function(server, send)), server
-
-    return Made(make)
-
-
-S, SS = [SERVER], [SERVER, SLOW]
+S, SS, SLOW_ = [SERVER], [SERVER, SLOW], [SLOW]
 ANSWERS = [
-    *of_the_lab("serve", {"3.1": "felt"}),
-    Answer("3.1", "a Series", lambda answers, percent: pd.Series(right_felt(answers, percent))),
-    Answer("3.1", "rounded", lambda answers, percent: pd.Series(right_felt(answers, percent)).round(2)),
-    Answer("3.1", "an empty dict", lambda answers, percent: {}, "not done yet"),
-    Answer("3.1", "a constant", lambda answers, percent: dict.fromkeys(right_felt(answers, percent), 5700.0), "wrong",
-           "From where to where"),
-    Answer("3.1", "in seconds",
-           lambda answers, percent: {name: value / 1e3 for name, value in right_felt(answers, percent).items()}, "wrong",
-           "It is in seconds"),
-    Answer("3.1", "over the pieces", felt_but("tpot_ms", lambda answers: [times_s[-1] / len(times_s) for times_s in answers]),
-           "partly", "gaps between them"),
-    Answer("3.1", "TPOT from all gaps", felt_but("tpot_ms", gaps_of), "partly", "TPOT is one number for each answer"),
-    Answer("3.1", "ITL from the means", felt_but("itl_ms", tpots_of), "partly", "all gaps count together"),
-    Answer("3.1", "the mean", felt_but("itl_ms", gaps_of, pd.Series.mean), "partly", "That is the mean"),
-    Answer("3.1", "the largest", felt_but("itl_ms", gaps_of, pd.Series.max), "partly", "From where to where"),
-    Answer("3.1", "from the first piece",
-           felt_but("e2e_ms", lambda answers: [times_s[-1] - times_s[0] for times_s in answers]), "partly", "is sent"),
-    Answer("3.1", "no gap is 0", no_gap_is_0, "partly", "e2e_ms ✓, an answer of one piece among them not right yet"),
-    Answer("3.1", "crashes for one piece", crashes_for_one, "partly",
-           "ttft_ms ✓, tpot_ms ✓, itl_ms ✓, e2e_ms ✓, an answer of one piece among them not right yet. Your answer could not "
-           "be checked: ZeroDivisionError"),
-    Answer("3.1", "half of it", lambda answers, percent: {name: value for name, value in right_felt(answers, percent).items()
-                                                          if name in ("ttft_ms", "e2e_ms")},
-           "partly", "ttft_ms ✓, tpot_ms still open, itl_ms still open, e2e_ms ✓"),
+    *of_the_lab("serve", {"3.1": "events.py"}),
+    Answer("3.1", "by characters", File(BY_CHARACTERS, "events.py")),
+    Answer("3.1", "an empty dict", File("def answer_of(chunks):\n    return {}\n"), "wrong", "is wanted"),
+    Answer("3.1", "a chunk is a line", events((A_LINE, "        for line in chunk.split(b\"\\n\"):\n")), "partly",
+           "a line a chunk ✓, cut anywhere not right yet"),
+    Answer("3.1", "decodes chunks", events((A_LINE, A_LINE.replace("(held + chunk)", "(held + chunk.decode().encode())"))),
+           "partly", "UnicodeDecodeError"),
+    Answer("3.1", "splitlines", events((A_LINE, """        *lines, held = [one.encode() for one in (held + chunk).decode(errors="ignore").splitlines()] or [b""]
+        for line in lines:
+""")), "wrong", "JSONDecodeError"),
+    Answer("3.1", "a blank is needed", events(('partition(b":")', 'partition(b": ")')), "partly",
+           "cut anywhere ✓, other servers' lines not right yet"),
+    Answer("3.1", "one name of reasoning", events((' or delta.get("reasoning")', "")), "partly", "reasoning not right yet"),
+    Answer("3.1", "null is text", events(('delta.get("content") or ""', 'delta.get("content", "")')), "partly", "TypeError"),
+    Answer("3.1", "choices[0]", events(('for choice in event.get("choices") or []:', 'for choice in event["choices"][:1]:')),
+           "partly", "KeyError"),
+    Answer("3.1", "[DONE] is the end", events(('data.strip() != b"[DONE]":', 'data.strip() == b"[DONE]":\n'
+           '                told["end"] = told["end"] or "stop"\n            elif field == b"data":')), "partly", "an error not right yet"),
+    Answer("3.1", "the rest is a line", events(("    return told\n\n\ndef take", '    if b":" in held:\n'
+           '        take(json.loads(held.partition(b":")[2]), told)\n    return told\n\n\ndef take')), "partly", "JSONDecodeError"),
+    Answer("3.1", "never comes back", events((TELLS, TELLS + "    while True:\n        pass\n")), "wrong", "events.py", SLOW_),
 
     Answer("3.2", "the solution", client(text=written("serve", "solutions", "client.py")), marks=S),
     Answer("3.2", "as handed out", client(text=written("serve", "labs", "client.py")), "not done yet", marks=S),
@@ -276,15 +233,4 @@ ANSWERS = [
             "in the table's order": lambda table, ttft, itl: fit(table.assign(readers=range(len(table))), ttft, itl),
         }.items()
     ),
-
-    Answer("3.4", "as handed out", calls(lambda server, send: None), "not done yet", marks=S),
-    Answer("3.4", "the solution", calls(calls_of), marks=S),
-    Answer("3.4", "a Series", calls(lambda server, send: pd.Series(calls_of(server, send))), marks=S),
-    Answer("3.4", "a guess", calls(lambda server, send: dict.fromkeys(MODELS, 1)), "wrong", "called send 0 times", S),
-    Answer("3.4", "one of each", calls(lambda server, send: {**calls_of(server, send), "postprocessing": 1}), "partly",
-           "calls of postprocessing: 1", S),
-    Answer("3.4", "nothing", calls(lambda server, send: send() or {}), "wrong", "calls of preprocessing: none", S),
-    Answer("3.4", "no subtraction", calls(without_subtraction), "wrong", "Subtract what", S),
-    Answer("3.4", "sends twice", calls(sends_twice), "wrong", "called send 2 times", S),
-    Answer("3.4", "read too early", calls(unsettled), "partly", "read them once they no longer change", S),
 ]  # fmt: skip
