@@ -31,7 +31,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
-import plotly.express as px
 
 from inflight import CourseError, engine
 from inflight.bench import trace_run, workload
