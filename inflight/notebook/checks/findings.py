@@ -215,7 +215,7 @@ def asked(function: Callable, cases: Iterable[Case]) -> Right | NotYet | Wrong:
 
 
 def _told_of(function: Callable, case: Case, got: object) -> Wrong:
-    hint = case.hint(got) if callable(case.hint) else case.hint
+    hint = case.hint if isinstance(case.hint, str) else "" if got is None else case.hint(got)
     about = case.about or answers.call(function, *case.given)
     if isinstance(got, int | float) and isinstance(case.right, int | float):
         return Wrong(Measured(about, got, exactly=case.right, advice=hint).hint)

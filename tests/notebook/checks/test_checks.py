@@ -169,7 +169,7 @@ CASES = [
         (lambda numbers: None, "Not done yet."),
         (
             lambda numbers: 1.5 if numbers == [1, 2] else None,
-            "Not right yet. mean of one: None, where 4 is wanted. One",
+            "Not right yet. mean of one: None, where 4 is wanted.",
         ),
         (
             lambda numbers: None if numbers == [1, 2] else 4,
