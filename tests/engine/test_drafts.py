@@ -9,7 +9,7 @@ from math import e
 import numpy as np
 import pytest
 
-from inflight.engine.drafts import IterationPrices, PromptLookup
+from inflight.engine.drafts import Guesser, IterationPrices, PromptLookup
 from inflight.engine.executor import Executor
 from inflight.engine.fake_model import FakeModel, next_token
 from inflight.engine.messages import Guide, Request
@@ -254,6 +254,31 @@ def test_padding_keeps_the_length_of_iterations_and_is_no_draft():
         assert sum(row.drafted for row in rows) < 5 * len(rows) and executor.blocks.num_used == 0
 
 
+def test_right_drafts_are_the_tokens_that_iterations_bring_beyond_one_each():
+    for end in (57, 58, 59, 60):  # the last draft of an answer may be its last token, or not
+        with Executor(Repeating(BUILD, 2000), ExecutorConfig(speculative_config=DRAFTS), prices=FREE) as executor:
+            executor.generate(Request(list(range(20)), end))
+            rows = [row for row in executor.iteration_stats if not row.context_tokens]
+            assert accepted(executor) == executor.drafting.num_accepted == end - 1 - len(rows) > 0
+            assert sum(row.drafted for row in rows) == executor.drafting.num_drafted
+
+
+class Fixed:
+    matched = 1
+
+    def propose(self, token_ids, k):
+        return [5, 6, 7][:k]
+
+
+@pytest.mark.parametrize("came, learnt", [([5, 6, 7, 8], (3, 3)), ([5, 6, 9], (2, 3)), ([9], (0, 1)), ([9, 6], (0, 1))])
+def test_a_guess_after_a_wrong_one_was_not_tried(came, learnt):
+    """Where the request was paused, more than one token has come since."""
+    guesser = Guesser(Fixed(), 2)
+    guesser.propose([1, 2], 3, np.ones(2), 3)
+    assert guesser.learn([1, 2, *came]) == (1, *learnt)
+    assert (guesser.right.tolist(), guesser.tried.tolist()) == ([0, learnt[0]], [0, learnt[1]])
+
+
 OWN = """
 class Drafter:
     def __init__(self):
@@ -266,10 +291,13 @@ class Drafter:
 """
 
 
+def written(tmp_path, text):
+    (tmp_path / "mine.py").write_text(text)
+    return tmp_path / "mine.py"
+
+
 def own(tmp_path, text, **config):
-    path = tmp_path / "mine.py"
-    path.write_text(text)
-    return load(None, drafter_path=path, **config)
+    return load(None, drafter_path=written(tmp_path, text), **config)
 
 
 def test_a_drafter_of_ones_own_guesses_one_object_a_request(tmp_path):
@@ -277,6 +305,16 @@ def test_a_drafter_of_ones_own_guesses_one_object_a_request(tmp_path):
         answers = executor.generate_all([Request(prompt, 44) for prompt in PROMPTS])
         assert [answer.token_ids for answer in answers] == [fake_answer(prompt, 44, VOCAB) for prompt in PROMPTS]
         assert accepted(executor) > 0 and max(row.drafted for row in executor.iteration_stats) <= 4 * 4
+
+
+def test_blocks_of_wrong_drafts_alone_are_given_back_after_each_iteration(tmp_path):
+    wrong = OWN.replace("[token_ids[-1]] * k", "[len(token_ids) % 2000] * k")
+    executor = Executor(Repeating(BUILD, 2000), ExecutorConfig(drafter_path=written(tmp_path, wrong)), prices=FREE)
+    with executor:
+        executor.generate(Request([1] * 28, 12))
+        used = [row.kv_blocks_used for row in executor.iteration_stats]
+        assert max(row.rows for row in executor.iteration_stats) > 4 and accepted(executor) == 0
+    assert used == [1] * 5 + [2] * 6 + [0]  # 28 to 32 tokens are in one block; then in two, until it has its answer
 
 
 @pytest.mark.parametrize(

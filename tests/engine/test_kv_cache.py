@@ -64,6 +64,16 @@ def test_what_was_used_least_recently_is_given_up_first():
     assert manager.num_reused == 1
 
 
+def test_the_end_of_a_prefix_is_given_up_before_its_beginning():
+    manager, blocks = BlockManager(3, TOKENS_PER_BLOCK), []
+    manager.grow(blocks, 3 * TOKENS_PER_BLOCK)
+    manager.keep(blocks, list(range(12)), 12)
+    manager.release(blocks)
+    for left in (8, 4, 0):
+        manager.grow(blocks, (12 - left) // TOKENS_PER_BLOCK * TOKENS_PER_BLOCK)
+        assert manager.count_kept(list(range(13))) == left
+
+
 def test_the_last_token_is_always_computed():
     manager, blocks = BlockManager(4, TOKENS_PER_BLOCK), []
     manager.grow(blocks, 8)

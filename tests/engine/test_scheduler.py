@@ -72,6 +72,15 @@ def test_settings_name_a_scheduler(config, kind):
     assert type(built_in(config)) is kind
 
 
+def test_a_pause_frees_the_blocks_that_nobody_shares_and_no_others():
+    """The first needs a block, and none is free; the youngest shares its two, so the one before it is paused, too."""
+    first, second, third = (request(number, prompt=33, answer=32, cached=64, blocks=2) for number in (1, 2, 3))
+    second = replace(second, own_blocks=1)
+    third = replace(third, own_blocks=0)
+    now = replace(NOW, waiting=[], running=[first, second, third], paused=[], free_blocks=0, num_blocks=3)
+    assert MaxUtilization().schedule(now) == Plan(compute={1: 1}, pause=[3, 2])
+
+
 # Rules ----------------------------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from inflight.engine.simulate import Simulation
 from inflight.errors import CourseError
 from inflight.lessons.capstone.rehearsal import Prices, TokenRequest, rehearse
 from inflight.lessons.capstone.stack import prices_in
+from inflight.notebook.checks import check
 
 BUILD = BuildConfig(max_batch_size=4, max_input_len=96, max_seq_len=160, max_num_tokens=256)
 ONE_EACH = Prices(iteration_ms=1000, answer_ms=0, prompt_token_ms=0)  # a second an iteration
@@ -79,3 +80,11 @@ def test_prices_are_found_again_in_iterations_that_cost_them():
     log = pd.DataFrame(rows, columns=["context_tokens", "generation_tokens"])
     log["ms"] = 20 + 3 * log["generation_tokens"] + 1.5 * log["context_tokens"]
     assert dataclasses.astuple(prices_in(log)) == pytest.approx(dataclasses.astuple(true))
+
+
+def test_only_tokens_in_time_are_paid_for(monkeypatch):
+    monkeypatch.setenv("COURSE_STRICT", "0")
+    in_time, *_, euros = check("9.2", ("Ada", {"kv_cache_quant_algo": "INT8"})).figures
+    assert "in time" in in_time.what and "euros" in euros.what
+    assert in_time.value < in_time.course
+    assert in_time.value * euros.value == pytest.approx(in_time.course * euros.course)

@@ -9,7 +9,7 @@ import pytest
 from inflight.errors import CourseError
 from inflight.lessons.capstone import service
 from inflight.lessons.capstone.service import deployment
-from inflight.lessons.capstone.service.contract import LECTURE, ROUND, SERVICES, Contract
+from inflight.lessons.capstone.service.contract import LECTURE, ROUND, SERVICES, SHARE, Contract
 from inflight.lessons.capstone.stack import OwnClient, prices_of
 from inflight.notebook.checks import parts
 from inflight.triton import repository
@@ -58,6 +58,7 @@ def test_in_time_are_answers_within_both_limits():
 def test_a_million_tokens_cost_what_the_machine_does_meanwhile():
     contract = replace(Contract.at(ROUND, LECTURE), per_hour=0.36)
     assert contract.per_million(100) == pytest.approx(1.0) and contract.per_million(0) == float("inf")
+    assert contract.cost * SHARE == pytest.approx(contract.per_million(contract.rate * LECTURE.means[2]))
 
 
 def test_a_name_gets_its_contract_and_each_is_drawn_for_somebody():

@@ -84,16 +84,17 @@ def test_a_newer_lesson_takes_the_place_of_an_untouched_copy_and_stands_beside_a
     assert second_cell(folder / "labs" / "01_engine_lab.ipynb") == "better"
 
 
-def test_one_lesson_begins_afresh_and_twice_loses_nothing(course, tmp_path):
+def test_one_lesson_begins_afresh_and_three_times_loses_nothing(course, tmp_path):
     folder = workspace.prepare(tmp_path / "work", course=course).folder
-    for text in ("mine", "mine again"):
+    for text in ("mine", "mine again", "and again"):
         for name in ("labs/01_engine_lab.ipynb", "notebooks/00_start_here.ipynb"):
             edit(folder / name, text)
         again = workspace.prepare(folder, fresh="01", course=course)
         assert again.made == ["notebooks/01_engine.ipynb", "labs/01_engine_lab.ipynb"]
     assert second_cell(folder / "labs" / "01_engine_lab.before.ipynb") == "mine"
     assert second_cell(folder / "labs" / "01_engine_lab.before-2.ipynb") == "mine again"
-    assert second_cell(folder / "notebooks" / "00_start_here.ipynb") == "mine again"
+    assert second_cell(folder / "labs" / "01_engine_lab.before-3.ipynb") == "and again"
+    assert second_cell(folder / "notebooks" / "00_start_here.ipynb") == "and again"
 
 
 @pytest.mark.parametrize("fresh", ["01", None])
