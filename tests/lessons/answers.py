@@ -1,6 +1,6 @@
 """How a lab's table of answers is written: what a learner hands in, the verdict, and the words that they get.
 
-A table is `tests/lessons/<topic>/lab.py`; `test_answers.py` checks every row of it on the hidden cases of one seed:
+A table is `tests/lessons/<topic>/test_lab.py`; `table.py` checks every row of it on the hidden cases of one seed:
 
     ANSWERS = [
         *of_the_lab("kv_cache", {"5.1": "unused", "5.2": "no_evict.py"}),   # the solution: done; the blank: not yet

@@ -1,6 +1,8 @@
-"""Every answer in the labs' tables gets its verdict and its words; and the tables have what they must have."""
+"""The tests of a lab's table: every answer in it gets its verdict and its words, and the table has what it must have.
 
-import importlib
+A table, `test_lab.py` in a lesson's folder, imports them: `from tests.lessons.table import *`.
+"""
+
 import os
 import re
 from pathlib import Path
@@ -12,15 +14,40 @@ from inflight.notebook.checks import grading as checks
 from inflight.paths import PACKAGE
 from tests.lessons.answers import Answer, handed_in
 
+__all__ = [
+    "as_in_a_lab",
+    "pytest_generate_tests",
+    "test_a_budget_has_an_answer_just_inside_and_one_just_outside",
+    "test_an_answer_gets_its_verdict_and_its_words",
+    "test_an_exercise_has_right_and_wrong_answers",
+    "test_every_exercise_of_the_lab_is_in_its_table",
+    "test_the_solution_is_right_whatever_is_hidden",
+]
+
 SEED = os.environ.get("INFLIGHT_SEED", "48151")
-LABS = {
-    path.parent.name: importlib.import_module(f"tests.lessons.{path.parent.name}.lab")
-    for path in sorted(Path(__file__).parent.glob("*/lab.py"))
-}
-ROWS = [row for lab in LABS.values() for row in lab.ANSWERS]
-FAR = {exercise: why for lab in LABS.values() for exercise, why in getattr(lab, "FAR_FROM_BUDGET", {}).items()}
-FROM_THE_LAB = [row for row in ROWS if row.name in ("the solution", "as handed out") and not row.marks]
 _results: dict[Answer, checks.Result] = {}
+
+
+def pytest_generate_tests(metafunc):
+    rows, names = metafunc.module.ANSWERS, metafunc.fixturenames
+    if "row" in names:
+        some = [row for row in rows if metafunc.function.__name__.startswith("test_an_answer") or is_the_labs(row)]
+        params = [pytest.param(row, id=f"{row.exercise} {row.name}", marks=row.marks) for row in some]
+        metafunc.parametrize("row", params)
+    if "exercise" in names:
+        metafunc.parametrize("exercise", sorted({row.exercise for row in rows}))
+    if "quick" in names:  # rows of an exercise that run in the gate
+        quick: dict[str, list[Answer]] = {row.exercise: [] for row in rows}
+        for row in rows:
+            if not any(mark.name == "slow" for mark in row.marks):
+                quick[row.exercise].append(row)
+        marks = {exercise: [mark for row in some for mark in row.marks][:1] for exercise, some in quick.items()}
+        params = [pytest.param(some, id=exercise, marks=marks[exercise]) for exercise, some in quick.items()]
+        metafunc.parametrize("quick", params)
+
+
+def is_the_labs(row: Answer) -> bool:
+    return row.name in ("the solution", "as handed out") and not row.marks
 
 
 @pytest.fixture(autouse=True)
@@ -36,45 +63,29 @@ def result_of(row: Answer, request: pytest.FixtureRequest, folder: Path) -> chec
     return _results[row]
 
 
-@pytest.mark.parametrize("row", [pytest.param(row, id=f"{row.exercise} {row.name}", marks=row.marks) for row in ROWS])
 def test_an_answer_gets_its_verdict_and_its_words(row, request, tmp_path):
     result = result_of(row, request, tmp_path)
     assert result.status == row.status and row.says in repr(result), f"seed {SEED}: {result!r}"
 
 
-EXERCISES = sorted({row.exercise for row in ROWS})
+def test_every_exercise_of_the_lab_is_in_its_table(request):
+    lab = (PACKAGE / "lessons" / request.path.parent.name / "lab.py").read_text(encoding="utf-8")
+    assert set(re.findall(r'check\("(\d+\.\d+)"', lab)) == {row.exercise for row in request.module.ANSWERS}
 
 
-def test_every_exercise_of_the_labs_is_in_a_table():
-    labs = "".join(lab.read_text(encoding="utf-8") for lab in (PACKAGE / "lessons").glob("*/lab.py"))
-    assert sorted(set(re.findall(r'check\("(\d+\.\d+)"', labs))) == EXERCISES
-
-
-@pytest.mark.parametrize("exercise", EXERCISES)
-def test_an_exercise_has_right_and_wrong_answers(exercise):
-    rows = [row for row in ROWS if row.exercise == exercise]
+def test_an_exercise_has_right_and_wrong_answers(exercise, request):
+    rows = [row for row in request.module.ANSWERS if row.exercise == exercise]
     kinds = [row.status for row in rows]
     assert len({row.name for row in rows}) == len(rows), "two answers have one name"
     assert kinds.count("done") >= 2 and kinds.count("not done yet") >= 1
     assert kinds.count("wrong") + kinds.count("partly") >= 3
 
 
-def budget_params():
-    for exercise in EXERCISES:
-        marks = [mark for row in ROWS if row.exercise == exercise and not slow(row) for mark in row.marks]
-        yield pytest.param(exercise, marks=marks[:1])
-
-
-def slow(row: Answer) -> bool:
-    return any(mark.name == "slow" for mark in row.marks)
-
-
-@pytest.mark.parametrize("exercise", list(budget_params()))
-def test_a_budget_has_an_answer_just_inside_and_one_just_outside(exercise, request, tmp_path_factory):
+def test_a_budget_has_an_answer_just_inside_and_one_just_outside(quick, request, tmp_path_factory):
     """Just: by one, where it counts, or by two per cent."""
     inside: dict[str, float] = {}
     outside: dict[str, float] = {}
-    for number, row in enumerate(row for row in ROWS if row.exercise == exercise and not slow(row)):
+    for number, row in enumerate(quick):
         for figure in result_of(row, request, tmp_path_factory.mktemp(f"row{number}")).figures:
             limit = figure.at_most if figure.at_most is not None else figure.at_least
             if limit is None:
@@ -85,14 +96,14 @@ def test_a_budget_has_an_answer_just_inside_and_one_just_outside(exercise, reque
             for each in (inside, outside):
                 each.setdefault(figure.what, float("inf"))
             of[figure.what] = min(of[figure.what], off)
+    known_far = getattr(request.module, "FAR_FROM_BUDGET", {}).get(quick[0].exercise, {})
     far = {what for each in (inside, outside) for what, off in each.items() if off > 1}
-    far -= {what for what in far if any(what.startswith(known) for known in FAR.get(exercise, {}))}
-    assert not far, f"{exercise}: no answer is just inside, or none just outside: {far}; {inside=} {outside=}"
+    far -= {what for what in far if any(what.startswith(known) for known in known_far)}
+    assert not far, f"no answer is just inside, or none just outside: {far}; {inside=} {outside=}"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("row", [pytest.param(row, id=f"{row.exercise} {row.name}") for row in FROM_THE_LAB])
 def test_the_solution_is_right_whatever_is_hidden(row, seed, request, tmp_path, monkeypatch):
     monkeypatch.setenv("INFLIGHT_SEED", str(seed))
     assert check(row.exercise, handed_in(row, request, tmp_path)).status == row.status

@@ -104,6 +104,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={"char
 ANSWERS = '''"""Lab 13's answers."""
 
 from tests.lessons.answers import Answer, File, of_the_lab
+from tests.lessons.table import *
 
 COUNT = "def count(slots, guests):\\n    return "
 
@@ -149,7 +150,7 @@ def course(tmp_path_factory):
         "inflight/lessons/counting/instructor.md": page.replace(
             f"{instructor.WRONG}\n\n", f"{instructor.WRONG}\n\n{wrong}"
         ),
-        "tests/lessons/counting/lab.py": ANSWERS,
+        "tests/lessons/counting/test_lab.py": ANSWERS,
         "tests/lessons/counting/test_charts.py": CHART_TEST,
     }
     for name, text in files.items():
@@ -191,9 +192,10 @@ print(parts.load("counter").count(8, 3), parts.table(Path()))
 
 
 def test_the_tests_find_its_modules_graders_and_answers(course):
-    chosen = ["-k", "counting or 13.1 or heavy or first_cells or a_face or in_a_table or has_its_test or test_parts"]
+    chosen = ["-k", "counting or 13.1 or heavy or first_cells or a_face or has_a_table or has_its_test or test_parts"]
     files = ["tests/test_imports.py", "tests/test_rooms.py", "tests/notebook/checks/test_parts.py"]
-    files += [f"tests/lessons/{name}.py" for name in ("test_answers", "test_charts", "counting/test_charts")]
+    own = ("counting/test_lab", "counting/test_charts", "test_charts", "test_tables")
+    files += [f"tests/lessons/{name}.py" for name in own]
     told = call(course, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *chosen, *files)
     assert int(told.split(" passed")[0].split()[-1]) > 20
 

@@ -18,7 +18,7 @@ It gets the answer as `answers.plain` gives it and, where it has hidden cases, a
 part, in which a part may be a function, so that what goes wrong in one does not hide what is right in another. What it,
 or the learner's code, raises is the finding; NotImplementedError says that the learner has not begun.
 
-Its tests are rows of a table, `tests/lessons/<topic>/lab.py`; `tests/lessons/answers.py` says how they are written.
+Its tests are rows of a table, `tests/lessons/<topic>/test_lab.py`; `tests/lessons/answers.py` says how it is written.
 """
 
 from __future__ import annotations

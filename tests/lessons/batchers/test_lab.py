@@ -9,6 +9,7 @@ import pandas as pd
 
 from inflight.notebook.checks.parts import COURSES_OWN
 from tests.lessons.answers import SERVER, SLOW, Answer, File, of_the_lab, replaced, written
+from tests.lessons.table import *  # noqa: F403
 
 MOST, DELAY = "max_batch_size", "dynamic_batching.max_queue_delay_microseconds"
 

@@ -7,6 +7,7 @@ import pandas as pd
 
 from inflight.notebook.checks.parts import COURSES_OWN
 from tests.lessons.answers import Answer, File, of_the_lab, replaced
+from tests.lessons.table import *  # noqa: F403
 
 # With these, a body has `running`, `waiting` and what several rules have in common.
 BEGIN = """

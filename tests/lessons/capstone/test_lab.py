@@ -7,6 +7,7 @@ import numpy as np
 from inflight.lessons.capstone.grading import COURSES
 from inflight.notebook.checks.parts import COURSES_OWN
 from tests.lessons.answers import Answer, Made, defined, of_the_lab, replaced, written
+from tests.lessons.table import *  # noqa: F403
 
 REUSE, INT8, PAUSES = (
     {"enable_kv_cache_reuse": True},

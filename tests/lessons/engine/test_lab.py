@@ -15,6 +15,7 @@ from inflight.engine import BuildConfig, Executor, Request
 from inflight.lessons.engine import grading as graders
 from inflight.notebook.checks.parts import COURSES_OWN
 from tests.lessons.answers import SLOW, Answer, File, Made, of_the_lab, replaced
+from tests.lessons.table import *  # noqa: F403
 
 FAR_FROM_BUDGET = {"1.5": {"requests in one iteration": "it is told only where it is not kept"}}
 

@@ -10,6 +10,7 @@ from inflight.notebook.checks.parts import COURSES_OWN
 from inflight.triton import repository
 from inflight.triton.serving.server import Server
 from tests.lessons.answers import SERVER, SLOW, Answer, File, Made, of_the_lab, replaced
+from tests.lessons.table import *  # noqa: F403
 
 
 def padded(prompts, answer):

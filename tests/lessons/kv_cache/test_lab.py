@@ -6,6 +6,7 @@ import textwrap
 import numpy as np
 
 from tests.lessons.answers import Answer, File, of_the_lab, replaced
+from tests.lessons.table import *  # noqa: F403
 
 # 5.1: a function ------------------------------------------------------------------------------------------------------
 

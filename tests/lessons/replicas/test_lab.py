@@ -5,6 +5,7 @@ import math
 import zlib
 
 from tests.lessons.answers import Answer, File, of_the_lab
+from tests.lessons.table import *  # noqa: F403
 
 # 12.1: policies -------------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from inflight.lessons.repository import broken_repositories, served
 from inflight.notebook.checks.parts import COURSES_OWN
 from inflight.triton import repository
 from tests.lessons.answers import SERVER, SLOW, Answer, File, Made, of_the_lab, replaced, written
+from tests.lessons.table import *  # noqa: F403
 
 CODE = (COURSES_OWN["repository"] / "mask" / "1" / "model.py").read_text(encoding="utf-8")
 CONFIG = (COURSES_OWN["repository"] / "mask" / "config.pbtxt").read_text(encoding="utf-8")

@@ -2,7 +2,7 @@
 
 from inflight.notebook.checks.parts import COURSES_OWN
 from inflight.triton import repository
-from tests.lessons.repository.lab import extend
+from tests.lessons.repository.test_lab import extend
 
 
 def test_the_courses_ensemble_is_todays_with_mask_in_it(small_engine, tmp_path):

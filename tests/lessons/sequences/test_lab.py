@@ -2,6 +2,7 @@
 
 from inflight.notebook.checks.parts import COURSES_OWN
 from tests.lessons.answers import Answer, File, of_the_lab, replaced
+from tests.lessons.table import *  # noqa: F403
 
 
 def right_marks(who, value, talking):

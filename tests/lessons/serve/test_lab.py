@@ -6,6 +6,7 @@ from inflight.notebook.checks.answers import load
 from inflight.notebook.checks.parts import COURSES_OWN
 from inflight.triton.client.client import Client
 from tests.lessons.answers import SERVER, SLOW, Answer, File, Made, of_the_lab, replaced, written
+from tests.lessons.table import *  # noqa: F403
 
 FAR_FROM_BUDGET = {
     "3.2": dict.fromkeys(("tokens computed", "pieces with a time of their own"), "a real server's speed decides"),

@@ -6,6 +6,7 @@ import numpy as np
 
 from inflight.notebook.checks.parts import COURSES_OWN
 from tests.lessons.answers import Answer, File, of_the_lab, replaced
+from tests.lessons.table import *  # noqa: F403
 
 
 def lookup(tokens, k, longest, *, latest=True, skip=0, sizes=None, cut=True):

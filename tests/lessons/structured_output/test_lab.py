@@ -4,6 +4,7 @@ import copy
 import json
 
 from tests.lessons.answers import Answer, File, defined, of_the_lab, replaced, written
+from tests.lessons.table import *  # noqa: F403
 
 MASK = written("structured_output", "solutions", "logits_processor.py")
 ORDER, PRICE, PRICES = defined("structured_output", "solutions", "(order, price, PRICES)")
