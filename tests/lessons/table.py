@@ -51,7 +51,7 @@ def is_the_labs(row: Answer) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def as_in_a_lab(monkeypatch):
+def as_in_a_lab(monkeypatch, graders_are_forked):
     """Checks report and do not raise; the hidden cases are those of one seed."""
     monkeypatch.setenv("COURSE_STRICT", "0")
     monkeypatch.setenv("INFLIGHT_SEED", SEED)

@@ -31,6 +31,7 @@ from inflight.notebook.checks.findings import NOT_YET, RIGHT, Finding, Measured,
 from inflight.notebook.pages import progress
 
 MOST_MEMORY = 12 << 30  # bytes of address space: a runtime reserves more than it uses
+FEW_THREADS = {"OPENBLAS_NUM_THREADS": "1"}  # each takes address space
 
 
 def graded(grade: Callable, answer: object, seed: int | None) -> dict[str, Finding]:
@@ -136,7 +137,7 @@ def _run(request: str) -> tuple[str, str, int]:
             stdin=subprocess.PIPE,
             stdout=told,
             stderr=printed,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # each thread takes address space
+            env={**os.environ, **FEW_THREADS},
             start_new_session=True,
         )
         assert process.stdin is not None
