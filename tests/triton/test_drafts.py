@@ -38,12 +38,3 @@ def test_they_take_effect_at_a_load_and_leave_the_answer_as_it_is(small_engine, 
     assert (off["rows"], off["drafted"], off["accepted"]) == (40, 0, 0)
     for sum_ in (lookup, zeros):
         assert sum_["rows"] >= 40 - sum_["accepted"] + sum_["drafted"]  # padding is computed, too
-
-
-def test_one_that_does_not_return_ends_its_server_which_says_where(small_engine, tmp_path):
-    own = tmp_path / "mine.py"
-    own.write_text("class Drafter:\n    def propose(self, token_ids, k):\n        while True: pass\n")
-    with Server(repository.assemble(tmp_path / "repo", small_engine, drafter_path=own)) as server:
-        said = r"^mine\.py, line 3: propose\(\) did not return\. The process of the model 'tensorrt_llm' ended with"
-        with pytest.raises(CourseError, match=said):
-            ask_tokens(server, PROMPT, 40)

@@ -2,29 +2,19 @@
 
 import pytest
 
-from inflight.checkpoint.sources import fetch
-from inflight.engine.building import builder as engine
 from inflight.lessons import start_here
 from inflight.lessons.start_here import request_path
-from inflight.triton import repository
 from inflight.triton.client.client import Client
-from inflight.triton.serving.server import Server
 
 pytestmark = pytest.mark.server
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("request_path")
-    repo = repository.assemble(
-        folder / "repository",
-        engine.cached(fetch()),
-        decoupled_mode=True,
-        iteration_log_path=folder / "iterations.jsonl",
-    )
-    with Server(repo) as server, Client(server.grpc_url) as client:
+def measured(streaming_server):
+    log = streaming_server.repo.parent / "iterations.jsonl"
+    with Client(streaming_server.grpc_url) as client:
         client.ask("Hello", max_tokens=2)
-        return request_path.measure(server, client, folder / "iterations.jsonl", "Name the capital of France.", 32)
+        return request_path.measure(streaming_server, client, log, "Name the capital of France.", 32)
 
 
 def test_every_stage_of_a_real_request_is_there_and_they_add_up_to_the_time_to_the_first_word(measured):
