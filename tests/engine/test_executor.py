@@ -452,6 +452,21 @@ def test_log_probs(real_executor, alone):
     assert real_executor.generate(Request(PROMPTS[3], 4)).log_probs == []
 
 
+def test_a_probability_belongs_to_each_token_of_an_answer_and_none_to_its_end(executor):
+    end = next(index for index in range(4, MAX_OUTPUT) if ALONE[3][index] not in ALONE[3][:index])
+    request = Request(PROMPTS[3], MAX_OUTPUT, end_id=ALONE[3][end], return_log_probs=True)
+    response = executor.generate(request)
+    assert (response.token_ids, len(response.log_probs)) == (ALONE[3][:end], end)
+
+
+def test_a_closed_executor_has_no_thread_left():
+    before = set(threading.enumerate())
+    with load() as executor:
+        executor.generate(Request([1], 2))
+        assert {thread.name for thread in set(threading.enumerate()) - before} == {"executor", "guides"}
+    wait_until(lambda: not set(threading.enumerate()) - before, "both have ended")
+
+
 def test_stop_gives_the_tokens_so_far(executor):
     receiver = Receiver(on_token=lambda r: executor.stop_request(r.last.request_id) if len(r.tokens) == 3 else None)
     executor.enqueue_request(Request(PROMPTS[3], MAX_OUTPUT, streaming=True), receiver)
@@ -618,9 +633,11 @@ def test_a_callback_that_raises_harms_nobody_else(executor, streaming):
     def explode(response):
         raise ValueError("receiver is gone")
 
-    executor.enqueue_request(Request(PROMPTS[3], MAX_OUTPUT, streaming=streaming), explode)
+    number = executor.enqueue_request(Request(PROMPTS[3], MAX_OUTPUT, streaming=streaming), explode)
     assert executor.generate(Request(PROMPTS[4], MAX_OUTPUT)).token_ids == ALONE[4]
     wait_until(lambda: is_idle(executor), "the request without a receiver has ended")
+    computed = sum(number == row[0] for iteration in executor.iteration_stats for row in iteration.requests)
+    assert computed == (1 if streaming else MAX_OUTPUT), "nothing is computed for who cannot be answered"
 
 
 def test_shutdown_ends_requests_in_flight_and_may_be_repeated():
@@ -640,9 +657,13 @@ def test_shutdown_ends_requests_in_flight_and_may_be_repeated():
 
 
 def test_an_interrupted_or_refused_generate_all_leaves_nothing_running(executor):
+    held = hold(executor)
+    before = executor.snapshot().iteration
     with pytest.raises(CourseError, match="The prompt is empty"):
         executor.generate_all([Request(PROMPTS[3], MAX_OUTPUT), Request([], 4)])
+    held.set()
     wait_until(lambda: is_idle(executor), "the first request was cancelled")
+    assert executor.snapshot().iteration - before <= 1, "it was computed on"
 
 
 def test_many_threads_may_enqueue(executor):
