@@ -74,9 +74,14 @@ def test_environment_yml_gives_the_same_set_and_a_python_in_the_range():
 def test_the_python_range_is_the_same_everywhere():
     assert PROJECT["project"]["requires-python"] == ">=3.11,<3.13"
     assert bootstrap.PYTHONS == ((3, 11), (3, 12))
-    job = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]["test"]
-    assert job["strategy"]["matrix"]["python"] == ["{}.{}".format(*python) for python in bootstrap.PYTHONS]
-    assert job["env"]["PYTHON3"] == "python${{ matrix.python }}" and job["steps"][-1] == {"run": ".ci/run"}
+    versions = ["{}.{}".format(*python) for python in bootstrap.PYTHONS]
+    for workflow, name, tried, run in (
+        ("ci", "test", versions[-1:], ""),
+        ("nightly", "test-all", versions, " test-all"),
+    ):
+        job = yaml.safe_load((ROOT / f".github/workflows/{workflow}.yml").read_text())["jobs"][name]
+        assert job["strategy"]["matrix"]["python"] == tried
+        assert job["env"]["PYTHON3"] == "python${{ matrix.python }}" and job["steps"][-1] == {"run": f".ci/run{run}"}
 
 
 def test_every_file_that_set_up_installs_has_its_hash():
