@@ -2,6 +2,7 @@
 # PYTHON3 runs set-up, and is what .venv is made with if it is 3.11 or 3.12: make test PYTHON3=python3.12
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
+SEED ?= $(shell date +%F)
 # A file, and so a notebook, stays with one worker. A worker that dies is not replaced (pytest-xdist 3.8 would give out its
 # files a second time, and wait for ever for tests that have run): the run ends, red, and names its test. A test that hangs
 # where no signal reaches it ends its worker, after a traceback; a cell may take ten minutes by itself.
@@ -12,7 +13,7 @@ SCRIPTS := inflight/lessons/*/lecture.py inflight/lessons/*/lab.py
 CHECKS := lint imports types workflows scripts sources advisories
 
 .DEFAULT_GOAL := help
-.PHONY: help setup course check $(CHECKS) quick test lectures test-all lab notebooks site release address clean
+.PHONY: help setup course check $(CHECKS) quick test lectures test-all mutants lab notebooks site release address clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/make \1	\2/p' Makefile | expand -t 18
@@ -57,6 +58,9 @@ test: setup ## every test but the slow ones, and lectures 00, 04 and 09 against 
 
 lectures: setup ## every other lecture against its stored outputs
 	@$(PYTEST) $(filter-out $(GATED), $(wildcard notebooks/*.ipynb))
+
+mutants: setup ## fifty faults drawn at random, and whether the tests see them; SEED=7 draws the same again
+	@$(PYTHON) -m tools.mutants 6 --seed $(SEED)
 
 test-all: setup ## every test, lecture and solution: an hour
 	@$(PYTEST) notebooks solutions tests
