@@ -8,6 +8,8 @@ import platform
 import pwd
 import shutil
 import sys
+import sysconfig
+from ctypes.util import find_library
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -113,6 +115,7 @@ def _machine_checks() -> list[Check]:
     return [
         Check("machine", system, here, problem is None, problem or ""),
         Check("Python", "3.11 or 3.12", f"{platform.python_version()}: {chosen['python']}", is_python_right),
+        _library_check(),
         Check(
             "PyTorch", "any build", f"{build[0]}: {chosen['torch']}" if build else "not installed", build is not None
         ),
@@ -122,6 +125,15 @@ def _machine_checks() -> list[Check]:
         Check("free disk", f"{MIN_DISK_GB} GB in {kept_in}", f"{disk:.1f} GB", disk >= MIN_DISK_GB),
         Check("free /dev/shm", f"{MIN_SHM_MIB} MiB", f"{shm:.0f} MiB", shm >= MIN_SHM_MIB),
     ]
+
+
+def _library_check() -> Check:
+    """Check for Python's library, which the processes of Triton's models load, and which Debian packages apart."""
+    name = f"libpython{sys.version_info.major}.{sys.version_info.minor}"
+    beside = Path(sysconfig.get_config_var("LIBDIR"), f"{name}.so.1.0")
+    found = beside.exists() or find_library(name.removeprefix("lib")) is not None
+    fix = f"install the package {name} (`apt install {name}`), or run `make setup`, which brings a Python that has it"
+    return Check("Python's library", f"{name}.so.1.0", "found" if found else "not found", found, fix)
 
 
 def _setup_choices() -> dict[str, str]:

@@ -52,6 +52,14 @@ def test_doctor_says_which_python_and_pytorch_and_why(monkeypatch, tmp_path):
     assert row("PyTorch").have == f"{tiers.torch_build()[0]}: pip has it"
 
 
+def test_a_python_without_its_library_is_named_with_its_fix(monkeypatch, tmp_path):
+    """As Debian's is, whose models' processes do not start."""
+    assert row("Python's library").ok
+    monkeypatch.setattr(machine.sysconfig, "get_config_var", lambda name: str(tmp_path))
+    monkeypatch.setattr(machine, "find_library", lambda name: None)
+    assert not row("Python's library").ok and "apt install libpython3.1" in row("Python's library").fix
+
+
 def test_doctor_fails_only_for_what_is_required(monkeypatch):
     monkeypatch.setattr(machine, "cores", lambda: 1)
     assert not row("cores").ok
