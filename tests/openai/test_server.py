@@ -186,6 +186,7 @@ UNKNOWN = {
     "service_tier": "auto", "prompt_cache_key": "k", "skip_special_tokens": True, "name_of_my_own": [1],
     "no_stop_trim": True, "user": "me", "metadata": {"a": "b"}, "parallel_tool_calls": True, "reasoning_effort": "low",
     "verbosity": "low", "safety_identifier": "x", "extra_body": {}, "mirostat": 2, "cache_prompt": True,
+    "text": {"format": {"type": "text"}, "verbosity": "low"}, "output_config": {"effort": "low"},
 }  # fmt: skip
 
 
@@ -264,6 +265,9 @@ REFUSED = [
     ("max_tokens", 16.5), ("stop", [""]), ("stop", ["x" * 10_000]), ("stop", ["x"] * 10_000), ("stream_options", []),
     *((name, "x") for name in ("guided_regex", "grammar", "regex", "ebnf", "structural_tag", "guided_decoding_guide")),
     *((name, {"type": "object"}) for name in ("guided_json", "json_schema", "format")), ("guided_choice", ["a", "b"]),
+    ("text", {"format": {"type": "json_object"}}), ("guided_ebnf", "root ::= [0-9]"),
+    *((name, {"type": "object"}) for name in ("response_schema", "response_json_schema", "output_format")),
+    ("output_config", {"format": {"type": "json_schema"}}),
     ("functions", [{"name": "f"}]), ("function_call", {"name": "f"}), ("tool_choice", "required"),
     ("tools", [{"type": "function", "function": {"name": "f"}}]),
 ]  # fmt: skip

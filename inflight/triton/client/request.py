@@ -32,6 +32,11 @@ ENSEMBLE, PREPROCESSING, ENGINE, OPENAI = "ensemble", "preprocessing", "tensorrt
 
 ERROR_CODE = "error_code"  # parameter of a request whose client wants the code of an error behind its sentence
 
+
+def _has_format(given: dict[str, Any]) -> bool:
+    return given.get("format") not in (None, {"type": "text"})
+
+
 # What a message calls a value that asks for nothing ("NAME must be ...") -> the test of such a value.
 _ASKS_NOTHING: dict[str, Callable[[NDArray[Any]], bool]] = {
     "anything": lambda values: True,
@@ -43,6 +48,7 @@ _ASKS_NOTHING: dict[str, Callable[[NDArray[Any]], bool]] = {
     "0 or 1": lambda values: bool(((values == 0) | (values == 1)).all()),
     "at most 1": lambda values: bool((values <= 1).all()),
     '"auto" or "none"': lambda values: all(value in ("auto", "none") for value in values.flat),
+    "without format": lambda values: not any(isinstance(each, dict) and _has_format(each) for each in values.flat),
     "of one token at most": lambda values: values.size <= len(values),  # of each prompt
 }
 
@@ -188,12 +194,14 @@ _NO_ENCODER = "this engine's models have no encoder. Put all text into text_inpu
 _NO_DRAFTS = "this engine does not check drafts of others. Leave the draft out."
 _TOP_P_STAYS = "top_p is the same for the whole answer. Leave it out."
 # How other servers, and older versions, are asked for a form: vLLM, TensorRT-LLM's tensors, SGLang, llama.cpp and TGI,
-# Ollama, text-generation-webui, TabbyAPI.
+# Ollama, text-generation-webui, TabbyAPI, Gemini, Anthropic.
 _FORMS_ELSEWHERE = (
     "guided_json", "guided_json_object", "guided_regex", "guided_choice", "guided_grammar", "guided_whitespace_pattern",
     "guided_decoding", "structural_tag", "guided_decoding_guide_type", "guided_decoding_guide", "regex", "ebnf",
-    "json_schema", "grammar", "format", "grammar_string", "regex_pattern",
+    "json_schema", "grammar", "format", "grammar_string", "regex_pattern", "guided_ebnf", "response_schema",
+    "response_json_schema", "output_schema", "output_format",
 )  # fmt: skip
+_THEIR_NAMES = "its names are response_format and structured_outputs."
 _LIKELIEST = "this model always takes the likeliest token. Ask the ensemble."
 
 FIELDS: tuple[Field, ...] = (
@@ -301,12 +309,16 @@ FIELDS: tuple[Field, ...] = (
     _foreign("echo", FLAG.or_none, "false", "answers come without their prompt. Leave it out.", openai="echo"),
     _foreign("suffix", TEXT.or_none, "left out", "an answer follows its prompt. Leave it out.", openai="suffix"),
     _foreign("store", FLAG.or_none, "false", "nothing is kept here. Leave it out.", openai="store"),
+    *(  # of OpenAI's Responses, and of Anthropic's Messages; beside the form they have what asks for none
+        _foreign(name, None, "without format", _THEIR_NAMES, openai=name)
+        for name in ("text", "output_config")
+    ),
     _foreign("function_call", None, '"auto" or "none"', "its name is tool_choice.", openai="function_call"),
     *(
         _foreign(name, None, "left out", why, openai=name)
         for why, names in (
             ("its name is tools.", ("functions",)),
-            ("its names are response_format and structured_outputs.", _FORMS_ELSEWHERE),
+            (_THEIR_NAMES, _FORMS_ELSEWHERE),
             ("stop takes texts alone. Leave it out.", ("stop_token_ids", "include_stop_str_in_output")),
             (_AS_THEY_ARE, ("bad_words", "allowed_token_ids", "logits_processors", "custom_logit_processor")),
             ("this engine decodes one beam. Leave it out.", ("use_beam_search",)),
