@@ -1,6 +1,7 @@
 """Paths of every kind in a running server: its processes read paths as ASCII by themselves, and bash reads some."""
 
 import shutil
+import site
 import subprocess
 import sys
 import tempfile
@@ -98,16 +99,40 @@ def test_a_part_of_the_current_folder_fails_with_its_name_and_line(server):
     assert len(ask_tokens(server, PROMPT, 4, end_id=-1, exclude_input_in_output=True)) == 4
 
 
-def test_an_environment_in_such_a_folder_serves(tmp_path, course_engine):
-    """The packages' own files are there, too, and a model's process loads them."""
-    made = tmp_path / "jürgen b" / "Téléchargements"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", made], check=True)
-    [packages] = (made / "lib").glob("python3*/site-packages")
-    for folder in (folder for folder in map(Path, sys.path) if folder.name == "site-packages"):
-        for package in folder.iterdir():
+SERVES = """
+import sys
+from inflight.triton import Client, Server
+
+with Server(sys.argv[1]) as server, Client(server.grpc_url) as client:
+    print([row.state for row in server.models()], client.ask("Hello", 3).text)
+"""
+FIRST_OF_ALL = """
+import torch
+
+class TritonPythonModel:
+    def initialize(self, args):
+        assert torch.ones(2).sum() == 2
+
+    def execute(self, requests):
+        return [None for request in requests]
+"""
+
+
+def test_an_environment_in_such_a_folder_serves(small_engine, tmp_path):
+    """Python and the packages are in a home with other letters, too, and a model begins with one that is in C++."""
+    home = tmp_path / "jürgen b" / "Téléchargements"
+    home.mkdir(parents=True)
+    (home / "base").symlink_to(sys.base_prefix)
+    subprocess.run([home / "base" / "bin" / "python3", "-m", "venv", "--without-pip", home / "made"], check=True)
+    [packages] = (home / "made" / "lib").glob("python3*/site-packages")
+    for folder in site.getsitepackages():
+        for package in Path(folder).iterdir():
             if package.suffix != ".pth":
                 (packages / package.name).symlink_to(package)
     (packages / "inflight").symlink_to(Path(repository.__file__).parents[2])
-    command = [made / "bin" / "python", "-P", "-m", "inflight", "ask", "Name the capital of France."]
-    answer = subprocess.run(command, capture_output=True, text=True)
-    assert "Paris" in answer.stdout, answer.stderr
+    options = {"decoupled_mode": True, "apply_chat_template": False}
+    repo = repository.assemble(home / "repo", small_engine, models=(*repository.PIPELINE, "batch-cost"), **options)
+    (repo / "batch-cost" / "1" / "model.py").write_text(FIRST_OF_ALL)
+    command = [home / "made" / "bin" / "python", "-P", "-c", SERVES, repo]
+    served = subprocess.run(command, capture_output=True, text=True)
+    assert served.stdout.startswith(str(["READY"] * 5)), served.stderr

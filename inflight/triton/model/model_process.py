@@ -1,4 +1,4 @@
-"""What the process of a Python model runs first: the text of this file stands before that of Triton's own module.
+"""What the process of a Python model runs first: it is the `sitecustomize` of the Python in the server's folder.
 
 The interpreter in Triton's Python backend is made without the environment, whatever LANG and PYTHONUTF8 say (as in
 https://github.com/triton-inference-server/server/issues/5321): its file names are ASCII, and that cannot be changed any
@@ -11,6 +11,7 @@ import codecs
 import contextlib
 import locale
 import os
+import site
 import sys
 
 _not_ascii = codecs.lookup_error("surrogateescape")
@@ -26,11 +27,18 @@ def _decoded(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
 
 
-codecs.register_error("surrogateescape", _as_utf8)
-os.environ.decodevalue = _decoded  # type: ignore[assignment]
-os.getcwd = lambda: _decoded(os.getcwdb())
-sys.path[:] = [_decoded(os.fsencode(path)) for path in sys.path if path]  # a blank is the current folder
-with contextlib.suppress(OSError):  # it may be gone
-    os.chdir(os.environ.get("INFLIGHT_STARTED_IN", os.curdir))
-with contextlib.suppress(locale.Error):  # a system without this locale reads text files as ASCII
-    locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+def add_packages(folders: list[str]) -> None:
+    """Add the folders of the packages, once their paths can be opened."""
+    for folder in folders:
+        site.addsitedir(folder)
+
+
+if sys.getfilesystemencoding() == "ascii":  # not in a Python that a model starts
+    codecs.register_error("surrogateescape", _as_utf8)
+    os.environ.decodevalue = _decoded  # type: ignore[assignment]
+    os.getcwd = lambda: _decoded(os.getcwdb())
+    with contextlib.suppress(locale.Error):  # a system without this locale reads text files as ASCII
+        locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+    # Triton puts the program's folder first on the path, and without one the current folder: any random.py in it, and
+    # its 1/model.py in place of a model's own.
+    sys.argv = [__file__]

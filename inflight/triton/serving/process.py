@@ -14,6 +14,7 @@ import secrets
 import select
 import shlex
 import shutil
+import site
 import socket
 import subprocess
 import sys
@@ -35,6 +36,7 @@ from inflight.triton.serving.address import Address
 from inflight.triton.serving.records import SERVICES
 
 HOST = "127.0.0.1"
+VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"  # of this Python
 START_TIMEOUT_S = 60
 LOOK_EVERY_S = 0.05
 PORT_ATTEMPTS = 3
@@ -53,7 +55,6 @@ LIMITS = (
     (resource.RLIMIT_NPROC, "-u", 256, "threads of this user"),
     (resource.RLIMIT_AS, "-v", 3_000_000_000, "bytes of addresses"),
 )
-BASH_ENV, STARTED_IN = "stub.sh", "INFLIGHT_STARTED_IN"  # `model_process` goes back there
 MODEL_PROCESS = Path(__file__).parents[1] / "model" / "model_process.py"
 REINSTALL = "install the course's requirements (`make setup` does it)."
 
@@ -267,11 +268,9 @@ def installation() -> Path:
 
 
 def environment(server: Path) -> dict[str, str]:
-    """Return the environment of `tritonserver`: the wheel's and this Python's libraries, and this Python first on PATH.
+    """Return the environment of `tritonserver`: the wheel's and this Python's libraries, and its models' Python.
 
-    The Python backend embeds an interpreter that takes its packages from where it finds `python3` on the path. It
-    imports from the current folder first, such as any random.py, or 1/model.py in place of a model's own: so bash,
-    which starts it, goes to the folder `server` before.
+    The Python backend embeds an interpreter that takes its packages from where it finds `python3` on the path.
     """
     # Some containers have the driver's own library on this path alone.
     given = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
@@ -281,10 +280,21 @@ def environment(server: Path) -> dict[str, str]:
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith(VERTEX_AI)},
         "LD_LIBRARY_PATH": os.pathsep.join(map(str, [*libraries, *drivers])),
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+        "PATH": os.pathsep.join([f"{server}/python/bin", os.environ.get("PATH", "")]),
         "PYTHONUNBUFFERED": "1",
-        "BASH_ENV": str(server / BASH_ENV),
     }
+
+
+def _make_python(server: Path) -> None:
+    """Make an environment with this Python's packages, at paths that are plain; `model_process` runs first in it."""
+    packages = server / "python" / "lib" / f"python{VERSION}" / "site-packages"
+    packages.mkdir(parents=True)
+    first = MODEL_PROCESS.read_text(encoding="utf-8")
+    (packages / "sitecustomize.py").write_text(f"{first}\nadd_packages({site.getsitepackages()!a})\n")
+    (server / "base").symlink_to(sys.base_prefix)
+    (server / "python" / "pyvenv.cfg").write_text(f"home = {server}/base/bin\ninclude-system-site-packages = false\n")
+    (server / "python" / "bin").mkdir()
+    (server / "python" / "bin" / "python3").symlink_to(Path(sys.executable).resolve())
 
 
 def _link_backend(triton: Path, server: Path) -> None:
@@ -292,19 +302,14 @@ def _link_backend(triton: Path, server: Path) -> None:
 
     Triton sets the mode of the stub, so it is given a copy: the wheel's may be another user's, or shared with others.
     """
-    (server / BASH_ENV).write_text(f'export {STARTED_IN}="$PWD"\ncd {server}\n')
+    _make_python(server)
     folder = server / "backends" / "python"
     folder.mkdir(parents=True)
     for file in (triton / "backends" / "python").iterdir():
         (folder / file.name).symlink_to(file)
-    utils = folder / "triton_python_backend_utils.py"  # which every model imports
-    texts = [path.read_text(encoding="utf-8") for path in (MODEL_PROCESS, utils)]
-    utils.unlink()
-    utils.write_text("\n".join(texts), encoding="utf-8")
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    stub = triton / "python_backend_stubs" / version / "triton_python_backend_stub"
+    stub = triton / "python_backend_stubs" / VERSION / "triton_python_backend_stub"
     if not stub.exists():
-        raise CourseError(f"tritonserver has no Python backend for Python {version}. Use Python 3.11 or 3.12.")
+        raise CourseError(f"tritonserver has no Python backend for Python {VERSION}. Use Python 3.11 or 3.12.")
     (folder / stub.name).unlink(missing_ok=True)
     shutil.copyfile(stub, folder / stub.name)
 
