@@ -1,5 +1,7 @@
 """Paths of every kind in a running server: its processes read paths as ASCII by themselves, and bash reads some."""
 
+import os
+import shlex
 import shutil
 import site
 import subprocess
@@ -97,6 +99,16 @@ def test_a_part_of_the_current_folder_fails_with_its_name_and_line(server):
     with pytest.raises(CourseError, match=r"böse\.py, line 3: ZeroDivisionError"):
         server.load("tensorrt_llm", scheduler_path="böse.py")
     assert len(ask_tokens(server, PROMPT, 4, end_id=-1, exclude_input_in_output=True)) == 4
+
+
+@pytest.mark.slow  # root
+def test_a_temporary_folder_may_be_one_where_nothing_is_executed(tmp_path, course_engine):
+    if os.geteuid() != 0:
+        pytest.skip("only root mounts a folder")
+    ask = f"{shlex.quote(sys.executable)} -P -m inflight ask 'Name the capital of France.'"
+    shell = f"mount -t tmpfs -o noexec tmpfs {tmp_path} && TMPDIR={tmp_path} exec {ask}"
+    answer = subprocess.run(["unshare", "-m", "bash", "-c", shell], capture_output=True, text=True)
+    assert "Paris" in answer.stdout, answer.stderr
 
 
 SERVES = """

@@ -110,6 +110,8 @@ def _refuse_without_room() -> None:
             f"Triton makes files in {TMP}, whatever TMPDIR says, and it cannot be written. Mount a folder there, then "
             "start the server again."
         )
+    if os.statvfs(place := _place()).f_flag & os.ST_NOEXEC:
+        raise CourseError(f"Nothing in {place} may be executed. Set TMPDIR to a folder where it may, then start again.")
     free = shutil.disk_usage(SHM).free / 2**20 if os.access(SHM, os.W_OK) else 0
     if free < SHM_MIB:
         raise CourseError(
@@ -251,8 +253,9 @@ class Process:
 
 
 def _place() -> Path:
-    """Return the folder for temporary files, or /tmp where Triton could not read its path."""
-    return Path(temporary() if _is_plain(temporary()) else TMP)
+    """Return the folder for temporary files, or /tmp where Triton could not read its path, or run its stub there."""
+    given = temporary()
+    return Path(given if _is_plain(given) and not os.statvfs(given).f_flag & os.ST_NOEXEC else TMP)
 
 
 # The wheel ------------------------------------------------------------------------------------------------------------
