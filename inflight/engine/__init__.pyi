@@ -5,7 +5,7 @@ from .executor import Executor
 from .kv_cache import BlockManager
 from .messages import Chunk, Request
 from .model import load
-from .scheduler import Now, Plan, RequestView, built_in, tokens_to_compute
+from .scheduler import GuaranteedNoEvict, Now, Plan, RequestView, built_in, tokens_to_compute
 from .sequences import Sequence, Sequences
 from .settings import BuildConfig, ExecutorConfig
 
@@ -15,6 +15,7 @@ __all__ = [
     "Chunk",
     "Executor",
     "ExecutorConfig",
+    "GuaranteedNoEvict",
     "Now",
     "Plan",
     "Request",

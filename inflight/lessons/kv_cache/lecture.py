@@ -361,7 +361,7 @@ lesson.board(server, traffic["captions"], log_path)
 # %%writefile {workdir.name}/in_parts.py
 from dataclasses import replace
 
-from inflight.engine.scheduler import GuaranteedNoEvict
+from inflight.engine import GuaranteedNoEvict
 
 
 class Scheduler(GuaranteedNoEvict):
