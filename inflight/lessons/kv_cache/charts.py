@@ -8,7 +8,7 @@ import plotly.express as px
 import plotly.graph_objects as go
 
 from inflight.notebook.charts.marks import area_saying, counted, in_order, keep_panel, once_in_legend, saying
-from inflight.notebook.charts.palette import DECODE, EMPTY, INK, PREFILL, REQUEST, SHADES, WASTE
+from inflight.notebook.charts.palette import DECODE, EMPTY, INK, PATTERN, PREFILL, REQUEST, SHADES, WASTE
 from inflight.notebook.charts.panels import add_strip, axes_of, panels
 from inflight.triton import telemetry
 
@@ -39,12 +39,12 @@ def block_tables(tables: dict[str, list[int]], num_blocks: int) -> tuple[go.Figu
         pool = title == "the cache"
         fig.add_bar(
             x=[1] * len(blocks),
-            base=list(range(len(blocks))),
+            base=[place - 0.5 for place in range(len(blocks))],
             y=[title] * len(blocks),
             orientation="h",
             width=0.7,
             marker={"color": [colour(block) for block in blocks], "line": {"color": "white", "width": 2}},
-            text=[" and ".join(holders[block]) if pool else block for block in blocks],
+            text=["·".join(holders[block]) if pool else block for block in blocks],
             textposition="inside",
             insidetextanchor="middle",
             textangle=0,
@@ -59,7 +59,12 @@ def block_tables(tables: dict[str, list[int]], num_blocks: int) -> tuple[go.Figu
             ),
         )
     fig.update_layout(height=260, barmode="overlay", showlegend=False, margin={"l": 150}, meta={"device": ""})
-    fig.update_xaxes(title="place in the list, number of the block in the cache", showgrid=False, dtick=1)
+    fig.update_xaxes(
+        title="place in the list, number of the block in the cache",
+        showgrid=False,
+        dtick=1,
+        range=[-0.6, num_blocks - 0.4],
+    )
     fig.update_yaxes(autorange="reversed", showgrid=False)
     said = "; ".join(f"{name} holds blocks {', '.join(map(str, blocks))}" for name, blocks in tables.items())
     shared = [block for block, names in holders.items() if len(names) > 1]
@@ -79,6 +84,7 @@ def iterations_around(log: pd.DataFrame) -> go.Figure:
         log, x="from its arrival", y="iteration_ms", facet_row="prompt", color="computes",
         color_discrete_map=COMPUTES, pattern_shape="computes", pattern_shape_map={"prompt": "/", "answers": ""},
     )  # fmt: skip
+    fig.update_traces(marker={"pattern": PATTERN}, selector={"name": "prompt"})
     fig.for_each_annotation(lambda note: note.update(text=note.text.removeprefix("prompt=")))
     fig.update_layout(height=420, legend_title="computes", bargap=0.15)
     return fig.update_yaxes(title="ms").update_xaxes(title="iteration, counted from the prompt's first", row=1)
