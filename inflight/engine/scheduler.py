@@ -217,8 +217,11 @@ class MaxUtilization:
         )
 
 
+BY_POLICY = {"guaranteed_no_evict": GuaranteedNoEvict, "max_utilization": MaxUtilization}
+
+
 def built_in(config: ExecutorConfig) -> Scheduler:
     """Return the scheduler that `gpt_model_type` and `batch_scheduler_policy` name."""
     if config.gpt_model_type == "V1":
         return StaticBatching()
-    return MaxUtilization() if config.batch_scheduler_policy == "max_utilization" else GuaranteedNoEvict()
+    return BY_POLICY[config.batch_scheduler_policy]()

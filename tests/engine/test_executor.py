@@ -1,4 +1,4 @@
-"""The scheduler: whatever comes in, each request gets the tokens it would get alone, and gives back its blocks."""
+"""The executor: whatever comes in, each request gets the tokens it would get alone, and gives back its blocks."""
 
 import json
 import logging
