@@ -173,15 +173,15 @@ def test_curve():
     fig = engine.curve(measured, 2400.0, 0.25e9)
     assert points(one(fig, "all users")) == [(1, 100), (8, 500), (64, 1500)]
     assert points(one(fig, "each user")) == [(1, 100), (8, 62.5), (64, 1500 / 64)]
-    assert points(one(fig, "memory's roof")) == [(1, 400), (8, 2500), (64, 7000)]
-    assert points(one(fig, "arithmetic's roof"))[-1] == (256, 3000)
+    assert points(one(fig, "memory roof")) == [(1, 400), (8, 2500), (64, 7000)]
+    assert points(one(fig, "compute roof"))[-1] == (256, 3000)
     assert points(one(fig, "a prompt")) == [(256, 2400)]
     assert titles(fig, "yaxis", "yaxis2") == ["tokens a second", "billion FLOPs a second"]
     left, right = fig.layout.yaxis.range, fig.layout.yaxis2.range
     assert [10 ** (b - a) for a, b in zip(left, right)] == pytest.approx([0.25, 0.25]), "one height, two units"
     said = engine.curve_summary(measured, 2400.0)
     assert "1 100 (25%), 8 500 (20%), 64 1,500 (50%)" in said and "The roofs meet below 64 users" in said
-    assert "A prompt of 256 tokens reaches 80% of arithmetic's roof" in said
+    assert "A prompt of 256 tokens reaches 80% of the compute roof" in said
 
 
 class Bytes:

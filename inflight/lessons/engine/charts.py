@@ -10,8 +10,8 @@ from inflight.notebook.charts.palette import DECODE, INK, PREFILL, REQUEST
 PROMPT = 256  # tokens of the prompt, which has a place on the axis of users
 TICKS = [step * 10**power for power in range(6) for step in (1, 2, 5)]
 LINES = {  # column: its name in the picture, colour, dash, symbol; at which number of users the name stands, and where
-    "memory": ("memory's roof", INK, "dot", None, 64, "top left"),
-    "arithmetic": ("arithmetic's roof", INK, "dash", None, PROMPT, "top left"),
+    "memory": ("memory roof", INK, "dot", None, 64, "top left"),
+    "arithmetic": ("compute roof", INK, "dash", None, PROMPT, "top left"),
     "total": ("all users", DECODE, "solid", "circle", 64, "bottom right"),
     "each": ("each user", REQUEST[0], "solid", "square", 64, "bottom left"),
 }
@@ -26,7 +26,7 @@ def curve(measured: pd.DataFrame, prompt: float, flops_of_token: float) -> go.Fi
         One row a number of users: `users`; tokens a second of all of them, `total`, and what `memory` and `arithmetic`
         allow.
     prompt : float
-        Tokens a second of one prompt of 256 tokens.
+        Tokens a second of one prompt of 256 tokens, counted by its FLOPs: its last token alone meets the vocabulary.
     flops_of_token : float
         What the axis on the right counts.
     """
@@ -80,5 +80,5 @@ def curve_summary(measured: pd.DataFrame, prompt: float) -> str:
     ridge = f"The roofs meet below {beyond.iloc[0]} users. " if len(beyond) else ""
     return (
         f"Tokens a second by users, and in brackets the share of the lower roof: {told}. {ridge}"
-        f"A prompt of {PROMPT} tokens reaches {prompt / measured['arithmetic'].iloc[-1]:.0%} of arithmetic's roof."
+        f"A prompt of {PROMPT} tokens reaches {prompt / measured['arithmetic'].iloc[-1]:.0%} of the compute roof."
     )

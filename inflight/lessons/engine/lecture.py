@@ -8,8 +8,8 @@
 # - **calculate** the KV cache of a token, and how many users fit.
 #
 # You need some Python and NumPy; lesson 00 has the words. The roofline and the formula of the KV cache are the same for
-# vLLM, TensorRT-LLM and every other server, on any processor. A separate build step is history there: both load a
-# checkpoint directly.
+# vLLM, TensorRT-LLM and every other server, on any processor. vLLM and TensorRT-LLM no longer have a build step: they
+# load a checkpoint directly.
 #
 # {navigation}
 
@@ -55,7 +55,8 @@ charts.table(formats)
 
 # %% [markdown]
 # A block of 20 bytes holds 32 weights: d and m in 16 bits each, then 32 numbers q of 4 bits. A weight is one of 16 levels.
-# The lowest is m, the distance between two is d, and q counts from the lowest. This is the first block of the file:
+# The lowest is m, the distance between two is d, and q counts from the lowest. This is the first block of layer 0's
+# query weights:
 
 # %%
 packed = source.tensors["blk.0.attn_q.weight"].data  # bytes, as they stand in the file
@@ -88,17 +89,20 @@ print(f"{operations.total():,} operations an iteration, among them", end=" ")
 print(*(f"{operations[name]} {name}" for name in lesson.KERNELS), sep=", ")
 
 # %% [markdown]
-# The products (`FullyConnected`) hold nearly all weights. Between them stand RMSNorm, which rescales a token's numbers, RoPE,
-# which tells a key its position, and [attention](glossary.md#Attention). Starting one of these pieces of machine code is
+# The products (`FullyConnected`) hold nearly all weights. Between them stand RMSNorm, which rescales a token's numbers,
+# RoPE, which rotates queries and keys by their position, and [attention](glossary.md#Attention). Starting one of these
+# pieces of machine code is
 # a [kernel launch](glossary.md#Kernel-launch).
 #
-# Every token needs every weight. An iteration multiplies each matrix by all its tokens together, so **it reads the weights
+# Every token needs every layer's weights. An iteration multiplies each matrix by all its tokens together, so **it reads
+# the weights
 # once**, however many tokens it computes. (In a *mixture of experts* a token needs only the experts chosen for it.) W4 says
 # that most weights have 4 bits, A8 that the numbers they meet, the *activations*, are rounded to 8 bits. W4A16 rounds no
 # activations.
 #
 # A token also reads what earlier tokens left: each layer turns a token into a *key*, by which later tokens find it, and a
-# *value*, which they read. Both are kept in the [KV cache](glossary.md#KV-cache). This model has 30 layers with 3 *KV heads*
+# *value*, which they read. Both are kept in the [KV cache](glossary.md#KV-cache). This model has 30 layers with 3 *KV
+# heads*
 # of 64 numbers each, and the engine keeps a number in 4 bytes.
 
 
@@ -116,12 +120,14 @@ print(f"{per_token:,} bytes per token by the formula,", end=" ")
 print(f"{executor.model.block_bytes // 32:,} in the engine")
 
 # %% [markdown]
-# The 9 *query heads* are not in the formula. Three of them share a KV head (*grouped-query attention*, GQA), so the cache is
+# The 9 *query heads* are not in the formula. Three of them share a KV head (*grouped-query attention*, GQA), so the
+# cache is
 # a third of what it would otherwise be.
 #
 # ## What this machine can do
 #
-# Two numbers bound every iteration. One is the [memory bandwidth](glossary.md#Memory-bandwidth): here all cores together sum
+# Two numbers bound every iteration. One is the [memory bandwidth](glossary.md#Memory-bandwidth): here all cores
+# together sum
 # 256 MB, more than most caches hold. The other is arithmetic: the [FLOPs](glossary.md#FLOP) that the machine computes a
 # second. Each weight that a token meets costs two, a multiplication and an addition. Arithmetic is at its best with many
 # tokens and nothing but matrix products, so `lesson.OnlyProducts` compiles the engine's products alone and gives them 256
@@ -223,7 +229,7 @@ crowds = (1, 2, 4, 8, 16, 32, 64)
 took, products = collections.defaultdict(list), collections.defaultdict(list)
 for _ in progress.over(range(16), "Round"):
     bandwidth = max(bandwidth, bytes_per_s())
-    for users in crowds:  # three times, in which the program warms up
+    for users in crowds:  # the fastest of three: the first also warms up
         took[users].append(min(iteration_s(users) for _ in range(3)))
         alone = min(multiply.seconds(users, users) for _ in range(3))
         products[users].append(alone)
@@ -238,9 +244,9 @@ fours = pd.DataFrame(took).groupby(np.arange(16) // 4).min()
 prices = fours[8] / fours[1]
 print(f"An iteration takes {1e3 * whole_s[1]:.1f} ms for one user and", end=" ")
 print(f"{1e3 * whole_s[8]:.1f} ms for eight: {price:.2f} times as long")
-print("(by the fastest of 16 rounds; by that of four rounds each,", end=" ")
+print("(the fastest of 16 rounds; in four groups of four,", end=" ")
 print(f"{prices.min():.2f} to {prices.max():.2f} times)")
-print(guess.score(8 / price, "the fastest of 16 rounds"))
+print(guess.score(round(8 / price, 1), "the fastest of 16 rounds"))
 print(f"Each of the eight gets {1 / price:.0%} of what one gets alone.")
 if np.median(took[1]) > 1.5 * whole_s[1]:
     print("Other programs slowed half of the rounds: run the last two cells again.")
@@ -254,13 +260,12 @@ assert multiply.of_layers + multiply.of_vocabulary > 0.99 * tensors["parameters"
 #
 # ## See
 #
-# The same measurement for 1 to 64 users. Tokens a second are on the left, FLOPs a second on the right: they
-# differ by a factor. The roofs are the two bounds.
+# The same measurement for 1 to 64 users.  The roofs are the two bounds.
 
 # %% tags=["nbval-ignore-output"]
 curve = pd.DataFrame({"users": crowds, "total": crowds / whole_s[[*crowds]].array})
 curve["memory"], curve["arithmetic"] = roofs(curve["users"], bandwidth, arithmetic)
-prompt = 256 / whole_s["prefill"]
+prompt = flops(256, 1) / flops(1, 1) / whole_s["prefill"]
 flops_of_token = flops(1, 1)
 summary = lesson.curve_summary(curve, prompt)
 charts.show(lesson.curve(curve, prompt, flops_of_token), summary)
@@ -269,10 +274,11 @@ print(summary)
 # %% [markdown]
 # This is the [roofline](glossary.md#Roofline), with users in place of
 # [arithmetic intensity](glossary.md#Arithmetic-intensity), the FLOPs for each byte read. The roofs meet at the *ridge*.
-# To its left more users cost little, because they share what is read; to its right each pays for their own FLOPs.
+# To its left an iteration is *memory bound*: more users cost little, because they share what is read. To its right it
+# is *compute bound*: each pays for their own FLOPs.
 #
-# The tokens of one prompt share the weights as users do. So a long prompt is far to the right, close to the roof of
-# arithmetic, where faster memory would not help.
+# The tokens of one prompt share the weights as users do. So a long prompt is far to the right, under the compute roof:
+# it reaches more of it than 64 users do, and faster memory would not help.
 #
 # ## Explain
 #
@@ -296,17 +302,22 @@ charts.table(table.round(1).reset_index(names="ms"))
 least, beyond, between, whole = table.iloc[0]
 print(f"Of one user's {whole:.1f} ms, reading takes {least:.1f}, products {beyond:.1f}")
 print(f"beyond it, and everything between the products {between:.1f}.")
-alike = products_s[8] / products_s[1]
-print(f"The products of eight take {alike:.2f} times as long as those of one.")
+each = 1e3 * (whole_s[8] - whole_s[1]) / 7
+print(
+    f"Seven more users add {each:.1f} ms each: {whole - each:.1f} of one user's",
+    end=" ",
+)
+print(f"{whole:.1f} ms do not depend on how many there are.")
 
 # %% [markdown]
-# Three things are paid once an iteration, for one user or for eight: every weight is read, every 4-bit weight is unpacked
-# before it is multiplied, and every kernel is launched. **One user gets so little because one user pays for all three
-# alone.** That answers the colleague: busy is not full. Whether eight users need a second machine depends on the
+# That common part is paid once an iteration, whoever asks: weights are read and made ready to multiply, and a thousand
+# operations are started. **One user gets so little because one user pays for it alone.** That answers the colleague:
+# busy is not full. Whether eight users need a second machine depends on the
 # tokens a second that you promised each of them.
 #
 # The roofs leave out attention's FLOPs. The conversations are short, too: with 2,000 tokens each,
-# the caches of 32 users have 30 times the bytes of the weights. Nobody shares those bytes, and memory limits again.
+# the caches of 32 users have 30 times the bytes of the weights. Each user brings their own (lesson 05 shares equal
+# beginnings), and memory limits again.
 #
 # ## Who fits
 #
@@ -316,7 +327,7 @@ print(f"The products of eight take {alike:.2f} times as long as those of one.")
 # %%
 def users_that_fit(memory_bytes, weight_bytes, bytes_per_user):
     """Users whose cache fits into memory next to the weights."""
-    # your line: what the weights leave, shared out
+    # your line: what the weights leave, over one user's cache
     return int((memory_bytes - weight_bytes) // bytes_per_user)
 
 
@@ -337,12 +348,12 @@ print(f"{users_that_fit(72e9, 16e9, llama)} users on a GPU of 80 GB")
 # An engine with the default limits, 8 [slots](glossary.md#Slot) and 2,048 tokens, in the same 600 MB. Nothing is built.
 #
 # 1. Memory is full before the slots are. How few tokens must each user have, so that all eight fit?
-# 2. Keep 2,048 tokens, and store the cache in 8 bits (INT8). How many slots can you give away now?
+# 2. Keep 2,048 tokens, and store the cache in 8 bits (INT8). How many users fit now?
 #
 # <details><summary>What to see</summary>
 #
-# 1. 1,344 tokens: 61 MB a user. At 1,376 the eighth no longer fits.
-# 2. Seventeen. A number takes one byte in place of four, and the scales take a little more.
+# 1. 1,344 tokens: 62 MB a user. At 1,376 the eighth no longer fits.
+# 2. Seventeen. A number takes one byte in place of four, and the scales add a fifth.
 #
 # </details>
 
@@ -370,9 +381,10 @@ assert sizing.users(int8, 2048, 600e6) == 17  # as the text says
 # | smaller cache | `--kv-cache-dtype` | `kv_cache_config`: `dtype` | `kv_cache_quant_algo` |
 # | how full it is | `vllm:kv_cache_usage_perc` | iteration statistics | the iteration log |
 #
-# An H100 has 3.35 TB/s and 989 trillion dense FLOPs a second in BF16 ([data
+# An H100 SXM has 3.35 TB/s and 989 trillion dense FLOPs a second in BF16 ([data
 # sheet](https://www.nvidia.com/en-us/data-center/h100/)): its ridge is at 295 FLOPs a byte. With 16-bit weights that is
-# some 300 tokens in an iteration. Llama 3 8B in 16 bits: 16 GB over 3.35 TB/s is 4.8 ms, so one user gets at most 210 tokens a
+# some 300 tokens in an iteration. Llama 3 8B in 16 bits: 16 GB over 3.35 TB/s is 4.8 ms, so one user gets at most 210
+# tokens a
 # second. FP8, NVFP4 and tensor parallelism [move these numbers](../assets/elsewhere.md).
 #
 # ## What breaks
@@ -394,11 +406,11 @@ print(f"Seventy users → at most {most} at once")
 # %% [markdown]
 # ## Recap
 #
-# One user gets so little because weights are read and unpacked, and kernels launched, once an iteration, whoever is in it.
+# One user gets so little because most of an iteration is paid once, whoever is in it, and one user pays for it alone.
 #
 # - Bytes over bandwidth, and FLOPs over the machine's FLOPs a second, bound every iteration. The lower roof counts.
 # - Eight users share one reading: their iteration takes longer, but far less than eight times as long.
-# - A prompt's tokens share it, too, so prefill comes close to the roof of arithmetic.
+# - A prompt's tokens share it, too, so prefill is compute bound.
 # - KV cache per token = 2 × layers × KV heads × head size × bytes of a number. Nobody shares it.
 # - Memory less weights, over a user's cache, is the number of users that fit.
 #

@@ -16,8 +16,8 @@
 # ## {question}
 #
 # In-flight batching keeps eight slots busy. But a request needs more than a slot: each token of its prompt and of its
-# answer leaves keys and values in the [KV cache](glossary.md#KV-cache). One evening slots are free, the cache is full, and
-# requests wait. Two policies are possible:
+# answer leaves keys and values in the [KV cache](glossary.md#KV-cache). One evening slots are free, and requests wait
+# all the same: the cache has no room for them. Two policies are possible:
 #
 # - **`guaranteed_no_evict`**: a request starts when there is memory for its prompt and its *longest possible* answer. It
 #   is promised to that request, which therefore always runs to its end.
@@ -60,7 +60,8 @@ num_blocks = longest // block
 print(f"{slots} slots, and a cache of {num_blocks} blocks of {block} tokens")
 
 # %% [markdown]
-# Two prompts begin with the same instructions. The engine's own block manager gives them blocks, as it does while it serves:
+# Two prompts begin with the same instructions. The engine's own block manager gives them blocks, as it does while it
+# serves:
 
 # %%
 tokenizer = load_tokenizer(engine_dir)
@@ -176,7 +177,7 @@ def max_utilization(running, blocks):
 
 # %% [markdown]
 # The policies differ in one word. Everything else is common: pause while there are too few blocks, start requests that
-# fit, give each running request one token. A paused request's tokens are computed twice, all but its newest.
+# fit, give each running request one token. All of a paused request's tokens but the newest are computed twice.
 
 
 # %%
@@ -269,7 +270,8 @@ assert 0.87 < ratio < 1.15
 
 # %% [markdown]
 # Above, four requests run, and the other four wait until they have finished. Below, all eight start, and their prompts
-# fill the cache. Whenever a running request needs a block and none is free, the youngest is paused. An orange edge marks
+# fill the cache. Whenever a running request needs a block and none is free, the youngest is paused. Soon four are
+# paused and four run, as above: the same two rounds, begun in another order. An orange edge marks
 # where it comes back and its tokens are computed again.
 #
 # ## Which policy when
@@ -294,7 +296,7 @@ def counts(kind, policy):
         "iterations": len(log),
         "tokens computed twice": computed_twice(log, traffic[kind]),
         "the last one starts at": tokens_at.min().max(),
-        "longest stop in an answer": tokens_at.apply(lambda at: at.diff().max()).max(),
+        "longest gap between tokens": tokens_at.apply(lambda at: at.diff().max()).max(),
     }
 
 
@@ -308,12 +310,15 @@ assert counted["iterations"]["questions"]["max_utilization"] < 45
 assert not counted.xs(no_evict, level=1)["tokens computed twice"].any()
 
 # %% [markdown]
-# All but the tokens are iterations. For the captions the policies need about as many: what `max_utilization` gains at the
+# Every column but *tokens computed twice* counts iterations. The captions need one more than on paper, the questions
+# fewer: the model ended most answers before 30 tokens. For the captions both policies need about the same number: what
+# `max_utilization` gains at the
 # start, it loses in pauses. The readers pay differently. With promises the last caption starts when the first four have
-# finished. Without, everybody has a first token at once, and somebody stops in mid-sentence for nearly half of the run.
+# finished. Without promises everybody soon has a first token, but one answer stops in mid-sentence for nearly half of
+# the run.
 #
-# For a question, `guaranteed_no_evict` promises eight blocks: three run, and five slots stay empty. Prompt and answer fill
-# three. So `max_utilization` runs all eight, and hardly ever pauses one. Does the clock agree?
+# For a question, `guaranteed_no_evict` promises eight blocks: three run, and five slots stay empty. Prompt and answer
+# fill two or three. Eight times three is 24, so `max_utilization` runs all eight and pauses none. Does the clock agree?
 
 # %% tags=["nbval-ignore-output"]
 done_s = {policy: [] for policy in policies}
@@ -325,12 +330,14 @@ print("With max_utilization all questions are answered", end=" ")
 print(told_apart(ours, theirs, "later", "earlier"))
 
 # %% [markdown]
+# Time falls less than iterations do: an iteration with eight answers takes longer than one with three (lesson 01).
+#
 # | your service | policy |
 # |---|---|
 # | answers end long before `max_tokens` | `max_utilization`, or ask for fewer tokens |
-# | answers come near `max_tokens`, and somebody reads along | `guaranteed_no_evict`: a later first token, no stop |
-# | answers come near `max_tokens`, nobody reads along | whichever needs fewer iterations: count them |
-# | many pauses, whatever you choose | more blocks, or a reserve (the lab's 5.3) |
+# | answers come near `max_tokens`, and users watch them come | `guaranteed_no_evict`: a later first token, no stop |
+# | answers come near `max_tokens`, nobody watches | whichever needs fewer iterations: count them |
+# | many pauses, and you want to keep `max_utilization` | more blocks, or a reserve (the lab's 5.3) |
 #
 # ## Turn the knob
 #
@@ -443,14 +450,14 @@ print(
     told_apart(wait_parts, wait, "longer", "shorter"),
 )
 print(
-    "and computing the prompt takes",
+    "Computing it, in parts against whole:",
     told_apart(extra_parts, extra, "longer", "shorter"),
 )
 
 # %% [markdown]
-# The readers get a token after each part, and it costs next to nothing: a part of 121 tokens keeps the arithmetic busy, so
-# that reading the weights once more hides behind it (lesson 01). The sender waits for five iterations in place of one, each
-# of them shared. Parts of a few tokens would cost; a GPU needs larger ones to be busy, so bounds there are some thousands.
+# The readers get a token after each part, and computing the prompt takes no measurable extra time: a part rides in an
+# iteration that the readers need anyway. The sender pays, with five shared iterations before the first token in place
+# of one. Smaller parts make the sender wait longer; on GPUs the bound is usually some thousand tokens.
 #
 # ## One system prompt, many users
 #
@@ -470,22 +477,22 @@ found = shared // block * (len(users) - 1)
 server.load("tensorrt_llm", enable_kv_cache_reuse=True, **ways["whole"])
 client.ask("Name the capital of France.", 2)  # a warm-up that begins otherwise
 since = len(telemetry.iterations(log_path))
-answers = [client.stream(text, 4, end_id=-1).read() for text in users]
+for text in users:
+    client.ask(text, 4)
 log = telemetry.iterations(log_path)[since:]
 first, *later = telemetry.shares(log).groupby("request")["context"].sum()
 print(f"Tokens computed of the first prompt {first}, of the others {later}.")
-ttft_ms = [1000 * answer.time_to_first_s for answer in answers]
-print(f"TTFT of the first {ttft_ms[0]:.0f} ms,", end=" ")
-print(f"of the others {sum(ttft_ms[1:]) / 3:.0f} ms on average.")
 
 # %%
 print(f"{shared} shared tokens are {shared // block} full blocks; {found} are found.")
 print("Counted by the engine:", log["kv_blocks_reused"].iloc[-1])
 
 # %% [markdown]
-# Only full blocks count, as far as prompts begin alike. A kept block is given away as soon as a request needs it, so reuse
-# takes no memory from anybody. It asks for order: what is the same for all comes first, what differs (a date, a name)
-# last. And it leaks: a fast first token tells a stranger what others have asked, so vLLM's `cache_salt` keeps tenants apart.
+# Only full blocks are reused, up to the first token that differs. A kept block is given away as soon as a request needs
+# it, so reuse
+# takes no memory from anybody. So order matters: what is the same for all comes first, what differs (a date, a name)
+# last. And it leaks: a fast first token tells a stranger that somebody has sent the same beginning, so vLLM's
+# `cache_salt` keeps tenants apart.
 #
 # ## Elsewhere
 #
@@ -499,15 +506,14 @@ print("Counted by the engine:", log["kv_blocks_reused"].iloc[-1])
 # | Tokens in a block | `--block-size`, often 16 | 32 by default | 32 |
 # | Watch | <code>vllm:num_<wbr>preemptions</code>, <code>vllm:kv_cache_<wbr>usage_perc</code>, <code>vllm:prefix_<wbr>cache_hits</code> | iteration statistics | `paused`, `kv_blocks_used`, `kv_blocks_reused` of the log |
 #
-# Where layers keep a window, a compressed vector (MLA) or a state (Mamba), a token's bytes differ from layer to layer, and
-# blocks × tokens is no longer one number. How [today's engines pause, evict and offload](../assets/elsewhere.md#05--policies-and-the-kv-cache)
+#  How [today's engines pause, evict and offload](../assets/elsewhere.md#05--policies-and-the-kv-cache)
 # has a page of its own. A large GPU is seldom short of blocks for a small model: to see this lesson
 # [there](../assets/lab-gpu/README.md), cap the cache.
 #
 # ## What breaks
 #
-# **A cache that is too small for one request.** That request would wait for ever, so the engine refuses to load, and the
-# server goes on with what it had:
+# **A cache that is too small for one request.** That request would wait for ever, so the engine refuses to load, and
+# the server keeps the engine that it had:
 
 # %%
 try:
@@ -524,7 +530,7 @@ print("still ready:", client.is_ready())
 # - A request needs blocks for every token of its prompt and its answer. Blocks, not slots, are often what is short.
 # - `guaranteed_no_evict` promises the longest answer: no pauses, but promised blocks lie idle.
 # - `max_utilization` starts a request as soon as its prompt fits, and pays with pauses.
-# - Which needs fewer iterations depends on one thing: do answers come near `max_tokens`, or end long before?
+# - Which needs fewer iterations depends mostly on one thing: do answers come near `max_tokens`, or end long before?
 # - Chunked context turns one long wait of the readers into several short ones. Reuse computes a common beginning once.
 #
 # <details><summary>1. A cache of 40 blocks of 32 tokens; every request has a prompt of 100 tokens and asks for 220. How

@@ -98,7 +98,7 @@ hand_made = lesson.tritonserver(
         "--model-control-mode=explicit",
         "--load-model=to_ids",
         "--disable-auto-complete-config",  # use the files as they are: fill in nothing
-        "--strict-readiness=true",  # the default; its turn comes below
+        "--strict-readiness=true",  # the default; see below
     ]
 )
 
@@ -218,7 +218,8 @@ guess
 # %% [markdown]
 # ## Broken on purpose
 #
-# Load balancers and Kubernetes' probes ask over HTTP, and take 200 for yes and 400 for no. They can ask for the server
+# Load balancers and Kubernetes' probes ask over HTTP. Triton answers 200 for yes and 400 for no. They can ask for the
+# server
 # or for a model.
 
 
@@ -289,7 +290,7 @@ for fault, (file, old, new) in changed.items():
 charts.table(pd.DataFrame(rows))
 
 # %% [markdown]
-# With strict readiness, the default, *ready* is 400 as long as a model has failed to load. An ensemble that does not fit
+# With strict readiness, the default, *ready* is 400 while any model has failed to load. An ensemble that does not fit
 # never begins to load, and a model that was unloaded does not count ([issue
 # 7588](https://github.com/triton-inference-server/server/issues/7588), open since 2024). Without it, *ready* says no more
 # than *live*. So let a probe ask for **the model that clients call**: only the last column is right in every row.
@@ -500,7 +501,7 @@ assert repository.problems(llm) == [] and by_hand == "The capital of France is P
 #   only at the load, and only its log says where. The check names the step that *reads* the tensor. Here the typo was in
 #   the step that *writes* it, so the suggested name is the typo: look at both ends.
 # - **The load** runs `initialize`, so it finds a wrong path and a typo in that method. The same typo in `execute` is
-#   found by the first request that gets there.
+#   found by the first request that gets there, or by a warm-up.
 # - **Only an answer** shows a swap of two tensors of one type and shape. The word at which the answer should end is now
 #   one that it may not use.
 #
@@ -518,7 +519,8 @@ assert repository.problems(llm) == [] and by_hand == "The capital of France is P
 # | ready? | `/health` | `/health` | `/v2/models/NAME/ready` | `/v2/models/ensemble/ready` |
 # | warm-up | by itself, before it is ready | by itself, before it is ready | vLLM's own | `model_warmup` |
 #
-# Triton's own `max_batch_size` in `config.pbtxt` is another: the most requests in one *call* of a model. [The page for a
+# Triton's own `max_batch_size` in `config.pbtxt` is another: the most rows, of one request or of many, in one *call* of
+# a model. [The page for a
 # lab GPU](../assets/lab-gpu/README.md) has NVIDIA's commands. Triton's pages: [model
 # configuration](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/model_configuration.html),
 # [control
@@ -527,8 +529,9 @@ assert repository.problems(llm) == [] and by_hand == "The capital of France is P
 #
 # ## Recap
 #
-# When clients get errors, ask whether the model that they call is ready, then read the log's last line with `E`: it names
-# the model, and so the file to open.
+# When clients get errors, ask whether the model that they call is ready, then read the log's last line with `E`: it
+# names the models and the tensor on which they disagree, and the file is one of theirs. If every model is ready, read
+# an answer and trace its tensors.
 #
 # - Triton knows what to load from a folder for each model and the control mode; `config.pbtxt` says what flows in and out.
 # - An ensemble is maps: two steps are connected when they use one name for a tensor.

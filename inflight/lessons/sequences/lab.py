@@ -88,7 +88,8 @@ server = Server(repo).start()
 # *Core · importance 4/5 · difficulty 2/5 · 10 minutes*
 #
 # Users of a chat gateway send numbers, close the page at some time, and may come back later. The gateway calls `marks` for
-# each event, in the order in which they happen: user `who` has sent `value`, or has closed the page; then `value` is `None`.
+# each event, in the order in which they happen: user `who` has sent `value`, or has closed the page; then `value` is
+# `None`.
 # Nobody knows what comes next. Give the three arguments that `infer` needs, as a dict:
 #
 # - the first number of a user who is not in a conversation begins one;
@@ -118,8 +119,8 @@ def marks(who: int, value: int | None, talking: set[int]) -> dict | None:
 check("7.1", marks)
 
 # %% [markdown]
-# Now on the real server: three users, and two slots. The third one gets a slot when one of the others closes the page. How
-# long does it take when `marks` forgets to end a conversation?
+# Now on the real server: three users, and two slots. The third one gets a slot when one of the others closes the page.
+# If `marks` forgets an END, the third waits five seconds.
 
 
 # %% tags=["nbval-ignore-output"]
@@ -145,7 +146,8 @@ with ThreadPoolExecutor(3) as pool:
 print(f"All have their answers after {time.monotonic() - sent:.1f} s.")
 
 # %% [markdown]
-# <details><summary>Where to look</summary><code>converse</code> in the lecture: there the values are known, so the first and
+# <details><summary>Where to look</summary><code>converse</code> in the lecture: there the values are known, so the
+# first and
 # the last one are, too. Here a user is in a conversation from the first number until the page is closed.</details>
 #
 # <details><summary>How to begin</summary>Two questions for each event: is <code>who</code> in <code>talking</code>, and is
@@ -161,11 +163,14 @@ print(f"All have their answers after {time.monotonic() - sent:.1f} s.")
 #
 # *Core · importance 5/5 · difficulty 4/5 · 40 minutes*
 #
-# Write a model that gives texts back word by word, as `words` in the lecture does, and that keeps nothing of a reader who has
-# gone. In each call every request that is ready gets **one** word; then it is rescheduled, or ended with `FINAL`. A text may
+# Write a model that gives texts back word by word, as `words` in the lecture does, and that keeps nothing of a reader
+# who has
+# gone. In each call every request that is ready gets **one** word; then it is rescheduled, or ended with `FINAL`. A
+# text may
 # have no words at all: end it at once. Keep what you know of a stream in `self.states`, a dict by correlation id.
 #
-# A client can leave at two moments. If the request is in a call of `execute`, `request.is_cancelled()` is true. If it waits in
+# A client can leave at two moments. If the request is in a call of `execute`, `request.is_cancelled()` is true. If it
+# waits in
 # the queue, Triton drops it, and the model is not told. But the request's response sender knows: `sender.is_cancelled()`.
 # Three facts about Triton 2.51:
 #
@@ -173,8 +178,10 @@ print(f"All have their answers after {time.monotonic() - sent:.1f} s.")
 # - Triton gives a new sender in each call. Ask the **latest**, so keep it in the state.
 # - Never ask a sender after its `FINAL`.
 #
-# The check plays Triton for your model, with four slots: first seven texts at once, then twelve readers, half of whom leave. It
-# counts your calls, compares what each client has heard, and counts what your model keeps of streams that are over, wherever
+# The check plays Triton for your model, with four slots: first seven texts at once, then twelve readers, half of whom
+# leave. It
+# counts your calls, compares what each client has heard, and counts what your model keeps of streams that are over,
+# wherever
 # it keeps it.
 
 # %% tags=["part:model.py"]
@@ -256,18 +263,22 @@ check("7.2", Path(workdir.name) / "words.py")
 # deletes the states of the three who left. Here there is no log, and a text without words has nothing to
 # <code>pop</code>.</details>
 #
-# <details><summary>How to begin</summary>First without those who leave: <code>execute</code> goes through the requests, leaves
+# <details><summary>How to begin</summary>First without those who leave: <code>execute</code> goes through the requests,
+# leaves
 # out those whose <code>READY</code> is 0, makes a state where <code>START</code> is 1, sends a word, and returns
 # <code>None</code>. Then a state becomes two things: the words that are left, and the sender. At the end of each call go
 # through all states and delete those whose sender is cancelled.</details>
 #
 # <details><summary>The error you see</summary>"Somebody waits in vain": a request was released without <code>FINAL</code>.
-# <code>KeyError</code>: you deleted a state, and its request was still in the batch. "Things that are kept": states of requests
-# that were dropped in the queue. <code>RuntimeError</code>, <em>dictionary changed size</em>: go through <code>list(…)</code>
+# <code>KeyError</code>: you deleted a state, and its request was still in the batch. "Things that are kept": states of
+# requests
+# that were dropped in the queue. <code>RuntimeError</code>, <em>dictionary changed size</em>: go through
+# <code>list(…)</code>
 # of the dict.</details>
 
 # %% [markdown]
-# Once it has passed, your model is kept. Here it runs on the server of this notebook. The second of three readers leaves after
+# Once it has passed, your model is kept. Here it runs on the server of this notebook. The second of three readers
+# leaves after
 # three words:
 
 # %% tags=["nbval-ignore-output"]
@@ -322,7 +333,8 @@ print(heard.groupby("stream")["word"].agg(" ".join).to_string(header=False))
 #
 # 3. A reader's network fails for ten seconds, and the client sends the text once more. What does your model do?
 #
-# <details><summary>Answer</summary>It begins anew, under another correlation id, and deletes the old state when it sees that
+# <details><summary>Answer</summary>It begins anew, under another correlation id, and deletes the old state when it sees
+# that
 # the sender is cancelled. To continue where the first stream stopped, the client would have to say how far it had
 # come.</details>
 

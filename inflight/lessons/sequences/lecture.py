@@ -8,8 +8,9 @@
 # - **write** a model that asks to be called again, and trace it call by call.
 #
 # You need lesson 06. Whose state is it, where does it live, and who deletes it? Every server that remembers something meets
-# these three questions: streaming speech recognition, tracking in video, voice agents. The sequence batcher is Triton's own.
-# LLM engines answer the questions inside, and a router in front of several servers meets the second one again (lesson 12).
+# these three questions: streaming speech recognition, tracking in video, voice agents. The sequence batcher is Triton's
+# own.
+# LLM engines answer them internally, and a router in front of several servers meets the second one again (lesson 12).
 #
 # {navigation}
 
@@ -18,7 +19,7 @@
 #
 # A speech recognizer gets a second of sound at a time, and each second continues the sentence before. So the model keeps
 # something for each conversation. Your recognizer works in every test. In production, with two instances, its transcripts
-# are nonsense now and then, and the log has no error.
+# are sometimes nonsense, and the log has no error.
 #
 # The model of this lesson stands for it: its state is one number, the sum of what a conversation has sent so far.
 
@@ -145,7 +146,7 @@ guess = widgets.predict(
     {
         "4: every request says to which conversation it belongs": 4,
         "2: each of the two instances keeps the conversations that it began": 2,
-        "0: each conversation meets both instances": 0,
+        "0 or 1: nearly every conversation meets both instances": 0.9,
     },
 )
 guess
@@ -179,8 +180,9 @@ assert (talks[1].groupby("conversation")["instance"].nunique() == 1).all()
 
 # %% [markdown]
 # A dynamic batcher does not look at sequences: whichever instance is free takes the next requests, and each knows only what
-# it has added up itself. From the moment a conversation meets its second instance, its sums are too small. Until then they
-# are right, so a short test passes. There is no error and no warning. The [sequence batcher](glossary.md#Sequence-batcher)
+# it has added up itself. From the moment a conversation meets its second instance, its sums are too small. With one
+# instance, as on many laptops, they are always right, so every test passes. There is no error and no warning. The
+# [sequence batcher](glossary.md#Sequence-batcher)
 # sends all requests of a conversation to one instance.
 #
 # ## See
@@ -214,12 +216,14 @@ charts.show(figure, summary)
 print(textwrap.fill(summary, 88))
 
 # %% [markdown]
-# In the lower panel a colour never leaves its lane. The price: a conversation cannot move to another instance, not even when
+# In the lower panel a colour never leaves its lane. The price: a conversation cannot move to another instance, not even
+# when
 # its own is busy and the other is idle.
 #
 # ## Who begins it, who ends it
 #
-# Each sequence holds a slot of the batch from START to END. Only the client knows both. Now each of the two instances has one
+# Each sequence holds a slot of the batch from START to END. Only the client knows both. Now each of the two instances
+# has one
 # slot, and a sequence may be silent for one second (`max_sequence_idle_microseconds`). **A client forgets START:**
 
 # %%
@@ -252,16 +256,18 @@ assert time.monotonic() - began > 0.9
 
 # %% [markdown]
 # A forgotten START is refused at once. A forgotten END is silent: its slot stays taken until the sequence has been idle for
-# too long, while others wait. Then Triton gives the sequence up, and refuses what still comes for it.
+# too long, while others wait. Then Triton gives the sequence up, and refuses any later request for it.
 #
 # The model can ask to be told: `control_input` names inputs that say which sequence it is (`CORRID`), whether it begins
-# (`START`) or ends (`END`), and whether the slot has a request at all (`READY`). The adder asks for none, so it keeps its sums
+# (`START`) or ends (`END`), and whether the slot has a request at all (`READY`). The adder asks for none, so it keeps
+# its sums
 # for ever. With [implicit state](glossary.md#Implicit-state) Triton itself keeps the state, for ONNX Runtime, TensorRT and
 # PyTorch models; in the Python backend you do.
 #
 # ## One request, many calls
 #
-# An answer of many words is a sequence, too, if the *model* may say after each word: call me again with this request. Triton
+# An answer of many words is a sequence, too, if the *model* may say after each word: call me again with this request.
+# Triton
 # calls that [iterative scheduling](glossary.md#Iterative-scheduling). This model gives a text back word by word:
 
 # %%
@@ -392,16 +398,17 @@ assert (calls["word"] != "").sum() == sum(lengths) and 6 <= len(table) <= 10
 assert heard.groupby("stream")["word"].agg(" ".join).tolist() == texts
 
 # %% [markdown]
-# Each call has whoever is there: newcomers join, finished texts leave, and the model meets each text where its last call left
+# Each call takes whichever requests are ready: newcomers join, finished texts leave, and the model meets each text
+# where its last call left
 # it. Where a text is over while a later slot is still in use, the slot comes along *empty*, with `READY` 0. That is the
 # strategy `direct`. With `oldest`, Triton fills each batch from the requests that wait, and no slot is empty:
 #
 # | | `direct` | `oldest` |
 # |---|---|---|
 # | Sequences at a time | `max_batch_size` × instances | `max_candidate_sequences` × instances |
-# | More sequences than slots | wait until one ends | take turns, as far as there are candidates |
+# | More sequences than slots | wait until one ends | the candidates take turns; the others wait |
 # | For a model that keeps its state | by slot: a tensor with a row for each | by correlation id, as ours does |
-# | Known trouble | | clients that never send END: a [crash](https://github.com/triton-inference-server/server/issues/8391), a [loop](https://github.com/triton-inference-server/server/issues/8449) |
+# | Known trouble | | the reaper of idle sequences: a [crash](https://github.com/triton-inference-server/server/issues/8391), a [loop](https://github.com/triton-inference-server/server/issues/8449) (its strategy is not named) |
 #
 # ## What breaks
 #
@@ -412,22 +419,24 @@ assert heard.groupby("stream")["word"].agg(" ".join).tolist() == texts
 long_texts = ["word " * 200] * 3
 streams.ask(server, "words", long_texts, leave_after={1: 3, 2: 3, 3: 3})
 _, afterwards = traced(["hello"])
+again = (afterwards["told"] == "again").sum()
 kept = afterwards["kept"].iloc[-1]
-print(f"Nobody else is served, and the model keeps {kept} states.")
+print(f"Words for the three since: {again}. States kept: {kept}.")
 
 # %% tags=["remove-cell"]
-assert kept == 3
+assert kept == 3 and again <= 3  # one call may have been under way
 
 # %% [markdown]
-# Triton sees that a client has gone, and does not schedule its request again. It does not tell the model: no END, no further
-# call. So nothing deletes these states, and a server that runs for a month runs out of memory. In the lab you write an
+# Triton sees that a client has gone, and does not schedule its request again. It does not tell the model: there is
+# simply no further call. So nothing deletes these states, and the dict grows for as long as the server runs. In the lab
+# you write an
 # `execute` that notices.
 #
 # ## Turn the knob
 #
 # Apply a change in the editor, then run the cell below it again. Predict the table first:
 #
-# 1. `max_batch_size` 2, no candidates: in which call does the third text begin?
+# 1. `max_batch_size` 2, the other field empty: in which call does the third text begin?
 # 2. `max_batch_size` 2, candidates 3: in which call does it begin now, and how many calls are there?
 #
 # <details><summary>What to see</summary>
@@ -453,16 +462,18 @@ rows.pivot(index="call", columns="slot", values="word").fillna("")
 # |---|---|---|
 # | A conversation of several requests | each request brings the whole conversation; prefix caching finds its beginning | the sequence batcher keeps it in one instance |
 # | One answer, many passes | always, inside the engine | `iterative_sequence`, which [its page](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/batcher.html) calls provisional |
-# | A client leaves | the server in front of the engine notices, and aborts | the model has to look |
+# | A client leaves | the server in front of the engine notices, and aborts | the model must check |
 # | Several servers | any works; one that has the beginning in its cache is faster | one correlation id must always reach one server, and if that dies, the state is gone |
 # | Watch | <code>vllm:num_<wbr>requests_running</code> | <code>nv_inference_<wbr>pending_request_count</code>: above zero for long, sequences may wait for slots |
 #
 # ## Recap
 #
-# What the first request left is in one instance's memory. The second one finds it there if a sequence batcher sends it there.
+# What the first request left is in one instance's memory. The second one finds it there if a sequence batcher sends it
+# there.
 #
-# - With the wrong batcher, state gets mixed up without an error. A short test passes.
-# - A sequence holds a slot from START to END. A forgotten START is refused; a forgotten END blocks others until the idle time.
+# - With the wrong batcher, state gets mixed up without an error. With one instance every test passes.
+# - A sequence holds a slot from START to END. A forgotten START is refused; a forgotten END blocks others until the
+#   idle time.
 # - A model that puts its request back is called again, and finds under the correlation id what it left.
 # - The model is told when a sequence begins, never when its client has gone. What it keeps, it must delete itself.
 #

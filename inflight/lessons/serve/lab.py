@@ -18,7 +18,8 @@
 # ## Set up
 #
 # Run this cell first. It starts a server like the lecture's: decoupled, so that it can stream, and with an iteration
-# log. The repository is the one that you wrote in lab 02, or the course's if yours has not passed its check yet. That is why
+# log. The repository is the one that you wrote in lab 02, or the course's if yours has not passed its check yet. That
+# is why
 # the model `mask`, which hides e-mail addresses, is in it.
 
 # %%
@@ -145,7 +146,8 @@ check("3.1", events_file)
 # arrived?
 #
 # When it passes, this file is kept as your part `client`. Later labs call `ask(url, prompt, max_tokens, …)`, whose answer
-# has `text`, `pieces` and `times_s`; `Stream` and its `cancel`; and `read_until`. All three take the options in `OPTIONS` as
+# has `text`, `pieces` and `times_s`; `Stream` and its `cancel`; and `read_until`. All three take the options in
+# `OPTIONS` as
 # keyword arguments, and send them.
 
 # %% tags=["part:client.py"]
@@ -293,7 +295,8 @@ check("3.2", (client_file, server))
 #
 # <details><summary>How to begin</summary>
 #
-# <code>__init__</code> first: a queue, a connection, <code>start_stream</code> with a callback that puts response and time into
+# <code>__init__</code> first: a queue, a connection, <code>start_stream</code> with a callback that puts response and
+# time into
 # the queue (the callback runs at the moment of arrival), <code>async_stream_infer</code>. Then <code>__iter__</code>,
 # which takes from the queue. Run the check: the first parts are right. Then <code>cancel</code>. Last
 # <code>read_until</code>: a loop over a stream, with <code>cancel</code> in a <code>finally</code>.
@@ -301,7 +304,8 @@ check("3.2", (client_file, server))
 #
 # <details><summary>The error you see</summary>
 #
-# <code>got an unexpected keyword argument 'result'</code>: tritonclient passes arguments by name; the callback's parameters must
+# <code>got an unexpected keyword argument 'result'</code>: tritonclient passes arguments by name; the callback's
+# parameters must
 # be called <code>result</code> and <code>error</code>.<br>
 # "a wait for what never comes?": your loop does not see the end. Triton marks the last response:
 # <code>result.get_response().parameters["triton_final_response"].bool_param</code>. A model may end without a last text;
@@ -380,7 +384,8 @@ check("3.3", (at_once, who_waited, readers_that_fit, server))
 #
 # <details><summary>Answer</summary>
 #
-# TTFT: the others wait for a slot. No more than eight are in an iteration, so most gaps stay as they are. Only those in which
+# TTFT: the others wait for a slot. No more than eight are in an iteration, so most gaps stay as they are. Only those in
+# which
 # a waiting reader's prompt is computed are longer, and P99 may show them.
 # </details>
 
@@ -415,7 +420,8 @@ table.round(1)
 # <details><summary>How to begin</summary>
 #
 # <code>ThreadPoolExecutor(number).map(…)</code> with a function that asks for one reader and reads to the end. For
-# <code>who_waited</code>: when did the earliest of all last pieces arrive? For <code>readers_that_fit</code>: go through the rows
+# <code>who_waited</code>: when did the earliest of all last pieces arrive? For <code>readers_that_fit</code>: go
+# through the rows
 # from few readers to many, and stop at the first one that breaks a promise.
 # </details>
 #
@@ -485,14 +491,17 @@ print(f"\n{len(stream.answer.pieces)} of 200 tokens")
 #
 # It works in the containers that have TensorRT-LLM's engine backend (removed from its main branch in July 2026), whose
 # ensemble has these tensors. What
-# <code>cancel</code> saves there, you have to count: Triton tells a cancellation only to the steps of an ensemble that begin
+# <code>cancel</code> saves there, you have to count: Triton tells a cancellation only to the steps of an ensemble that
+# begin
 # afterwards. Here <code>postprocessing</code> passes it on to the engine; another one may not. A <code>stop</code>
 # request to
-# <code>tensorrt_llm</code> with the same id reaches the engine in any case. Today's <code>llmapi</code> is one model with other
+# <code>tensorrt_llm</code> with the same id reaches the engine in any case. Today's <code>llmapi</code> is one model
+# with other
 # names (<code>sampling_param_max_tokens</code>), and hears a cancellation itself. With vLLM you close the HTTP connection.
 # </details>
 #
-# **2.** Each iteration is ten times as fast there. Is the price of a stream, one call of `postprocessing` per token, smaller
+# **2.** Each iteration is ten times as fast there. Is the price of a stream, one call of `postprocessing` per token,
+# smaller
 # or larger then?
 #
 # <details><summary>Answer</summary>
@@ -507,7 +516,8 @@ print(f"\n{len(stream.answer.pieces)} of 200 tokens")
 #
 # <details><summary>Answer</summary>
 #
-# Neither: the first token reaches them together with the last, after the end-to-end latency. The server streams, with
+# On paper the second: tokens that arrive together have no gaps. The first fails, unless the whole answer is ready in
+# time. A promise about ITL alone is worth nothing. The server streams, with
 # all that costs, and nobody sees it. Measure where the reader is.
 # </details>
 

@@ -92,7 +92,7 @@ with http.stream("POST", "/chat/completions", json=body) as reply:
 # %% [markdown]
 # These are *server-sent events*: a line that begins with `data: `, then an empty line. The first event has the role,
 # each of the next a piece of text in `delta`, and one the `finish_reason`: `length` says that `max_tokens` ended
-# the answer. `[DONE]` is OpenAI's own mark, and no JSON.
+# the answer. `[DONE]` is OpenAI's own mark, and is not JSON.
 
 
 # %%
@@ -178,7 +178,7 @@ def tpot(times_s):
 
 # %% tags=["nbval-ignore-output"]
 guess = widgets.predict(
-    "How much longer do the eight wait for complete answers than a single user?",
+    "How many times as long do eight users wait for complete answers as one alone?",
     {
         "1.0 times: each iteration serves all eight": 1,
         "2.0 times: they share the weights, not the arithmetic": 2,
@@ -211,7 +211,7 @@ def whole(subject):
 
 
 # %% [markdown]
-# `measure` asks for all users at once. The engine's log has what was computed meanwhile.
+# `measure` asks for all users at once. The engine's log says what was computed in the meantime.
 
 
 # %%
@@ -295,13 +295,14 @@ assert 1 < told.ratio < 8
 # Streaming changes when you may begin to read, and nothing in the engine.
 #
 # Eight users need eight times the tokens, and hardly more iterations than one: each iteration gives every running user a
-# token. But an iteration with eight answers takes longer than one with one (lesson 01's curve is its price), and
-# eight prompts have to be computed. That is why the factor is neither 1 nor 8. Users who each wait for their answer are
+# token. But an iteration with eight answers takes longer than one with one (1.58 times in lesson 01), and eight prompts
+# have to be computed. That is why the factor is neither 1 nor 8. Users who each wait for their answer are
 # a *closed loop*: they cannot overload a server. Lesson 06 has the other kind.
 #
 # ## Which part of a gap is the engine's?
 #
-# In the picture, one of the eight often begins early and then waits. The log says when the engine had each token: at the end of
+# In the picture, one of the eight often begins early and then waits. The log says when the engine had each token: at
+# the end of
 # the iteration in which the request was. So ITL can be measured at both ends. *Long* is over twice the engine's P50.
 
 
@@ -346,16 +347,17 @@ print(f"{from_prompts} of them with a prompt, and {rows[3][-1]} at the client.")
 
 # %% tags=["remove-cell"]
 assert [row[2] for row in rows] == [7 * 31, 7 * 31, 7 * 248, 7 * 248]
-assert rows[3][3] < 1.5 * rows[2][3]  # the way moves tokens, and does not slow them
+assert rows[3][3] < 1.5 * rows[2][3]  # delivery moves tokens, and does not slow them
 
 # %% [markdown]
-# A prompt makes a long gap for those who already run. Requests arrive one by one, and an idle engine begins with the first;
-# the others' prompts are all in the next iteration, and the first user's second token waits for it. Lesson 05 cuts such
+# A prompt makes a long gap for those who already run. Requests arrive a moment apart. The engine begins with those that
+# are there; the prompts of the others are in the next iterations, and everyone who already runs waits for them. Lesson
+# 05 cuts such
 # prompts. Any other slow iteration is a gap for all eight at once.
 #
-# What the client has beyond that is delivery. A token made on time waits for Triton, the detokenizer or a reader's
-# thread, which share the cores with the engine; then it comes together with the next. So the way makes long gaps
-# and short ones, and the means agree: it moves tokens, and does not slow them. Judge an engine by ITL at the server, and what
+# What only the client has is delivery: a token that was made on time waits for Triton, the detokenizer or a reader's
+# thread, and then comes together with the next. On a quiet machine it adds hardly any long gap, and the means agree.
+# Judge an engine by ITL at the server, and what
 # a user sees by ITL where the user is.
 #
 # ## A proxy that collects
@@ -425,10 +427,10 @@ assert rows[0][2] > 32 and 3 <= rows[1][2] <= 5
 
 # %% [markdown]
 # That is the second team. An event with one word has about 240 bytes, so 4 KiB hold seventeen words, and a buffer larger
-# than the answer makes a stream whole. nginx has
+# than the answer turns the stream into one piece. nginx has
 # [`proxy_buffering`](https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_buffering) on by default, with buffers
-# of 4 or 8 KiB. Turn it off for the route, or let the server send the header `X-Accel-Buffering: no`. The server's own TTFT
-# shows nothing of it.
+# of 4 or 8 KiB. Turn it off for the route, or let the server send the header `X-Accel-Buffering: no`. The server's own
+# TTFT does not show it.
 #
 # ## Turn the knob
 #
@@ -437,7 +439,8 @@ assert rows[0][2] > 32 and 3 <= rows[1][2] <= 5
 #
 # <details><summary>What to see</summary>
 #
-# `top_k` and the temperature change the words, and none of the four figures. The prompt moves TTFT, and hardly TPOT.
+# `top_k` and the temperature change the words, and with them perhaps the answer's length and its end. A longer prompt
+# raises TTFT, and hardly TPOT.
 #
 # </details>
 
@@ -531,7 +534,8 @@ assert 20 <= grpc_cancelled < ASKED
 #
 # - **Reasoning:** `delta.reasoning_content` (in [vLLM](https://docs.vllm.ai/en/v0.11.2/features/reasoning_outputs/) `reasoning`)
 #   comes first. TTFT is the arrival of its first piece; AIPerf has *time to first output token* for the answer's.
-# - **Tool calls:** `delta.tool_calls` has the name once and the arguments in fragments; join them by `index`, and parse at the
+# - **Tool calls:** `delta.tool_calls` has the name once and the arguments in fragments; join them by `index`, and parse
+#   at the
 #   end.
 #
 # With vLLM's and TensorRT-LLM's defaults this lesson's prompts, the same in each round, would be found in the prefix
@@ -579,8 +583,8 @@ assert not is_whole(lines)
 
 # %% [markdown]
 # Status 200, text, and `[DONE]`: a client that looks for these takes half an answer for a whole one. Your `text_of` ends at
-# that event with a `KeyError`, the `openai` package with an `APIError`. Where the process that speaks HTTP dies,
-# the stream just ends. To try again, send the whole request.
+# that event with a `KeyError`, the `openai` package with an `APIError`. Where the process that speaks HTTP dies, the
+# connection breaks; behind a proxy the stream just ends. To try again, send the whole request.
 #
 # ## Recap
 #
@@ -590,7 +594,8 @@ assert not is_whole(lines)
 # - A stream is server-sent events over HTTP, or tensors over gRPC.
 # - TTFT is $t_1$, E2E $t_n$, an ITL one gap, TPOT $(t_n - t_1) / (n - 1)$.
 # - Eight users share iterations, each of which is longer: they wait longer than one, and far less than eight times as long.
-# - A long gap is a prompt, at the engine, or delivery, which shows at the client alone.
+# - A long gap at the engine is a slow iteration, most often another user's prompt. One that only the client sees is
+#   delivery.
 # - Leaving is cancelling only where the server hears of it. Count tokens to know.
 #
 # <details><summary>1. An answer of 101 tokens has a TTFT of 200 ms and a TPOT of 15 ms. When does its last token
@@ -602,7 +607,8 @@ assert not is_whole(lines)
 # <details><summary>2. TPOT is 20 ms for every user, and P99 of ITL is 400 ms at the client. What do you look at
 # first?</summary>
 #
-# P99 of ITL at the server. If it is as long, something long was in an iteration: another user's prompt is the first suspect.
+# P99 of ITL at the server. If it is as long, something long was in an iteration: another user's prompt is the first
+# suspect.
 # If it is short, look at what lies between: a proxy's buffer, or a busy client.
 #
 # </details>
