@@ -549,4 +549,6 @@ def test_the_version_stands_in_the_package_alone():
 def test_the_paths_that_contributors_are_shown_are_there():
     shown = re.findall(r"`([\w./]+/[\w.]*)[` ]", (ROOT / "CONTRIBUTING.md").read_text())
     assert len(shown) > 20
-    assert [path for path in shown if "NN" not in path and not (ROOT / path).exists()] == []
+    places = ROOT, ROOT / "inflight"  # the life of a request is told from the package's folder
+    missing = [path for path in shown if "NN" not in path and not any((place / path).exists() for place in places)]
+    assert missing == []

@@ -8,7 +8,6 @@ survives, a test is missing, or the program is the same, or nobody needs the lin
 
 import argparse
 import ast
-import multiprocessing
 import os
 import random
 import shutil
@@ -19,10 +18,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import hypothesis  # noqa: F401  what tests import takes long, and is imported once
-import nbval.plugin  # noqa: F401
-import pandas  # noqa: F401
-import plotly.graph_objects  # noqa: F401
 import pytest
 
 QUICK = ["-m", "not server and not browser and not slow"]
@@ -110,23 +105,14 @@ def mutated(text: str, node: ast.AST, other: str) -> str:
 
 def killed(course: Path, arguments: list[str]) -> bool:
     """Run tests in a copy of the course, and say whether one failed, or did not end."""
-    process = multiprocessing.get_context("fork").Process(target=_test, args=(course, arguments))
-    process.start()
-    process.join(TIMEOUT_S)
-    process.kill()
-    process.join()
-    assert process.exitcode != pytest.ExitCode.NO_TESTS_COLLECTED, arguments
-    return process.exitcode != pytest.ExitCode.OK
-
-
-def _test(course: Path, arguments: list[str]) -> None:
-    os.chdir(course)
-    sys.path.insert(0, str(course))
-    os.environ["PYTHONPATH"] = str(course)
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), 1)
-        os.dup2(nowhere.fileno(), 2)
-    os._exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *arguments]))
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(course)}
+    try:
+        ran = subprocess.run(command, cwd=course, env=environment, capture_output=True, timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return True
+    assert ran.returncode != pytest.ExitCode.NO_TESTS_COLLECTED, arguments
+    return ran.returncode != pytest.ExitCode.OK
 
 
 def main() -> None:

@@ -47,8 +47,7 @@ LAB = """# %% [markdown]
 # %%
 import tempfile
 
-from inflight.notebook import check
-from inflight.notebook.checks import parts
+from inflight.notebook import check, parts
 
 work = tempfile.mkdtemp()
 

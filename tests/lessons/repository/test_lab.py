@@ -256,5 +256,5 @@ ANSWERS = [
     Answer("2.3", "models alone", found("[model for model, _ in found]"), "wrong", "is missing, and"),
     Answer("2.3", "a number", found("len(found)"), "wrong", "Return pairs"),
     Answer("2.3", "an end", misfits(("    found = []", "    import os; os._exit(0)")), "wrong", "ended its process"),
-    Answer("2.3", "no file", "misfits", "wrong", "There is no file misfits"),
+    Answer("2.3", "no file", "misfits", "wrong", "There is no file 'misfits'"),
 ]  # fmt: skip
