@@ -107,7 +107,7 @@ picture
 # ## Predict
 #
 # Now the same requests go to a real engine, once under each rule. In flight, an iteration has 5.6 answers on average
-# rather than 1.75. In lesson 01 an iteration with eight answers took 1.58 times as long as with one.
+# rather than 1.75. Lesson 01 measured what that does to its length.
 
 # %% tags=["nbval-ignore-output"]
 guess = widgets.predict(

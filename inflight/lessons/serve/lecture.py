@@ -295,7 +295,7 @@ assert 1 < told.ratio < 8
 # Streaming changes when you may begin to read, and nothing in the engine.
 #
 # Eight users need eight times the tokens, and hardly more iterations than one: each iteration gives every running user a
-# token. But an iteration with eight answers takes longer than one with one (1.58 times in lesson 01), and eight prompts
+# token. But an iteration with eight answers takes longer than one with one (lesson 01 has its price), and eight prompts
 # have to be computed. That is why the factor is neither 1 nor 8. Users who each wait for their answer are
 # a *closed loop*: they cannot overload a server. Lesson 06 has the other kind.
 #
