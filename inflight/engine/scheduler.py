@@ -11,7 +11,7 @@ three built-in ones are examples for one of your own: a class `Scheduler` in a P
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Protocol
@@ -217,7 +217,10 @@ class MaxUtilization:
         )
 
 
-BY_POLICY = {"guaranteed_no_evict": GuaranteedNoEvict, "max_utilization": MaxUtilization}
+BY_POLICY: dict[str, Callable[[], Scheduler]] = {
+    "guaranteed_no_evict": GuaranteedNoEvict,
+    "max_utilization": MaxUtilization,
+}
 
 
 def built_in(config: ExecutorConfig) -> Scheduler:
