@@ -130,6 +130,21 @@ class TritonPythonModel:
 """
 
 
+def test_a_python_with_a_sitecustomize_of_its_own_serves(small_repo, tmp_path, monkeypatch):
+    """Debian's Python has one in its standard library, where it is found before any other."""
+    library = Path(os.__file__).parent
+    ours = tmp_path / "lib" / library.name
+    ours.mkdir(parents=True)
+    for file in library.iterdir():
+        (ours / file.name).symlink_to(file)
+    (ours / "sitecustomize.py").unlink(missing_ok=True)
+    (ours / "sitecustomize.py").write_text("")
+    (tmp_path / "bin").symlink_to(Path(sys.base_prefix) / "bin")
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
+    with Server(small_repo) as server:
+        assert all(row.state == "READY" for row in server.models())
+
+
 def test_an_environment_in_such_a_folder_serves(small_engine, tmp_path):
     """Python and the packages are in a home with other letters, too, and a model begins with one that is in C++."""
     home = tmp_path / "jürgen b" / "Téléchargements"

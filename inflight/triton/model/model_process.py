@@ -1,4 +1,4 @@
-"""What the process of a Python model runs first: it is the `sitecustomize` of the Python in the server's folder.
+"""What the process of a Python model runs first: a .pth file of the Python in the server's folder imports it.
 
 The interpreter in Triton's Python backend is made without the environment, whatever LANG and PYTHONUTF8 say (as in
 https://github.com/triton-inference-server/server/issues/5321): its file names are ASCII, and that cannot be changed any

@@ -293,7 +293,9 @@ def _make_python(server: Path) -> None:
     packages = server / "python" / "lib" / f"python{VERSION}" / "site-packages"
     packages.mkdir(parents=True)
     first = MODEL_PROCESS.read_text(encoding="utf-8")
-    (packages / "sitecustomize.py").write_text(f"{first}\nadd_packages({site.getsitepackages()!a})\n")
+    # By a .pth file: Debian's Python has a sitecustomize of its own, which would hide ours.
+    (packages / "inflight_first.py").write_text(f"{first}\nadd_packages({site.getsitepackages()!a})\n")
+    (packages / "inflight_first.pth").write_text("import inflight_first\n")
     (server / "base").symlink_to(sys.base_prefix)
     (server / "python" / "pyvenv.cfg").write_text(f"home = {server}/base/bin\ninclude-system-site-packages = false\n")
     (server / "python" / "bin").mkdir()
