@@ -96,10 +96,14 @@ def slots(table) -> go.Figure:
 '''
 FACE = '''"""How many slots stay empty: what this lesson alone uses."""
 
-import lazy_loader
+from inflight.faces import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={"charts": ["slots"]})
+__getattr__, __dir__, __all__ = face(__name__, __file__)
 '''
+STUB = """from .charts import slots
+
+__all__ = ["slots"]
+"""
 ANSWERS = '''"""Lab 13's answers."""
 
 from tests.lessons.answers import Answer, File, of_the_lab
@@ -144,6 +148,7 @@ def course(tmp_path_factory):
         "inflight/lessons/counting/lecture.py": LECTURE,
         "inflight/lessons/counting/lab.py": LAB,
         "inflight/lessons/counting/__init__.py": FACE,
+        "inflight/lessons/counting/__init__.pyi": STUB,
         "inflight/lessons/counting/charts.py": CHARTS,
         "inflight/lessons/counting/grading.py": GRADING,
         "inflight/lessons/counting/instructor.md": page.replace(

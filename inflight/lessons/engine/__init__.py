@@ -1,12 +1,5 @@
 """Why one user gets so little of the machine: what this lesson alone uses."""
 
-import lazy_loader
+from inflight.faces import face
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    submod_attrs={
-        "charts": ["curve", "curve_summary"],
-        "explorables": ["memory"],
-        "products": ["KERNELS", "OnlyProducts", "operations"],
-    },
-)
+__getattr__, __dir__, __all__ = face(__name__, __file__)
