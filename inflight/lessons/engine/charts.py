@@ -43,7 +43,7 @@ def curve(measured: pd.DataFrame, prompt: float, flops_of_token: float) -> go.Fi
             hovertemplate=name + "<br>users: %{x}<br>%{y:,.0f} tokens a second<extra></extra>",
         )  # fmt: skip
     fig.add_scatter(
-        x=[PROMPT], y=[prompt], name="a prompt", mode="markers+text", text=["a prompt"], textposition="bottom left",
+        x=[PROMPT], y=[prompt], name="a prompt", mode="markers+text", text=["a prompt"], textposition="bottom center",
         textfont={"color": INK},
         marker={"symbol": "diamond", "size": 13, "color": PREFILL},
         hovertemplate="a prompt of %{x} tokens<br>%{y:,.0f} tokens a second<extra></extra>",

@@ -292,11 +292,11 @@ def counts(kind, policy):
     log = runs[kind, policy].log
     tokens_at = telemetry.shares(log).groupby("request")["iteration"]
     return {
-        "iterations on paper": paper[kind, policy][0],
+        "on paper": paper[kind, policy][0],
         "iterations": len(log),
-        "tokens computed twice": computed_twice(log, traffic[kind]),
-        "the last one starts at": tokens_at.min().max(),
-        "longest gap between tokens": tokens_at.apply(lambda at: at.diff().max()).max(),
+        "computed twice": computed_twice(log, traffic[kind]),
+        "last one starts": tokens_at.min().max(),
+        "longest gap": tokens_at.apply(lambda at: at.diff().max()).max(),
     }
 
 
@@ -307,10 +307,11 @@ counted
 # %% tags=["remove-cell"]
 assert (counted["iterations"]["captions"] - [88, 86]).abs().max() < 12
 assert counted["iterations"]["questions"]["max_utilization"] < 45
-assert not counted.xs(no_evict, level=1)["tokens computed twice"].any()
+assert not counted.xs(no_evict, level=1)["computed twice"].any()
 
 # %% [markdown]
-# Every column but *tokens computed twice* counts iterations. The captions need one more than on paper, the questions
+# Every column but *computed twice*, which are tokens, counts iterations; the longest gap is between two tokens of an
+# answer. The captions need one more than on paper, the questions
 # fewer: the model ended most answers before 30 tokens. For the captions both policies need about the same number: what
 # `max_utilization` gains at the
 # start, it loses in pauses. The readers pay differently. With promises the last caption starts when the first four have
