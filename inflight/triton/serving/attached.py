@@ -50,6 +50,12 @@ class Attached:
 
     # As `Process` has them.
 
+    @property
+    def pid(self) -> int:
+        raise CourseError(
+            f"The server at {self.http_url} was started elsewhere: it has no process here to look at or to end."
+        )
+
     def has_ended(self) -> bool:
         return not is_ok(self.http_url, "/v2/health/live")
 

@@ -3,10 +3,10 @@
     with Server("repo") as server:
         print(server.http_url, server.grpc_url)
 
-There are two ways to a server: this program starts the `tritonserver` inside the nvidia-pytriton wheel (`process`), or
-uses one that runs already, started by somebody else (`attached`). Models are loaded one by one through the server's API
-(`--model-control-mode=explicit`), so that the reason of a failure is known at once. That API takes a key (`records`).
-A server that dies stays down until `start` is called again.
+`Server` starts the `tritonserver` inside the nvidia-pytriton wheel (`process`). Where an address is given, or is in the
+environment, what is made is an `AttachedServer`, which uses one that somebody else has started (`attached`). Models are
+loaded one by one through the server's API (`--model-control-mode=explicit`), so that the reason of a failure is known at
+once. That API takes a key (`records`). A server that dies stays down until `start` is called again.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 import httpx
 from google.protobuf import json_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight.errors import CONFIG_REFUSED, CourseError
 from inflight.triton import repository
@@ -80,7 +81,7 @@ class Server:
         The model repository.
     open_control : bool
     is_attached : bool
-        Whether somebody else has started it: then it is not ours to stop or to start.
+        Whether somebody else has started it (`AttachedServer`): then it is not ours to stop or to start.
     http_url, metrics_url : str
         "http://host:port" and "http://host:port/metrics"; blank before the first start.
     grpc_url : str
@@ -92,6 +93,15 @@ class Server:
         When starting: the repository has a problem, a named port is in use, or a model cannot be loaded; nobody answers
         at the address.
     """
+
+    is_attached = False
+
+    def __new__(
+        cls, repo: str | Path, *, address: Address | None = None, arguments: Sequence[str] | None = None, **ports: Any
+    ) -> Server:
+        if arguments is None and (address or addresses.of_environment()):
+            cls = AttachedServer
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -106,10 +116,7 @@ class Server:
     ):
         self.repo = Path(repo).absolute()
         self.open_control = open_control
-        if arguments is None:
-            address = address or addresses.of_environment()
-        self.is_attached = address is not None
-        self.http_url, self.grpc_url, self.metrics_url = address or ("", "", "")
+        self.http_url, self.grpc_url, self.metrics_url = "", "", ""
         self._ports: Mapping[str, int | None] = dict(zip(SERVICES, (http_port, grpc_port, metrics_port)))
         self._arguments = arguments
         self._running: Process | Attached | None = None  # until it is stopped or let go, also when it has died
@@ -124,11 +131,7 @@ class Server:
         CourseError
             The server was attached: its process is not ours.
         """
-        if self.is_attached:
-            raise CourseError(
-                f"The server at {self.http_url} was started elsewhere: it has no process here to look at or to end."
-            )
-        return self._running.pid if isinstance(self._running, Process) else None
+        return None if self._running is None else self._running.pid
 
     @property
     def http(self) -> httpx.Client:
@@ -151,26 +154,21 @@ class Server:
         if self.is_alive():
             return self
         self.stop(drain_s=0)  # what is left of one that has died
-        if not self.is_attached and self._arguments is None and (found := repository.problems(self.repo)):
-            raise CourseError(f"The repository is not ready to be served: {found[0]}")
         try:
-            if self.is_attached:
-                self._running = theirs = attached.look(self.http_url, self.grpc_url)
-                limits = "; it ".join(theirs.limits(self.repo, self._ready()))
-                said = f"Attached to Triton {theirs.version} at {self.http_url}."
-                _tell(f"{said} It {limits}." if limits else said)
-            else:
-                self._running = ours = start_triton(
-                    self._arguments or self._usual(), self._ports, not self.open_control
-                )
-                self.http_url, self.grpc_url, self.metrics_url = ours.address
-                self._ports = ours.ports
+            self._begin()
             if self._arguments is None:
                 self.load_all()
         except BaseException:  # an interrupt too: nothing half-started is left
             self.stop(drain_s=0)
             raise
         return self
+
+    def _begin(self) -> None:
+        if self._arguments is None and (found := repository.problems(self.repo)):
+            raise CourseError(f"The repository is not ready to be served: {found[0]}")
+        self._running = ours = start_triton(self._arguments or self._usual(), self._ports, not self.open_control)
+        self.http_url, self.grpc_url, self.metrics_url = ours.address
+        self._ports = ours.ports
 
     def _usual(self) -> list[str]:
         """Return the arguments of `tritonserver` where none are given."""
@@ -234,16 +232,9 @@ class Server:
     def load_all(self) -> None:
         """Load every model; an ensemble takes the models that it is made of along, side by side.
 
-        On an attached server that loads on request: those that it has, or all where it reads this user's files. Triton
-        itself leaves those as they are whose settings have not changed.
+        Triton itself leaves those as they are whose settings have not changed.
         """
         names = repository.models(self.repo)
-        if isinstance(theirs := self._running, Attached):
-            ready = self._ready()
-            for name in names:
-                if theirs.can_load and (theirs.has_our_files or name in ready):
-                    self.load(name)
-            return
         configs = [repository.read_config(self.repo / name / repository.CONFIG) for name in names]
         parts = {step.model_name for config in configs for step in config.ensemble_scheduling.step}
         try:
@@ -278,15 +269,9 @@ class Server:
         for name, value in values.items():
             repository.set_value(config, name, value)
         repository.note_files(config)
-        if isinstance(theirs := self._running, Attached):
-            if not theirs.can_load:
-                _tell(
-                    f"{model} stays as it is: the server at {self.http_url} loads no model on request "
-                    "(--model-control-mode=explicit, and control that is open to you, would let it)."
-                )
-                return
-            if not theirs.has_our_files:
-                config = theirs.fitted(config)
+        self._load_with(model, config)
+
+    def _load_with(self, model: str, config: ModelConfig) -> None:
         # Always with a config: told to load files that have not changed, Triton keeps an earlier override.
         self._load(model, json_format.MessageToJson(config, preserving_proto_field_name=True))
 
@@ -305,23 +290,12 @@ class Server:
     def models(self) -> list[ModelState]:
         """Return the state of each model of the repository, as in the table that Triton logs."""
         known = repository.models(self.repo)
-        try:
-            told = self._control(lambda triton, **how: triton.get_model_repository_index(as_json=True, **how))
-            index = told.get("models", [])
-        except Refused:
-            if not self.is_attached:
-                raise
-            # The server refuses to say: ask for each of our models whether it is ready.
-            ready = [name for name in known if is_ok(self.http_url, f"/v2/models/{name}/ready")]
-            index = [{"name": name, "state": "READY"} for name in ready]
+        told = self._control(lambda triton, **how: triton.get_model_repository_index(as_json=True, **how))
         rows = [
             ModelState(row["name"], row.get("version", "1"), row.get("state", ""), _sentence(row.get("reason", "")))
-            for row in index
+            for row in told.get("models", [])
         ]
         return sorted(rows, key=lambda row: known.index(row.name) if row.name in known else len(known))
-
-    def _ready(self) -> set[str]:
-        return {row.name for row in self.models() if row.state == "READY"}
 
     def _control(self, ask: Callable[..., Any]) -> Any:
         """Call `ask` with tritonclient's client and the key; CourseError with the log's end when nobody answers."""
@@ -334,6 +308,52 @@ class Server:
                 what = f"The server at {self.grpc_url} does not answer."
         said = " ".join(filter(None, (what, records.death(self.http_url), "Start it with start().")))
         raise CourseError(said + self._last_lines())
+
+
+class AttachedServer(Server):
+    """A Triton that somebody else has started, used as far as it lets this user; `stop` lets go of it."""
+
+    is_attached = True
+    _running: Attached | None
+
+    def __init__(self, repo: str | Path, *, address: Address | None = None, **_: Any):
+        super().__init__(repo)
+        self.http_url, self.grpc_url, self.metrics_url = address or addresses.of_environment() or ("", "", "")
+
+    def _begin(self) -> None:
+        self._running = theirs = attached.look(self.http_url, self.grpc_url)
+        limits = "; it ".join(theirs.limits(self.repo, self._ready()))
+        said = f"Attached to Triton {theirs.version} at {self.http_url}."
+        _tell(f"{said} It {limits}." if limits else said)
+
+    def load_all(self) -> None:
+        """Load, where it loads on request, the models that it has, or all where it reads this user's files."""
+        theirs, ready = self._running, self._ready()
+        for name in repository.models(self.repo):
+            if theirs is not None and theirs.can_load and (theirs.has_our_files or name in ready):
+                self.load(name)
+
+    def _load_with(self, model: str, config: ModelConfig) -> None:
+        theirs = self._running
+        if theirs is not None and not theirs.can_load:
+            _tell(
+                f"{model} stays as it is: the server at {self.http_url} loads no model on request "
+                "(--model-control-mode=explicit, and control that is open to you, would let it)."
+            )
+            return
+        super()._load_with(model, config if theirs is None or theirs.has_our_files else theirs.fitted(config))
+
+    def models(self) -> list[ModelState]:
+        """Return the state of each model; where it refuses to say, of those of the repository that are ready."""
+        try:
+            return super().models()
+        except Refused:
+            known = repository.models(self.repo)
+            ready = [name for name in known if is_ok(self.http_url, f"/v2/models/{name}/ready")]
+            return [ModelState(name, "1", "READY", "") for name in ready]
+
+    def _ready(self) -> set[str]:
+        return {row.name for row in self.models() if row.state == "READY"}
 
 
 def _sentence(reason: str) -> str:
