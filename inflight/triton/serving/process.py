@@ -216,11 +216,9 @@ class Process:
                 if record is not None and record["pid"] == self.pid and not self.has_ended():
                     return
             if time.monotonic() > deadline:
-                raise CourseError(
-                    f"tritonserver did not answer within {START_TIMEOUT_S} s. Its last lines:\n{self.log_tail()}"
-                )
+                raise CourseError(f"tritonserver did not answer within {START_TIMEOUT_S} s.", log=self.log_tail())
             time.sleep(LOOK_EVERY_S)
-        raise CourseError(f"tritonserver ended while starting. Its last lines:\n{self.log_tail()}")
+        raise CourseError("tritonserver ended while starting.", log=self.log_tail())
 
     def has_ended(self) -> bool:
         """Say whether the server has ended."""

@@ -5,8 +5,8 @@
 
 `Server` starts the `tritonserver` inside the nvidia-pytriton wheel (`process`). Where an address is given, or is in the
 environment, what is made is an `AttachedServer`, which uses one that somebody else has started (`attached`). Models are
-loaded one by one through the server's API (`--model-control-mode=explicit`), so that the reason of a failure is known at
-once. That API takes a key (`records`). A server that dies stays down until `start` is called again.
+loaded one by one through the server's API (`--model-control-mode=explicit`), so that the reason of a failure is known
+at once. That API takes a key (`records`). A server that dies stays down until `start` is called again.
 """
 
 from __future__ import annotations
@@ -191,10 +191,8 @@ class Server:
         """
         while self.is_alive():
             time.sleep(LOOK_EVERY_S)
-        raise CourseError(
-            (records.death(self.http_url) or f"The server at {self.http_url} does not answer any more.")
-            + self._last_lines()
-        )
+        said = records.death(self.http_url) or f"The server at {self.http_url} does not answer any more."
+        raise CourseError(said, log=self.log_tail())
 
     def stop(self, drain_s: float = DRAIN_S) -> None:
         """Stop the server and wait until nothing of it is left; an attached one runs on. May be called twice.
@@ -222,10 +220,6 @@ class Server:
         Blank where there is none here: of a server that is attached, or was stopped.
         """
         return "" if (running := self._running) is None else running.log_tail(lines)
-
-    def _last_lines(self) -> str:
-        log = self.log_tail()
-        return f" Its last lines:\n{log}" if log else ""
 
     # Models -----------------------------------------------------------------------------------------------------------
 
@@ -306,8 +300,8 @@ class Server:
                     return ask(connection.triton, headers=self.headers, client_timeout=LOAD_TIMEOUT_S)
             except (ServerGone, NoAnswer):
                 what = f"The server at {self.grpc_url} does not answer."
-        said = " ".join(filter(None, (what, records.death(self.http_url), "Start it with start().")))
-        raise CourseError(said + self._last_lines())
+        said = " ".join(filter(None, (what, records.death(self.http_url))))
+        raise CourseError(said, "Start it with start().", log=self.log_tail())
 
 
 class AttachedServer(Server):
