@@ -15,6 +15,7 @@ import json
 import re
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from queue import SimpleQueue
@@ -93,6 +94,8 @@ class Guides:
             raise CourseError(long, code=GUIDE)
         if self._own:
             return _OwnMatcher(self._own, guide, self._tokenizer)
+        if guide.kind == "call_or_form":
+            return _CallOrForm(*(self.matcher(Guide("ebnf_grammar", text)) for text in _two_texts(guide)))
         return _LibraryMatcher(guide, self._of_library, self._tokenizer.end_id)
 
     # Loaded with the first guide: most engines never see one.
@@ -179,6 +182,27 @@ class _LibraryMatcher:
             raise CourseError(why, code=GUIDE)
 
 
+class _CallOrForm:
+    """Follows the calls' guide where the model itself would begin a call, else the form's.
+
+    Under one guide for both, a model that means to answer in words may be led into a call: both begin with a brace, and
+    its prompt has told it how a call goes on.
+    """
+
+    def __init__(self, call: Matcher, form: Matcher):
+        self.end_id = call.end_id
+        self._call, self._form, self._followed = call, form, call
+
+    def mask(self, answer: list[int], logits: NDArray[Any]) -> None:
+        if not answer:
+            self._call.mask(answer, calls := logits.copy())
+            self._followed = self._form if np.isneginf(calls[logits.argmax()]) else self._call
+        self._followed.mask(answer, logits)
+
+    def take(self, token: int) -> bool:
+        return self._followed.take(token)
+
+
 class _OwnMatcher:
     """Masks by a class of the learner's own, one object a request."""
 
@@ -196,6 +220,14 @@ class _OwnMatcher:
 
     def take(self, token: int) -> bool:
         return token == self.end_id
+
+
+def _two_texts(guide: Guide) -> list[str]:
+    with suppress(ValueError):
+        texts = json.loads(guide.text)
+        if isinstance(texts, list) and len(texts) == 2 and all(isinstance(text, str) for text in texts):
+            return texts
+    raise CourseError("The guide (call_or_form) cannot be followed: it is a JSON list of two grammars.", code=GUIDE)
 
 
 def _grammar(guide: Guide) -> str:

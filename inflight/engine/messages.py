@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from inflight.engine.settings import SamplingConfig
 from inflight.errors import CourseError
 
-GUIDES = ("json", "json_schema", "regex", "ebnf_grammar", "choice")
+GUIDES = ("json", "json_schema", "regex", "ebnf_grammar", "choice", "call_or_form")
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class Guide:
     ----------
     kind : str
         One of TensorRT-LLM's names: json (any object or array), json_schema, regex, ebnf_grammar (in the form of Lark
-        or of llama.cpp's GBNF); or vLLM's choice, one of the texts of a JSON list.
+        or of llama.cpp's GBNF); vLLM's choice, one of the texts of a JSON list; or call_or_form, a JSON list of two
+        grammars: of a call, followed where the model's own first token may begin one, and of any other answer.
     text : str
         The schema, the expression, ...; blank for json.
     """

@@ -223,10 +223,16 @@ class Tools:
         a message about a fault says whether it is there. Raises ValueError or RecursionError for such a form.
         """
         calls = {f"call{n}": rule(each.guide()) for n, each in enumerate(self._functions)}
-        if not self._must_call:
-            calls[form_is] = ANY_TEXT if form is None else rule(NO_CALL if form == ANY_OBJECT else form)
-        rules = [f"{name}: {body}" for name, body in {"start": " | ".join(calls), **calls}.items()]
-        return Guide("ebnf_grammar", "\n".join(rules))
+        if self._must_call:
+            return Guide("ebnf_grammar", _any_of(calls))
+        if form is None:
+            return Guide("ebnf_grammar", _any_of({**calls, form_is: ANY_TEXT}))
+        other = _any_of({form_is: rule(NO_CALL if form == ANY_OBJECT else form)})
+        return Guide("call_or_form", json.dumps([_any_of(calls), other]))
+
+
+def _any_of(rules: dict[str, str]) -> str:
+    return "\n".join(f"{name}: {body}" for name, body in {"start": " | ".join(rules), **rules}.items())
 
 
 class Answer:

@@ -169,15 +169,30 @@ def test_both_a_call_and_the_form_are_reached_and_nothing_else(course_engine, fo
     )
     guides, tokenizer = Guides(read(course_engine)), load_tokenizer(course_engine)
     for text in [*CALLS, *NO_CALLS, *ANSWERS[form]]:
+        tokens, must_not = [*tokenizer.encode(text), tokenizer.end_id], text in NO_CALLS
+        # What the model itself would begin with: a call, or something else.
+        liked = tokens[0] if form is None or text in CALLS or must_not else tokenizer.encode("The")[0]
         matcher, allows = guides.matcher(tools.guide("form", form)), True
-        for token in [*tokenizer.encode(text), tokenizer.end_id]:
+        for place, token in enumerate(tokens):
             logits = np.zeros(tokenizer.vocab_size)
-            matcher.mask([], logits)
-            allows = logits[token] == 0
+            logits[liked] = 1
+            matcher.mask(tokens[:place], logits)
+            allows = bool(np.isfinite(logits[token]))
             if not allows:
                 break
             matcher.take(token)
-        assert allows == (text not in NO_CALLS), text
+        assert allows != must_not, text
+
+
+def test_a_model_that_would_not_call_gives_the_form(ask):
+    """Beside a form, a call is made where it would be made without one: an agent's turns come to an end."""
+    turn = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", **called("weather-of", arguments="{}")}]}
+    told = [*ASKED, turn, {"role": "tool", "tool_call_id": "1", "content": "It is sunny in Lima, 21 degrees."}]
+    for messages in (ASKED, told):
+        [free] = ask(messages=messages, tools=[TOOL]).choices
+        [formed] = ask(messages=messages, tools=[TOOL], extra_body=FORMS["schema"]).choices
+        assert bool(free.message.tool_calls) == bool(formed.message.tool_calls)
+        assert formed.message.tool_calls or follows("schema", formed.message.content)
 
 
 @pytest.mark.parametrize("length", [1, 5, 1000])
