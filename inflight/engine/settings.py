@@ -99,7 +99,7 @@ class BuildConfig:
     """The settings of building an engine, under TensorRT-LLM's names; the help of each says what it does."""
 
     max_batch_size: int = setting(8, "Most sequences in one iteration.", low=1)
-    max_input_len: int = setting(1024, "Most tokens of a prompt.", low=1)
+    max_input_len: int = setting(1792, "Most tokens of a prompt.", low=1)
     max_seq_len: int = setting(2048, "Most tokens of prompt and answer.", low=1)
     max_num_tokens: int = setting(2048, "Most tokens computed in one iteration.", low=1)
     max_beam_width: int = setting(1, "1: this engine has no beam search.")

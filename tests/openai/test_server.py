@@ -296,10 +296,10 @@ NO_PROMPTS = (["x", [-1]], [-1], "", None, [""], ["x"] * 257)
         ),
         *((TEXT, {"prompt": "x", name: {"guided_json": {}, "regex": "x"}}, 400, "regex", None) for name in NESTED),
         (TEXT, {}, 400, "prompt", None),
-        (TEXT, {"prompt": "x " * 1100}, 400, "prompt", "context_length_exceeded"),
+        (TEXT, {"prompt": "x " * 1900}, 400, "prompt", "context_length_exceeded"),
         (TEXT, {"prompt": "x" * 100_000}, 400, "prompt", "context_length_exceeded"),
-        (TEXT, {"prompt": [5] * 1025}, 400, "prompt", "context_length_exceeded"),
-        (CHAT, {"messages": [{"role": "user", "content": "x " * 1020}]}, 400, "messages", "context_length_exceeded"),
+        (TEXT, {"prompt": [5] * 1793}, 400, "prompt", "context_length_exceeded"),
+        (CHAT, {"messages": [{"role": "user", "content": "x " * 1788}]}, 400, "messages", "context_length_exceeded"),
         (TEXT, {"prompt": "x" * 9_000_000}, 413, None, None),
         (CHAT, {"messages": FRANCE, "metadata": {"a": "x" * 9_000_000}}, 413, None, None),
         (TEXT, {"prompt": "x", "model": "gpt-5"}, 404, "model", "model_not_found"),
@@ -432,7 +432,7 @@ def test_several_prompts_have_an_answer_each_and_counts_that_are_summed(http, pr
 
 
 def test_a_prompt_that_is_too_long_is_refused_in_the_words_that_clients_look_for(http):
-    for body in ({"prompt": "x " * 1100}, {"prompt": "x" * 100_000}, {"prompt": ["x", "y " * 1100]}):
+    for body in ({"prompt": "x " * 1900}, {"prompt": "x" * 100_000}, {"prompt": ["x", "y " * 1900]}):
         said = http.post(TEXT, json=body).json()["error"]["message"].lower()
         assert "this model's maximum context length is 2048 tokens" in said and "prompt is too long" in said
 

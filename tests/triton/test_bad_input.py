@@ -33,7 +33,7 @@ CASES = {  # what is done with a server that streams and one that does not, and 
     "empty prompt": (lambda streaming, whole: ask(streaming, ""), "text_input"),
     "blank prompt": (lambda streaming, whole: ask(streaming, " \n "), "text_input"),
     "invalid UTF-8": (lambda streaming, whole: ask(streaming, b"caf\xe9"), "text_input is not valid UTF-8"),
-    "prompt too long": (lambda streaming, whole: ask(streaming, "word " * 2000), "1024"),
+    "prompt too long": (lambda streaming, whole: ask(streaming, "word " * 2000), "1792"),
     "text too long": (lambda streaming, whole: ask(streaming, "x" * 300_000), "text_input has 300,000 bytes"),
     "too many bad words": (lambda streaming, whole: ask(streaming, bad_words=["x"] * 1025), "1,025 texts"),
     "max_tokens 0": (lambda streaming, whole: ask(streaming, max_tokens=0), "max_tokens"),
