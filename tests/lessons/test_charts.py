@@ -456,6 +456,17 @@ def test_batches():
     assert panel(batchers.batches({"now": refused}), "yaxis") == "now 0 requests in 0 batches, 1 rejected"
 
 
+def test_latencies():
+    views = pd.DataFrame({"sent": [100.0, 120.0], "due": [100.0, 900.0]}, index=[0.5, 1.0])
+    fig, summary = batchers.latencies(views, limit_ms=300)
+    assert {trace.name: (list(trace.x), list(trace.y)) for trace in fig.data} == {
+        "sent: 0 late": ([0.5, 1.0], [100, 120]),
+        "due: 1 late": ([0.5, 1.0], [100, 900]),
+    }
+    assert summary == "P95, and requests slower than 300 ms: sent, 119 ms and 0; due, 860 ms and 1."
+    assert titles(fig, "xaxis", "yaxis") == ["when the request was due (s)", "latency (ms)"]
+
+
 # Lesson 08 ------------------------------------------------------------------------------------------------------------
 
 

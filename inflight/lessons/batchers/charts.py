@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from inflight import machine, tiers
 from inflight.notebook.charts.marks import counted, once_in_legend, saying
-from inflight.notebook.charts.palette import INK, ON_SHADES, REQUEST, SHADES, WASTE, pattern
+from inflight.notebook.charts.palette import DECODE, INK, ON_SHADES, PREFILL, REQUEST, SHADES, SYMBOLS, WASTE, pattern
 from inflight.notebook.charts.panels import add_strip, axes_of, panels
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 LANE_PX, ROWS_PX = 20, 130
 PATTERNS = [pattern(shape) for shape in ("", "/", "x", ".")]
+VIEWS = (DECODE, PREFILL, REQUEST[0])  # ways to look at one load
 WAITS_S = 0.003  # shorter than that is no waiting
 WAITING = {"color": WASTE, "pattern": pattern("-"), "line": {"width": 0}}
 # Events marked by a symbol: which rows, at which moment, how.
@@ -71,6 +72,31 @@ def batches_summary(runs: dict[str, Outcome]) -> str:
         f"{title}: {_in_short(run)}; sizes {', '.join(map(str, run.executions['size']))}" for title, run in runs.items()
     ]
     return f"Which requests were computed together. {'. '.join(parts)}."
+
+
+def latencies(views: pd.DataFrame, limit_ms: float) -> tuple[go.Figure, str]:
+    """Latency against the moment at which a request was due, a symbol for each view of it; and the same in words.
+
+    Parameters
+    ----------
+    views : DataFrame
+        A column a view, in milliseconds; the index is when the request was due, in seconds.
+    limit_ms : float
+        A request that takes longer is late.
+    """
+    p95, late = views.quantile(0.95), (views > limit_ms).sum()
+    fig = go.Figure()
+    for (view, latency_ms), colour, symbol in zip(views.items(), VIEWS, SYMBOLS):
+        texts = [f"{view} · due at {due_s:.2f} s · {ms:,.0f} ms" for due_s, ms in latency_ms.items()]
+        marker = {"color": colour, "symbol": symbol, "size": 7}
+        name = f"{view}: {late[view]} late"
+        fig.add_scatter(x=views.index, y=latency_ms, mode="markers", name=name, marker=marker, **saying(texts))
+    fig.add_hline(y=limit_ms, line={"color": WASTE, "dash": "dash", "width": 1})
+    fig.update_xaxes(title="when the request was due (s)")
+    fig.update_yaxes(title="latency (ms)", rangemode="tozero")
+    fig.update_layout(showlegend=True, meta={"device": machine.device_name(tiers.CPU)})
+    told = "; ".join(f"{view}, {p95[view]:,.0f} ms and {late[view]}" for view in views)
+    return fig, f"P95, and requests slower than {limit_ms:,.0f} ms: {told}."
 
 
 def _in_short(run: Outcome) -> str:

@@ -1,25 +1,13 @@
-"""Lab 06: batches on paper and within a budget, a batching library, what a tester leaves out, and a search's winner."""
+"""Lab 06: batches on paper, a delay for a budget, batches by their padded volume, and what a tester leaves out."""
 
 import random
-import tempfile
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
-from pathlib import Path
-
-import pandas as pd
 
 from inflight.bench import workload
-from inflight.errors import CourseError
-from inflight.lessons.batchers import batch_run, custom_batching
-from inflight.lessons.batchers.batch_run import Arrival
-from inflight.lessons.batchers.simulate import SimulatedBatches, simulate
-from inflight.notebook import progress
-from inflight.notebook.checks import grades
-from inflight.notebook.checks.findings import NOT_YET, Case, Compared, Finding, Measured, Wrong, asked
-from inflight.triton import repository
-from inflight.triton.client.connection import NoAnswer, ServerGone
-from inflight.triton.serving.server import Server
+from inflight.lessons.batchers.simulate import simulate
+from inflight.notebook.checks import answers, grades, parts
+from inflight.notebook.checks.findings import NOT_YET, Case, Finding, Measured, Wrong, asked
 
 # Exercise 6.1: a rule, arrivals (ms), delay (ms) and most in a batch that need it, and what to say to who lacks it.
 _RULES = (
@@ -53,109 +41,85 @@ def _batch_sizes(sizes: Callable, choose: random.Random) -> dict[str, Callable[[
 
 # Exercise 6.2 ---------------------------------------------------------------------------------------------------------
 
-LEAST_MEAN_BATCH, MOST_MS, RATE = 3.0, 300, 30
-MOST, DELAY = "max_batch_size", "dynamic_batching.max_queue_delay_microseconds"
-_COURSES_OWN = {MOST: 8, DELAY: 125_000}
-TOO_SMALL = "What lets a request wait for others, and how many may a batch hold?"
-TOO_LATE = "At thirty a second, how long do you wait for two or three more?"
-TOO_LATE_ALONE = "Where no other request comes, a batch is never full, and the whole delay is waited."
+LEAST_MEAN_BATCH, MOST_MS, RATE = 3.0, 140, 30
+COURSES_US = 75_000
+TOO_SMALL = "What lets a request wait for others?"
+TOO_LATE = "The first of a batch waits for the whole delay, and then for the batch."
 
 
 @grades("6.2", "A delay buys larger batches with the latency of the first in each: set it from the budget backwards.")
-def _within_budget(settings: dict, choose: random.Random) -> Finding:
-    if not settings:
-        return NOT_YET
-    if others := sorted(set(settings) - {MOST, DELAY}):
-        return Wrong(
-            f"{others[0]!r} is not yours to set. There are {MOST!r} and {DELAY!r}; a batch costs what it costs."
-        )
+def _within_budget(delay_us: float, choose: random.Random) -> Finding:
     try:
-        values = {name: int(str(value)) for name, value in settings.items()}
-    except ValueError:
-        return Wrong(f"The settings are {settings}: each is a whole number.")
-    if values.get(MOST, 8) < 1 or values.get(DELAY, 0) < 0:
-        return Wrong(f"The settings are {settings}: {MOST} is at least 1, and a delay at least 0.")
-    busy, alone = (
-        Compared(*(_played(arrivals_s, each) for each in (values, _COURSES_OWN, {})))
-        for arrivals_s in (workload.poisson(2000, rate=RATE, seed=choose.randrange(10**6)), [0.0])
-    )
-    late = {"at_most": MOST_MS, "unit": "ms"}
+        delay_ms = float(delay_us) / 1000
+    except (TypeError, ValueError):
+        return Wrong(f"Your answer is {answers.brief(delay_us)}: give the microseconds as a number.")
+    if not 0 <= delay_ms <= 60_000:
+        return Wrong(f"Your answer is {answers.brief(delay_us)}: give microseconds, from 0 to a minute's 60,000,000.")
+    arrivals_ms = [1000 * at_s for at_s in workload.poisson(5000, rate=RATE, seed=choose.randrange(10**6))]
+    own, course, nothing = (simulate(arrivals_ms, ms, 8, 40, 4) for ms in (delay_ms, COURSES_US / 1000, 0))
+    unit = " 1,000 microseconds are a millisecond." if 0 < delay_ms < 1 else ""
     return [
-        busy.measured("mean_batch", "requests a batch", at_least=LEAST_MEAN_BATCH, advice=TOO_SMALL),
-        busy.measured("p95_ms", "P95", advice=TOO_LATE, **late),
-        alone.measured("p95_ms", "answer to a request that comes alone", advice=TOO_LATE_ALONE, **late),
-    ]
+        Measured("requests a batch", own.mean_batch, at_least=LEAST_MEAN_BATCH, course=course.mean_batch,
+                 nothing=nothing.mean_batch, advice=TOO_SMALL + unit),
+        Measured("P95", own.p95_ms, at_most=MOST_MS, course=course.p95_ms, nothing=nothing.p95_ms, unit="ms",
+                 advice=TOO_LATE),
+    ]  # fmt: skip
 
 
-def _played(arrivals_s: list[float], settings: dict) -> SimulatedBatches:
-    arrivals_ms = [1000 * at_s for at_s in arrivals_s]
-    return simulate(arrivals_ms, settings.get(DELAY, 0) / 1000, settings.get(MOST, 8), fixed_ms=40, item_ms=4)
+# Exercise 6.3: a stream of lengths, of which WAITING wait at any time ------------------------------------------------
+
+LIMIT, WAITING, SHARE, CHECK_S = 1024, 32, 0.75, 30
 
 
-# Exercise 6.3 ---------------------------------------------------------------------------------------------------------
-
-LIMIT, MOST_IN_A_BATCH, REQUESTS = 24, 8, 32
-_FRAGMENT = "dynamic_batching { max_queue_delay_microseconds: 200000 }"
-_ALONE = "A request that is alone may always join, or nobody ever serves it."
-WITH_THE_NEWCOMER = "Number of requests times the longest, the newcomer among them."
-WOULD_FIT = "Compare with what the batch would be with the newcomer."
-_POINTER = "Look at your pointers and arrays: userp is what you wrote into *userp, and is freed once."
-# What decides in the file as it is handed out: nothing is kept, and everybody joins.
-_OPEN = ("*userp = NULL;  /* your code */", "*should_include = true;  /* your code */")
-
-
-@grades(
-    "6.3",
-    "Triton asks a library about every request that could join, so a batch may be bounded by what it costs.",
-    keeps="batching",
-)
-def _library(source: Path, choose: random.Random) -> Finding:
-    source = Path(source)
-    written = source.read_text(encoding="utf-8", errors="replace") if source.is_file() else ""
-    if not written or all(line in written for line in _OPEN):
-        return NOT_YET
-    lengths = [choose.choice((1, 2, 3, 4, 6, 8, 12)) for _ in range(REQUESTS - 1)]
-    lengths.insert(choose.randrange(8, REQUESTS), LIMIT + 1)
-    with tempfile.TemporaryDirectory(prefix="inflight-check-") as scratch:
-        try:
-            library = custom_batching.build(source, Path(scratch) / "own.so")
-        except CourseError as error:
-            return Wrong(str(error))
-        own = _batches(Path(scratch), library, lengths)
-    if isinstance(own, str):
-        return Wrong(own)
-    over = sum(len(batch) > 1 and len(batch) * max(batch) > LIMIT for batch in own)
-    sent_away = sum(
-        len(batch) < MOST_IN_A_BATCH and (len(batch) + 1) * max([*batch, after[0]]) <= LIMIT
-        for batch, after in pairwise(own)
-    )
-    return [
-        Measured("batches over the limit", over, exactly=0, advice=WITH_THE_NEWCOMER),
-        Measured("requests sent away though they fit", sent_away, at_most=1, advice=WOULD_FIT),
-    ]
+@grades("6.3", "A batch costs its padded volume, so texts of about equal length belong together.",
+        keeps="batching", within_s=CHECK_S)  # fmt: skip
+def _by_volume(path: str, choose: random.Random) -> Finding:
+    take, courses = (answers.load(file, "take").take for file in (path, parts.COURSES_OWN["batching"]))
+    lengths = [min(512, max(8, int(choose.lognormvariate(4, 1)))) for _ in range(5000)]
+    lengths[choose.randrange(100, 4900)] = 3 * LIMIT // 2
+    own = _batches(take, lengths)
+    if not isinstance(own, int):
+        return own
+    in_order, course = _batches(_in_order, lengths), _batches(courses, lengths)
+    advice = "Which texts, next to the first, leave the least padding?"
+    what = f"batches, where the order of arrival needs {in_order:,}"
+    return Measured(what, own, at_most=int(SHARE * in_order), course=course, advice=advice)
 
 
-def _batches(folder: Path, library: Path, lengths: list[int]) -> list[list[int]] | str:
-    """Lengths of the requests of each batch, on a server of its own; or what went wrong."""
-    log_path = folder / "executions.jsonl"
-    repo = repository.assemble(
-        folder / "repo",
-        models=(repository.BATCH_COST,),
-        batch_cost_fixed_ms=20,
-        batch_cost_item_ms=0,
-        execution_log_path=log_path,
-    )
-    repository.edit(repo, repository.BATCH_COST, _FRAGMENT, TRITON_BATCH_STRATEGY_PATH=library)
-    arrivals = [Arrival(0.0, work=length) for length in lengths]
-    try:
-        progress.say("a Triton with your library is asked")
-        with Server(repo) as server:
-            outcome = batch_run.run(server, repository.BATCH_COST, arrivals, log_path)
-    except CourseError as error:
-        advice = _POINTER if isinstance(error, ServerGone) else _ALONE if isinstance(error, NoAnswer) else ""
-        return f"With this library the requests are not answered. {error.what} {advice}".rstrip()
-    of_request = outcome.requests.set_index("request")["work"]
-    return [[int(of_request[request]) for request in batch] for batch in outcome.executions["requests"]]
+def _batches(take: Callable, lengths: list[int]) -> int | Finding:
+    """How many batches a stream of texts needs, of which WAITING wait at any time; or what is wrong with one."""
+    coming, waiting, number = iter(lengths), [], 0
+    while True:
+        waiting += [length for _, length in zip(range(WAITING - len(waiting)), coming)]
+        if not waiting:
+            return number
+        places = answers.plain(take(list(waiting), LIMIT))
+        if places is None:
+            return NOT_YET
+        if problem := _problem(places, waiting):
+            return Wrong(f"take({answers.brief(waiting)}, {LIMIT}) gives {answers.brief(places)}: {problem}")
+        waiting = [length for place, length in enumerate(waiting) if place not in set(places)]
+        number += 1
+
+
+def _problem(places: object, waiting: list[int]) -> str:
+    """What is wrong with a batch, blank if it may leave."""
+    if not isinstance(places, list) or not all(isinstance(place, int) for place in places):
+        return "a list of places is wanted, whole numbers."
+    if len(set(places)) < len(places) or not set(places) <= set(range(len(waiting))):
+        return f"each place is one of 0 to {len(waiting) - 1}, and given once."
+    if 0 not in places:
+        return "place 0 has waited longest, and is always in the batch, or nobody may ever serve it."
+    volume = len(places) * max(waiting[place] for place in places)
+    if len(places) > 1 and volume > LIMIT:
+        return f"{len(places)} texts as wide as the longest are {volume:,} tokens, and {LIMIT:,} is the limit."
+    return ""
+
+
+def _in_order(waiting: list[int], limit: int) -> list[int]:
+    """As Triton's library and Text Embeddings Inference do: in the order of arrival, until one does not fit."""
+    fits = (number for number in range(2, len(waiting) + 1) if number * max(waiting[:number]) > limit)
+    return list(range(next(fits, len(waiting) + 1) - 1))
 
 
 # Exercise 6.4: latencies, and one every so many ms --------------------------------------------------------------------
@@ -175,54 +139,3 @@ def _left_out(left_out: Callable) -> dict[str, Callable[[], Finding]]:
 
     cases = {part: [case(*given, hint) for given in each] for part, (each, hint) in _WAITS.items()}
     return {part: partial(asked, left_out, each) for part, each in cases.items()}
-
-
-# Exercise 6.5: rounds of (throughput, P99 in ms) by configuration, the winner within 100 ms, a hint ------------------
-
-_SEARCHES = {
-    "always the fastest": (
-        [{"a": (90, 50), "b": (80, 40)}, {"a": (92, 55), "b": (81, 45)}],
-        "a",
-        "One is faster in its worst round than the other in its best.",
-    ),
-    "the fastest is too late": (
-        [{"a": (90, 150), "b": (80, 40)}, {"a": (95, 130), "b": (70, 45)}],
-        "b",
-        "What exceeds the budget is out, and no rival any more.",
-    ),
-    "too late in one round": (
-        [{"a": (90, 50), "b": (80, 40)}, {"a": (95, 150), "b": (70, 45)}],
-        "b",
-        "The budget holds in every round: once too late is out of all rounds.",
-    ),
-    "rounds that overlap": (
-        [{"a": (90, 50), "b": (80, 40)}, {"a": (95, 50), "b": (91, 45)}],
-        "none",
-        "The worst round of one is slower than the best round of the other, so they cannot be told apart.",
-    ),
-    "three rounds": (
-        [{"a": (90, 50), "b": (80, 40)}, {"a": (92, 55), "b": (81, 45)}, {"a": (70, 55), "b": (79, 45)}],
-        "none",
-        "All rounds count.",
-    ),
-    "none in time": ([{"a": (90, 150), "b": (80, 140)}, {"a": (90, 50), "b": (80, 40)}], "none", "Nobody is left."),
-}
-
-
-@grades(
-    "6.5", "A search finds what was best in its few seconds: a winner is one whose worst round beats the others' best."
-)
-def _winner(winner: Callable, choose: random.Random) -> dict[str, Callable[[], Finding]]:
-    suffix = choose.randrange(100)
-
-    def case(rounds: list[dict], wanted: str, hint: str) -> Case:
-        columns = ["config", "throughput", "latency_ms_p99"]
-        shuffled = [choose.sample(sorted(one), len(one)) for one in rounds]
-        reports = [
-            pd.DataFrame([(f"config_{name}{suffix}", *one[name]) for name in names], columns=columns)
-            for names, one in zip(shuffled, rounds, strict=True)
-        ]
-        right = wanted if wanted == "none" else f"config_{wanted}{suffix}"
-        return Case((reports, 100), right, hint, f"(throughput, P99 in ms) of each round {rounds}, budget 100 ms")
-
-    return {part: partial(asked, winner, [case(*search)]) for part, search in _SEARCHES.items()}

@@ -10,14 +10,12 @@
 #include <stdint.h>
 
 typedef struct TRITONSERVER_Error TRITONSERVER_Error;
-typedef struct TRITONSERVER_Message TRITONSERVER_Message;
 typedef struct TRITONBACKEND_Model TRITONBACKEND_Model;
 typedef struct TRITONBACKEND_Request TRITONBACKEND_Request;
 typedef struct TRITONBACKEND_Input TRITONBACKEND_Input;
 typedef struct TRITONBACKEND_Batcher TRITONBACKEND_Batcher;  /* whatever the library wants to keep for a model */
 
-enum { TRITONSERVER_ERROR_INTERNAL = 1, TRITONSERVER_ERROR_INVALID_ARG = 3 };
-enum { TRITONSERVER_MEMORY_GPU = 2 };
+enum { TRITONSERVER_ERROR_INTERNAL = 1 };
 
 /* Five functions that the library has and Triton calls. NULL stands for success. --------------------------------- */
 
@@ -41,18 +39,9 @@ TRITONSERVER_Error* TRITONBACKEND_ModelBatchFinalize(void* userp);
 
 TRITONSERVER_Error* TRITONSERVER_ErrorNew(int code, const char* message);
 
-/* The model's config.pbtxt as JSON; `json` belongs to the message and does not end in a zero. */
-TRITONSERVER_Error* TRITONBACKEND_ModelConfig(TRITONBACKEND_Model* model, uint32_t config_version,
-                                              TRITONSERVER_Message** config);
-TRITONSERVER_Error* TRITONSERVER_MessageSerializeToJson(TRITONSERVER_Message* message, const char** json, size_t* size);
-TRITONSERVER_Error* TRITONSERVER_MessageDelete(TRITONSERVER_Message* message);
-
-/* An input tensor of a request, and what it is; NULL for what is not asked for. */
+/* An input tensor of a request. */
 TRITONSERVER_Error* TRITONBACKEND_RequestInput(TRITONBACKEND_Request* request, const char* name,
                                                TRITONBACKEND_Input** input);
-TRITONSERVER_Error* TRITONBACKEND_InputProperties(TRITONBACKEND_Input* input, const char** name, int* data_type,
-                                                  const int64_t** shape, uint32_t* num_dims, uint64_t* size,
-                                                  uint32_t* num_buffers);
 
 /* One of the buffers with its values. */
 TRITONSERVER_Error* TRITONBACKEND_InputBuffer(TRITONBACKEND_Input* input, uint32_t index, const void** buffer,

@@ -225,7 +225,6 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
         "TRITON_BATCH_STRATEGY_PATH": Parameter(
             "path", None, "Library that decides which requests join a batch; blank: none.", variable=""
         ),
-        "max_volume": Parameter("int", None, "Most work in a batch, for such a library.", low=1, variable=""),
     },
     EMBEDDING: {"checkpoint_dir": _checkpoint(), "dtype": _dtype("embedding_dtype", "bfloat16", "float32")},
 }
