@@ -5,9 +5,10 @@ from collections.abc import Callable
 from functools import partial
 
 from inflight.bench import workload
+from inflight.errors import CourseError
 from inflight.lessons.batchers.simulate import simulate
 from inflight.notebook.checks import answers, grades, parts
-from inflight.notebook.checks.findings import NOT_YET, Case, Finding, Measured, Wrong, asked
+from inflight.notebook.checks.findings import Case, Finding, Measured, Wrong, asked
 
 # Exercise 6.1: a rule, arrivals (ms), delay (ms) and most in a batch that need it, and what to say to who lacks it.
 _RULES = (
@@ -77,27 +78,25 @@ def _by_volume(path: str, choose: random.Random) -> Finding:
     take, courses = (answers.load(file, "take").take for file in (path, parts.COURSES_OWN["batching"]))
     lengths = [min(512, max(8, int(choose.lognormvariate(4, 1)))) for _ in range(5000)]
     lengths[choose.randrange(100, 4900)] = 3 * LIMIT // 2
-    own = _batches(take, lengths)
-    if not isinstance(own, int):
-        return own
-    in_order, course = _batches(_in_order, lengths), _batches(courses, lengths)
+    own, in_order, course = (_batches(each, lengths) for each in (take, _in_order, courses))
     advice = "Which texts, next to the first, leave the least padding?"
     what = f"batches, where the order of arrival needs {in_order:,}"
     return Measured(what, own, at_most=int(SHARE * in_order), course=course, advice=advice)
 
 
-def _batches(take: Callable, lengths: list[int]) -> int | Finding:
-    """How many batches a stream of texts needs, of which WAITING wait at any time; or what is wrong with one."""
-    coming, waiting, number = iter(lengths), [], 0
+def _batches(take: Callable, lengths: list[int]) -> int:
+    """How many batches a stream of texts needs, of which WAITING wait at any time; raises what is wrong with one."""
+    coming, number = iter(lengths), 0
+    waiting: list[int] = []
     while True:
         waiting += [length for _, length in zip(range(WAITING - len(waiting)), coming)]
         if not waiting:
             return number
         places = answers.plain(take(list(waiting), LIMIT))
         if places is None:
-            return NOT_YET
+            raise NotImplementedError
         if problem := _problem(places, waiting):
-            return Wrong(f"take({answers.brief(waiting)}, {LIMIT}) gives {answers.brief(places)}: {problem}")
+            raise CourseError(f"take({answers.brief(waiting)}, {LIMIT}) gives {answers.brief(places)}: {problem}")
         waiting = [length for place, length in enumerate(waiting) if place not in set(places)]
         number += 1
 
