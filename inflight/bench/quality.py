@@ -20,13 +20,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
-from statistics import NormalDist
 
 import numpy as np
 
 from inflight import checkpoint as checkpoints
 from inflight import engine, machine, models
-from inflight.bench.turns import Progress, result, silent
+from inflight.bench.turns import Progress, result, silent, student_t
 from inflight.checkpoint.sources import Checkpoint
 from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.engine.messages import Chunk
@@ -266,17 +265,6 @@ def _interval(values: np.ndarray, most: float = math.inf) -> dict[str, float]:
     mean, spread = float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values)))
     reach = student_t(len(values) - 1) * spread
     return {"value": mean, "low": mean - reach, "high": min(most, mean + reach)}
-
-
-def student_t(degrees: int) -> float:
-    """The 97.5th percentile of Student's t, to 1 % from 3 degrees of freedom (Abramowitz and Stegun, 26.7.5)."""
-    z = NormalDist().inv_cdf(0.975)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return z + sum(term / degrees**power for power, term in enumerate(terms, start=1))
 
 
 def _exp(interval: dict[str, float]) -> dict[str, float]:

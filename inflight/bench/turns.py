@@ -10,7 +10,7 @@ with their spread over its rounds.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from statistics import median
+from statistics import NormalDist, median
 from typing import TypeVar
 
 from inflight import machine
@@ -60,6 +60,18 @@ def ratio(values: Sequence[float], base: Sequence[float]) -> dict[str, float]:
     """Return median, least and most of the ratios of `values` to `base`, round by round."""
     ratios = [value / reference for value, reference in zip(values, base, strict=True)]
     return {"median": median(ratios), "min": min(ratios), "max": max(ratios)}
+
+
+def student_t(degrees: int) -> float:
+    """The 97.5th percentile of Student's t, to 1 % from 2 degrees of freedom (Abramowitz and Stegun, 26.7.5)."""
+    z = NormalDist().inv_cdf(0.975)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + sum(term / degrees**power for power, term in enumerate(terms, start=1))
 
 
 def result(settings: dict, rows: list[dict], ratios: dict[str, dict[str, float]], **more) -> dict:

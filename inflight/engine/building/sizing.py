@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from inflight import checkpoint
+from inflight.checkpoint.q4_1 import BLOCK
 from inflight.engine.building.folder import EngineInfo
 from inflight.engine.settings import BuildConfig
 from inflight.errors import CourseError
@@ -19,7 +20,7 @@ from inflight.errors import CourseError
 # Bits that the engine stores for one weight, by the checkpoint's format; with 4 and 8 bits, the 32 weights of a block
 # share a float16 scale, and in Q4_1 a smallest value in float16, else a zero point of as many bits as a weight.
 STORED_BITS = {"Q4_0": 4, "Q4_1": 4, "Q8_0": 8, "F16": 16}
-BLOCK, SCALE_BYTES = 32, 2
+SCALE_BYTES = 2
 KV_SCALE_BYTES = 8  # a float32 scale and a float32 zero point
 KINDS = ("feed-forward", "embedding", "attention", "norms")
 

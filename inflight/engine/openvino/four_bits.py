@@ -30,9 +30,8 @@ from openvino import opset13 as ops
 
 from inflight import checkpoint
 from inflight.checkpoint import q4_1
+from inflight.checkpoint.q4_1 import BLOCK, STEPS
 
-BLOCK = 32  # weights that share a scale
-STEPS = 15  # the largest q
 SMALLEST_SCALE = 2.0**-24  # of float16
 LARGEST_ZERO = 2.0**15  # −m / d in float16; beyond it, steps of d are finer than the rounding of m
 

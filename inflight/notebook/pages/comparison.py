@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
+from inflight.bench.turns import student_t
 from inflight.errors import CourseError
 
 NOT_TOLD_APART = "not told apart"
-# Two-sided 95 % quantiles of Student's t, by the number of rounds; between two of them, the larger holds.
-STUDENTS_T = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262, 15: 2.145, 20: 2.093}
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,6 @@ def told_apart(a: Sequence[float], b: Sequence[float], more: str = "more", less:
         raise CourseError(f"A repeat measured {min(*a, *b)}: ratios need numbers above zero.")
     logs = [math.log(one / other) for one, other in zip(a, b)]
     rounds, middle = len(logs), mean(logs)
-    reach = STUDENTS_T[max(known for known in STUDENTS_T if known <= rounds)] * stdev(logs) / math.sqrt(rounds)
+    reach = student_t(rounds - 1) * stdev(logs) / math.sqrt(rounds)
     word = more if middle - reach > 0 else less if middle + reach < 0 else NOT_TOLD_APART
     return Comparison(word, math.exp(middle), math.exp(middle - reach), math.exp(middle + reach), rounds)

@@ -19,7 +19,7 @@ def test_it_says_what_it_judged_and_by_which_statistic():
 
 def test_a_narrow_interval_is_not_from_1_to_1():
     told = told_apart([1.0002, 1.0004, 0.9999], [1.0, 1.0, 1.0])
-    assert str(told) == "not told apart: 1.0002 times (0.99954 to 1.0008 with 95 % confidence, 3 rounds)"
+    assert str(told) == "not told apart: 1.0002 times (0.99955 to 1.0008 with 95 % confidence, 3 rounds)"
     assert "1.00 times (1.00 to 1.00" in str(told_apart([1.0] * 3, [1.0] * 3))
 
 
