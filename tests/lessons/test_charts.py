@@ -32,7 +32,7 @@ from inflight.lessons import (
 )
 from inflight.lessons.batchers.batch_run import Outcome
 from inflight.lessons.batching.simulate import schedule
-from inflight.lessons.capstone.service.contract import LECTURE, ROUND, Contract
+from inflight.lessons.capstone.contract import LECTURE, ROUND, Contract
 from inflight.notebook.charts.palette import DECODE, EMPTY, INK, PREFILL, REQUEST, SHADES, WASTE
 from inflight.paths import PACKAGE
 from inflight.triton.telemetry import Statistics
@@ -504,28 +504,22 @@ def test_race():
 
 CONTRACT = Contract(LECTURE, ROUND, rate=2.0, ttft_ms=500, tpot_ms=40)
 MEASURED = table(
-    "setting rate share cost on_front",
-    ("default", 1.0, 0.97, 0.6, False),
-    ("default", 2.0, 0.4, 0.9, False),
-    ("tuned", 2.0, 0.96, 0.3, True),
+    "setting rate share low high",
+    ("default", 1.0, 0.97, 0.95, 1.0),
+    ("default", 2.0, 0.4, 0.1, 0.6),
+    ("tuned", 2.0, 0.96, 0.93, 0.98),
 )
 
 
 def test_service_against_load():
     fig = capstone.service_against_load(MEASURED, CONTRACT)
     assert points(one(fig, "default")) == [(1.0, 97), (2.0, 40)] and points(one(fig, "tuned")) == [(2.0, 96)]
+    assert list(one(fig, "default").error_y.array) == pytest.approx([3, 20])
+    assert list(one(fig, "default").error_y.arrayminus) == pytest.approx([2, 30])
     [corner] = fig.layout.shapes
-    assert (corner.x0, corner.y0) == (2.0, 95)
+    assert (corner.x0, corner.y0) == (2.0, 95) and corner.x1 == fig.layout.xaxis.range[1]
     assert titles(fig, "xaxis", "yaxis") == ["load (requests/s)", "in time (% of requests)"]
     assert {note.text.strip() for note in fig.layout.annotations} == {"default", "tuned", "the contract"}
-
-
-def test_cost_against_service():
-    fig = capstone.cost_against_service(MEASURED, CONTRACT)
-    assert points(one(fig, "nobody beats these")) == [(0.3, 96)]
-    assert points(one(fig, "default")) == [(0.6, 97), (0.9, 40)]
-    words = capstone.front_in_words(MEASURED, CONTRACT)
-    assert words.startswith("1 of 3 points are on the front: ") and "tuned at 2.00 requests a second, €0.30" in words
 
 
 # Lesson 10 ------------------------------------------------------------------------------------------------------------

@@ -19,12 +19,11 @@ LABS = sorted((COURSE / "labs").glob("*.ipynb"))
 TAKE_THE_SMALL_MODEL = """
 from pathlib import Path
 from inflight.checkpoint import sources
-from inflight.lessons.capstone.service import deployment
+from inflight.lessons.capstone import deployment
 
 sources.course_model, sources.SHA256 = lambda: Path({path!r}), {sha256!r}
-# Its vocabulary is small: lesson 09's prompts have more tokens, of fewer bytes.
+# Its vocabulary is small: lesson 09's prompts have more tokens.
 deployment.LONGEST_PROMPT = 1024
-deployment.BYTES_PER_TOKEN = {{name: size // 4 for name, size in deployment.BYTES_PER_TOKEN.items()}}
 """
 
 

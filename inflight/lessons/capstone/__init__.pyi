@@ -1,15 +1,34 @@
-from . import rehearsal, service
-from .charts import cost_against_service, front_in_words, service_against_load
+from . import rehearsal
+from .charts import service_against_load
+from .contract import BIAS, LECTURE, QUALITY, SHARE, Contract, contract_for, drawn_for, in_time, tally, tokenizer
+from .deployment import KNOBS, MIB, bring_in, bytes_per_token, configs, engine_of, measure, rehearse, with_ids
 from .rehearsal import Prices
-from .stack import OwnClient, prices_of
+from .stack import OwnClient, clock, prices_of
 
 __all__ = [
+    "BIAS",
+    "KNOBS",
+    "LECTURE",
+    "MIB",
+    "QUALITY",
+    "SHARE",
+    "Contract",
     "OwnClient",
     "Prices",
-    "cost_against_service",
-    "front_in_words",
+    "bring_in",
+    "bytes_per_token",
+    "clock",
+    "configs",
+    "contract_for",
+    "drawn_for",
+    "engine_of",
+    "in_time",
+    "measure",
     "prices_of",
     "rehearsal",
-    "service",
+    "rehearse",
     "service_against_load",
+    "tally",
+    "tokenizer",
+    "with_ids",
 ]

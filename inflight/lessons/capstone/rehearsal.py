@@ -1,6 +1,6 @@
 """A run without a model and without waiting: the engine's own scheduler and KV cache, and a clock that adds up prices.
 
-    rows = rehearse(asked, build_config, executor_config, Prices(15.0, 1.2, 0.9))
+    rows = play(asked, build_config, executor_config, Prices(15.0, 1.2, 0.9))
     rows["ttft_ms"]
 
 Who is admitted, computed and paused, and which blocks are found again, is decided by the same code as in the engine.
@@ -12,15 +12,17 @@ cores, and whatever else the machine does.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
 
 import pandas as pd
 
+from inflight.bench.load import COLUMNS
 from inflight.engine.kv_cache import BlockManager
 from inflight.engine.messages import Chunk, Request
 from inflight.engine.own.scheduler import accepted
-from inflight.engine.scheduler import built_in
+from inflight.engine.scheduler import Now, built_in
 from inflight.engine.sequences import Sequence, Sequences
 from inflight.engine.settings import BuildConfig, ExecutorConfig
 from inflight.engine.simulate import simulate
@@ -45,10 +47,6 @@ class Prices:
         return Prices(self.iteration_ms * factor, self.answer_ms * factor, self.prompt_token_ms * factor)
 
 
-COLUMNS = ["request", "due_s", "sent_s", "first_s", "last_s", "input_len", "output_len", "max_tokens"]
-COLUMNS += ["ttft_ms", "tpot_ms", "latency_ms", "error"]
-
-
 @dataclass(frozen=True)
 class TokenRequest:
     """One request: token ids of its prompt, tokens of its answer, and when it comes, in seconds."""
@@ -58,8 +56,13 @@ class TokenRequest:
     at_s: float
 
 
-def rehearse(
-    asked: Several[TokenRequest], build: BuildConfig, config: ExecutorConfig, prices: Prices, allotted_ms: float = 0
+def play(
+    asked: Several[TokenRequest],
+    build: BuildConfig,
+    config: ExecutorConfig,
+    prices: Prices,
+    allotted_ms: float = 0,
+    let_in: Callable[[Now], bool] | None = None,
 ) -> pd.DataFrame:
     """Play a run to its end.
 
@@ -67,6 +70,8 @@ def rehearse(
     ----------
     allotted_ms : float
         A request that takes longer, its wait included, ends with an error; 0: none does.
+    let_in : callable, optional
+        Asked when a request has come, which is the last of `now.waiting`; where it says no, the request is refused.
 
     Returns
     -------
@@ -95,8 +100,12 @@ def rehearse(
             number = coming.popleft()
             if config.max_queue_size and len(sequences.waiting) >= config.max_queue_size:
                 failed[number] = "The queue is full.", now_s
-            else:
-                sequences.add(Sequence(number, Request(asked[number].input_ids, asked[number].max_tokens)))
+                continue
+            sequence = Sequence(number, Request(asked[number].input_ids, asked[number].max_tokens))
+            sequences.add(sequence)
+            if let_in and not let_in(sequences.now()):
+                sequences.remove(sequence)
+                failed[number] = "It was refused.", now_s
         for sequence in list(sequences) if allotted_ms else []:
             if 1000 * (now_s - asked[sequence.id].at_s) > allotted_ms:
                 sequences.remove(sequence)

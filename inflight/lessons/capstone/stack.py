@@ -15,8 +15,8 @@ from inflight.bench import trace_run
 from inflight.bench.load import NEVER, Timing
 from inflight.bench.workload import TimedRequest
 from inflight.errors import CourseError
+from inflight.lessons.capstone.contract import Traffic
 from inflight.lessons.capstone.rehearsal import Prices
-from inflight.lessons.capstone.service.contract import Traffic
 from inflight.triton.client.client import Client
 from inflight.triton.serving.server import Server
 
@@ -46,6 +46,19 @@ def prices_in(log: pd.DataFrame) -> Prices:
     first = log[has_prompt]
     beyond_ms = first["ms"] - iteration_ms - answer_ms * first["generation_tokens"]
     return Prices(float(iteration_ms), float(answer_ms), float(beyond_ms.sum() / first["context_tokens"].sum()))
+
+
+def clock(log: pd.DataFrame, prices: Prices) -> float:
+    """So many times as long as the prices say the iterations of a log took, idle time left out."""
+    ms = 1000 * log["timestamp"].diff().shift(-1)
+    ms = ms[log["active"] > log["finished"]].dropna()
+    busy = log.loc[ms.index]
+    priced_ms = (
+        len(busy) * prices.iteration_ms
+        + busy["generation_tokens"].sum() * prices.answer_ms
+        + busy["context_tokens"].sum() * prices.prompt_token_ms
+    )
+    return float(ms.sum() / priced_ms)
 
 
 class OwnClient:

@@ -1,8 +1,9 @@
-"""Lab 09's answers: figures from logs, settings for three contracts, twice the load, a scheduler, a report."""
+"""Lab 09's answers: attainment by kind, settings for three contracts, who is let in, and a scheduler."""
 
 import math
 
 import numpy as np
+import pandas as pd
 
 from inflight.lessons.capstone.grading import COURSES
 from inflight.notebook.checks.parts import COURSES_OWN
@@ -17,47 +18,80 @@ REUSE, INT8, PAUSES = (
 QUEUE = {"max_queue_size": 6}
 NOTICES, STORIES, REPORTS = "Ada", "Bo", "Cy"  # names, by what is drawn for them
 
-GOOD, COST, MACHINES, BIAS = defined("capstone", "solutions", "(goodput, cost, machines, bias)")
-REPORT = defined("capstone", "solutions", "report")
+ATTAINMENT, GOODPUT, MACHINES = defined("capstone", "solutions", "(attainment, goodput, machines)")
 
 
-def kept(run, ttft, tpot):
-    return [
-        not row.error and row.ttft_ms <= ttft and (math.isnan(row.tpot_ms) or row.tpot_ms <= tpot)
-        for row in run.itertuples()
-    ]
+# 9.1: a learner's functions, with one thing changed
 
 
-def length_s(run):
-    return max(run["last_s"]) - min(run["due_s"])
+def is_in_time(row, slos, ttft=True, tpot=True):
+    limits = slos[row.kind]
+    return (
+        not row.error
+        and (not ttft or row.ttft_ms <= limits[0])
+        and (not tpot or math.isnan(row.tpot_ms) or row.tpot_ms <= limits[1])
+    )
 
 
-def row_by_row(run, ttft, tpot):
-    return np.float32(sum(kept(run, ttft, tpot)) / length_s(run))
+def row_by_row(run, slos, of=lambda run: run, **how):
+    good = {}
+    for row in of(run).itertuples():
+        good.setdefault(row.kind, []).append(is_in_time(row, slos, **how))
+    return {kind: np.float32(sum(each)) / len(each) for kind, each in good.items()}
 
 
 def answered(run):
     return run[run["error"] == ""]
 
 
-def of_tokens(run, ttft, tpot, per_hour, count):
-    return per_hour * length_s(run) / 3600 / count(run, kept(run, ttft, tpot)) * 1e6
+def length_s(run):
+    return max(run["last_s"]) - min(run["due_s"])
 
 
-def highest(test):
-    """Machines, where a rate counts whose run passes `test(run, ttft, tpot)`."""
-    return lambda runs, ttft, tpot, rate: math.ceil(
-        rate / max(tried for tried, run in runs.items() if test(run, ttft, tpot))
+def good_of(run, slos, **how):
+    return sum(is_in_time(row, slos, **how) for row in run.itertuples())
+
+
+def highest(share, at_least=0.95):
+    """Machines, where a rate counts whose run has such a share."""
+    return lambda runs, slos, rate: math.ceil(
+        rate / max(tried for tried, run in runs.items() if share(run, slos) >= at_least)
     )
 
 
+def least(run, slos, **how):
+    return min(row_by_row(run, slos, **how).values())
+
+
 def instead(**functions):
-    own = {"goodput": GOOD, "cost": COST, "machines": MACHINES, "bias": BIAS} | functions
-    return tuple(own.values())
+    return tuple(({"attainment": ATTAINMENT, "goodput": GOODPUT, "machines": MACHINES} | functions).values())
 
 
-def priced(log, iteration_ms, answer_ms, prompt_token_ms):
-    return iteration_ms + log["generation_tokens"] * answer_ms + log["context_tokens"] * prompt_token_ms
+# 9.3: rules of who is let in
+
+
+def of_work(share):
+    """The work of those who wait, over a share of the limit; with the running ones' own iterations."""
+
+    def let_in(now, contract):
+        p = contract.prices
+        each = [
+            one.pending_tokens * p.prompt_token_ms
+            + one.max_answer_tokens * (p.iteration_ms / now.max_batch_size + p.answer_ms)
+            for one in now.waiting
+        ]
+        return np.bool_(sum(each[:-1]) < share * contract.ttft_ms)
+
+    return let_in
+
+
+def of_prompts(now, contract):
+    """VLLM's limit of queued tokens."""
+    tokens = sum(one.pending_tokens for one in now.waiting)
+    return bool(tokens * contract.prices.prompt_token_ms <= 0.5 * contract.ttft_ms)
+
+
+# Files
 
 
 def ends(folder):
@@ -66,68 +100,50 @@ def ends(folder):
     return folder / "ends.py"
 
 
-def for_contract(kind="solutions", order=None, name=NOTICES):
-    """The file of 9.4 with a name; another order of those who wait in place of the solution's."""
+def for_contract(kind="labs", order=None, name=NOTICES, pairs=()):
+    """The file of 9.4 with a name; another order of those who wait in place of the order of arrival."""
 
     def make(request, folder):
         text = written("capstone", kind, "for_contract.py")
         path = folder / "for_contract.py"
-        path.write_text(text if order is None else replaced(text, (SHORTEST, order)))
+        path.write_text(replaced(text, *pairs, *([("return list(waiting)", f"return {order}")] if order else [])))
         return path, name
 
     return Made(make)
 
 
-def pages(figures, words):
-    """A report of so many words."""
-    text = REPORT(figures)
-    return text + " and" * (words - len(text.split()))
-
-
-SHORTEST = "sorted(waiting, key=lambda one: one.pending_tokens + one.max_answer_tokens)"
-
+WORK = "one.pending_tokens + one.max_answer_tokens"
 
 ANSWERS = [
     *of_the_lab(
         "capstone",
-        {
-            "9.1": "(goodput, cost, machines, bias)",
-            "9.2": "(scheduler, name, settings)[1:]",
-            "9.3": "(scheduler, settings, name, monday)[2:]",
-            "9.5": "report",
-        },
+        {"9.1": "(attainment, goodput, machines)", "9.2": "(scheduler, name, settings)[1:]", "9.3": "let_in"},
     ),
-    Answer("9.1", "row by row", instead(goodput=row_by_row)),
-    Answer("9.1", "a share", instead(goodput=lambda run, *limits: np.mean(kept(run, *limits))), "partly", "divide by the seconds"),
-    Answer("9.1", "a number", instead(goodput=lambda run, *limits: sum(kept(run, *limits))), "partly", "divide by the seconds"),
-    Answer("9.1", "throughput", instead(goodput=lambda run, *_: len(answered(run)) / length_s(run)), "partly", "too late"),
-    Answer("9.1", "no TPOT", instead(goodput=lambda run, ttft, _: sum(kept(run, ttft, math.inf)) / length_s(run)), "partly",
-           "two limits"),
+    Answer("9.1", "row by row", instead(attainment=row_by_row, machines=highest(least))),
+    Answer("9.1", "a Series", instead(attainment=lambda *case: pd.Series(ATTAINMENT(*case)))),
+    Answer("9.1", "of all", instead(attainment=lambda run, slos: dict.fromkeys(slos, good_of(run, slos) / len(run))), "partly",
+           "take each kind by itself"),
+    Answer("9.1", "no TPOT", instead(attainment=lambda *case: row_by_row(*case, tpot=False)), "partly", "a TPOT above theirs"),
+    Answer("9.1", "no TTFT", instead(attainment=lambda *case: row_by_row(*case, ttft=False)), "partly", "a TTFT above theirs"),
+    Answer("9.1", "answered only", instead(attainment=lambda *case: row_by_row(*case, of=answered)), "partly", "is a request"),
     Answer("9.1", "single tokens dropped",
-           instead(goodput=lambda run, *limits: sum(kept(run.dropna(subset="tpot_ms"), *limits)) / length_s(run)), "partly",
-           "single token"),
+           instead(goodput=lambda run, slos: good_of(run.dropna(subset="tpot_ms"), slos) / length_s(run)), "partly", "single token"),
+    Answer("9.1", "a share", instead(goodput=lambda run, slos: good_of(run, slos) / len(run)), "partly", "divide by the seconds"),
+    Answer("9.1", "a number", instead(goodput=good_of), "partly", "divide by the seconds"),
+    Answer("9.1", "throughput", instead(goodput=lambda run, slos: len(answered(run)) / length_s(run)), "partly", "too late"),
     Answer("9.1", "until the last answer",
-           instead(goodput=lambda run, *limits: sum(kept(run, *limits)) / length_s(answered(run))), "partly", "answered or not"),
-    Answer("9.1", "cost of all tokens",
-           instead(cost=lambda *case: of_tokens(*case, lambda run, good: run["output_len"].sum())), "partly", "late answers"),
-    Answer("9.1", "cost per request", instead(cost=lambda *case: of_tokens(*case, lambda run, good: sum(good))), "partly",
-           "count tokens"),
-    Answer("9.1", "an hour is a second", instead(cost=lambda *case: 3600 * COST(*case)), "partly", "3,600"),
-    Answer("9.1", "P95 of a mean",
-           instead(machines=highest(lambda run, ttft, _: answered(run)["ttft_ms"].mean() <= ttft and
-                                    (answered(run)["ttft_ms"] <= ttft).mean() > 0.6)), "partly", "the mean is within"),
-    Answer("9.1", "the highest rate tried", instead(machines=highest(lambda *_: True)), "partly", "half of the requests are late"),
-    Answer("9.1", "rounded down", instead(machines=lambda *case: MACHINES(*case) - 1), "partly", "Round up"),
-    Answer("9.1", "a fraction of a machine", instead(machines=lambda runs, _, __, rate: rate / 3), "partly", "Machines are whole"),
-    Answer("9.1", "capacity from means",
-           instead(machines=lambda runs, _, __, rate: math.ceil(rate / max(len(run) / length_s(run) for run in runs.values()))),
-           "partly", "half of the requests are late"),
-    Answer("9.1", "prices of an empty machine",
-           instead(bias=lambda log, *prices: (log["ms"] / priced(log, *prices))[log["generation_tokens"] == 1].mean()),
-           "partly", "empty machine"),
-    Answer("9.1", "a mean of quotients", instead(bias=lambda log, *prices: (log["ms"] / priced(log, *prices)).mean()), "partly",
-           "add up first"),
-    Answer("9.1", "one of four", (GOOD, None, None, None), "partly", "goodput ✓"),
+           instead(goodput=lambda run, slos: good_of(run, slos) / length_s(answered(run))), "partly", "answered or not"),
+    Answer("9.1", "from 0", instead(goodput=lambda run, slos: good_of(run, slos) / max(run["last_s"])), "partly", "not at 0"),
+    Answer("9.1", "a rate divided by three", instead(machines=lambda runs, slos, rate: math.ceil(rate / 3)), "partly", "each kind"),
+    Answer("9.1", "machines of all kinds", instead(machines=highest(lambda run, slos: good_of(run, slos) / len(run))), "partly",
+           "the small kind is broken first"),
+    Answer("9.1", "machines without TPOT", instead(machines=highest(lambda *case: least(*case, tpot=False))), "partly",
+           "a TPOT above theirs"),
+    Answer("9.1", "machines of the answered", instead(machines=highest(lambda *case: least(*case, of=answered))), "partly",
+           "without an answer"),
+    Answer("9.1", "90 %", instead(machines=highest(least, 0.9)), "partly", "The objective is 95 %"),
+    Answer("9.1", "one machine less", instead(machines=lambda *case: MACHINES(*case) - 1), "partly", "ound up"),
+    Answer("9.1", "one of three", (ATTAINMENT, None, None), "partly", "attainment ✓"),
 
     Answer("9.2", "the course's, notices", (NOTICES, COURSES["notices"])),
     Answer("9.2", "the course's, stories", (STORIES, COURSES["stories"])),
@@ -135,43 +151,44 @@ ANSWERS = [
     Answer("9.2", "a scheduler of one's own", (STORIES, COURSES["stories"] | {"scheduler_path": COURSES_OWN["scheduler"]})),
     Answer("9.2", "a scheduler that ends its process", Made(lambda request, folder: (STORIES, {"scheduler_path": ends(folder)})),
            "wrong", "ended its process (exit status 3)"),
-    *(Answer("9.2", f"of the lecture, {name} {number}", (name, one), "wrong", "at least 1,900")
-      for name in (NOTICES, STORIES, REPORTS)
-      for number, one in enumerate([INT8, REUSE, REUSE | INT8, REUSE | PAUSES, REUSE | INT8 | QUEUE])),
+    *(Answer("9.2", f"of the lecture, {number}", (name, one), "wrong", "at least 1,140")
+      for number, (name, one) in enumerate([(STORIES, REUSE | INT8), (REPORTS, REUSE | INT8), (NOTICES, REUSE | PAUSES)])),
     Answer("9.2", "without its bias", (NOTICES, REUSE | INT8 | QUEUE), "wrong", "Without its bias"),
     Answer("9.2", "another's contract", (REPORTS, COURSES["stories"]), "wrong", "TPOTs were too high"),
     Answer("9.2", "the memory", (NOTICES, {"cache_tokens": 10**6}), "wrong", "no knob"),
     Answer("9.2", "too small iterations", (NOTICES, {"max_num_tokens": 128}), "wrong", "enable_chunked_context"),
     Answer("9.2", "a number", 16, "wrong", "Hand in your name"),
 
-    Answer("9.3", "the course's, stories", (STORIES, COURSES["stories"] | {"max_queue_size": 4})),
-    Answer("9.3", "the course's, reports", (REPORTS, COURSES["reports"] | {"max_queue_size": 10})),
-    Answer("9.3", "a queue without a limit", (NOTICES, COURSES["notices"]), "wrong", "first tokens"),
-    Answer("9.3", "hardly a queue", (NOTICES, REUSE | INT8 | {"max_queue_size": 1}), "wrong", "no answer"),
-    Answer("9.3", "a long queue", (NOTICES, COURSES["notices"] | {"max_queue_size": 40}), "wrong", "first tokens"),
+    Answer("9.3", "of work, 0.6", of_work(0.6)),
+    Answer("9.3", "everybody", lambda now, contract: True, "wrong", "were late"),
+    Answer("9.3", "nobody", lambda now, contract: False, "wrong", "were refused"),
+    Answer("9.3", "the lecture's six", lambda now, contract: len(now.waiting) <= 6, "partly", "were late"),
+    Answer("9.3", "four", lambda now, contract: len(now.waiting) <= 4, "partly", "were refused"),
+    Answer("9.3", "prompts alone", of_prompts, "partly", "stories not right yet"),
+    Answer("9.3", "the whole limit and more", of_work(1.5), "wrong", "were late"),
+    Answer("9.3", "milliseconds", lambda now, contract: contract.ttft_ms, "wrong", "return True or False"),
 
-    Answer("9.4", "the solution", for_contract()),
-    Answer("9.4", "as handed out", for_contract("labs"), "not done yet"),
-    Answer("9.4", "for other names", for_contract(name=STORIES)),
-    Answer("9.4", "for long prompts", for_contract(name=REPORTS)),
-    Answer("9.4", "the shortest prompt", for_contract(order="sorted(waiting, key=lambda one: one.prompt_tokens)")),
+    Answer("9.4", "the solution", for_contract("solutions")),
+    Answer("9.4", "as handed out", for_contract(), "not done yet"),
+    Answer("9.4", "for other names", for_contract("solutions", name=STORIES)),
+    Answer("9.4", "for long prompts", for_contract("solutions", name=REPORTS)),
     Answer("9.4", "as they came", for_contract(order="waiting"), "not done yet"),
+    Answer("9.4", "shortest first", for_contract(order=f"sorted(waiting, key=lambda one: {WORK})"), "wrong", "overtaken"),
+    Answer("9.4", "the shortest prompt", for_contract(order="sorted(waiting, key=lambda one: one.prompt_tokens)"), "wrong",
+           "overtaken"),
+    Answer("9.4", "longest first", for_contract(order=f"sorted(waiting, key=lambda one: -({WORK}))"), "wrong", "overtaken"),
+    Answer("9.4", "the newest first", for_contract(order="waiting[::-1]"), "wrong", "overtaken"),
+    Answer("9.4", "in any order", for_contract(order="sorted(waiting, key=lambda one: hash((one.id, 7)) % 101)"), "wrong", "overtaken"),
+    Answer("9.4", "hardly ever in turn", for_contract("solutions", pairs=[("LONG = 60", "LONG = 6000")]), "wrong", "overtaken"),
+    Answer("9.4", "nearly as they came", for_contract(order="[*waiting[1:2], *waiting[:1], *waiting[2:]]"), "wrong",
+           "which one delays"),
     Answer("9.4", "without a key", for_contract(order="sorted(waiting)"), "wrong", "TypeError"),
     Answer("9.4", "nobody", for_contract(order="[]"), "wrong", "computed nothing"),
     Answer("9.4", "a slip", for_contract(order="sorted(waitin)"), "wrong", "NameError"),
-
-    Answer("9.5", "rounded", lambda figures: REPORT(figures | {"share": round(figures["share"], 2)})),
-    Answer("9.5", "always kept", lambda figures: REPORT(figures).replace("does not keep", "keeps"), "partly", "whether the contract"),
-    Answer("9.5", "without its bias", lambda figures: REPORT(figures | {"bias": 1}), "wrong", "without its bias"),
-    Answer("9.5", "no bill", lambda figures: REPORT(figures | {"cost": 0}), "wrong", "has to pay"),
-    Answer("9.5", "whose parts", lambda figures: REPORT(figures | {"own_parts": []}), "wrong", "cannot repeat it"),
-    Answer("9.5", "within a page", lambda figures: pages(figures, 250)),
-    Answer("9.5", "more than a page", lambda figures: pages(figures, 251), "wrong", "251"),
-    Answer("9.5", "a table", lambda figures: figures, "wrong", "is a text"),
 ]  # fmt: skip
-# Requests are all in time or not by the hundred: what lies within two per cent of the limit depends on the seed.
+# Requests are in time or not by the hundred: what lies within two per cent of the limit depends on the seed.
 FAR_FROM_BUDGET = {
-    "9.2": {"in time": "20 runs of 100 requests move together"},
-    "9.3": {"in time": "20 runs of 100 requests move together"},
-    "9.4": {"% in time": "a better order wins by far more than the margin"},
+    "9.2": {"in time": "12 runs of 100 requests move together", "euros": "they follow the requests in time"},
+    "9.3": {"in time": "6 runs of 100 requests move together"},
+    "9.4": {"% in time": "a better order wins by far more than the margin", "longest wait": "one request decides it"},
 }

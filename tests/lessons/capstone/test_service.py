@@ -6,10 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from inflight import engine
+from inflight.checkpoint import load_tokenizer
 from inflight.errors import CourseError
-from inflight.lessons.capstone import service
-from inflight.lessons.capstone.service import deployment
-from inflight.lessons.capstone.service.contract import LECTURE, ROUND, SERVICES, SHARE, Contract
+from inflight.lessons import capstone as service
+from inflight.lessons.capstone import contract as contracts
+from inflight.lessons.capstone import deployment
+from inflight.lessons.capstone.contract import LECTURE, ROUND, SERVICES, SHARE, Contract
 from inflight.lessons.capstone.stack import OwnClient, prices_of
 from inflight.notebook.checks import parts
 from inflight.triton import repository
@@ -17,9 +20,10 @@ from inflight.triton.serving.server import Server
 
 
 @pytest.fixture(autouse=True)
-def small_tokenizer(small_engine, monkeypatch):
-    found = deployment.load_tokenizer(small_engine)
-    monkeypatch.setattr(deployment, "tokenizer", lambda: found)
+def small_course_engine(small_engine, monkeypatch):
+    info, tokenizer = engine.read(small_engine), load_tokenizer(small_engine)
+    monkeypatch.setattr(contracts, "course_engine", lambda: info)
+    monkeypatch.setattr(contracts, "tokenizer", lambda: tokenizer)
 
 
 def test_another_seed_asks_other_things_at_other_times():

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -19,22 +20,18 @@ from inflight import engine
 from inflight.bench import load as loads
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint import fetch
-from inflight.checkpoint.tokenizer import ChatTokenizer, load_tokenizer
+from inflight.checkpoint.tokenizer import ChatTokenizer
+from inflight.engine.scheduler import Now
 from inflight.engine.settings import BuildConfig, ExecutorConfig
 from inflight.errors import CourseError
+from inflight.lessons.capstone import contract as contracts
 from inflight.lessons.capstone import rehearsal
-from inflight.paths import ASSETS
+from inflight.lessons.capstone.contract import NUMBER, Contract
 from inflight.triton.client.client import Client
 from inflight.triton.serving.server import Server
 
-if TYPE_CHECKING:
-    from inflight.lessons.capstone.service.contract import Contract
-
 LONGEST_PROMPT, LONGEST_ANSWER = 512, 64  # tokens that an engine of the service must take
-# Of a token in the KV cache of the course's model: 2 × 30 layers × 3 KV heads × 64 numbers, of 4 bytes or 1.
-BYTES_PER_TOKEN = {None: 46080, "INT8": 11520}
 MIB = 2**20
-AIPERF_RUN = ASSETS / "results" / "aiperf_capstone.json"
 
 Settings = Mapping[str, object]  # of knob to value, as a learner writes them
 
@@ -78,13 +75,23 @@ def configs(settings: Settings, contract: Contract | None = None) -> tuple[Build
     built, loaded = ({name: chosen[name] for name in names} for names in (BUILT, LOADED))
     build = BuildConfig(max_input_len=LONGEST_PROMPT, max_seq_len=LONGEST_PROMPT + LONGEST_ANSWER, **built)
     if contract is not None:
-        bytes_per_token = BYTES_PER_TOKEN[build.kv_cache_quant_algo]  # which the build refuses where there is no such
-        loaded["max_tokens_in_paged_kv_cache"] = int(contract.memory_mib * MIB // bytes_per_token)
+        loaded["max_tokens_in_paged_kv_cache"] = int(contract.memory_mib * MIB // bytes_per_token(build))
     return build, ExecutorConfig(**loaded), chosen["allotted_time_ms"]
 
 
+def bytes_per_token(build: BuildConfig) -> int:
+    """Of a token in the KV cache of an engine that is built so."""
+    return replace(contracts.course_engine(), build_config=build).kv_cache_bytes_per_token
+
+
 def rehearse(
-    settings: Settings, contract: Contract, seeds: Sequence[int], load: float = 1.0, bias: float = 1.0
+    settings: Settings,
+    contract: Contract,
+    seeds: Sequence[int],
+    load: float = 1.0,
+    bias: float = 1.0,
+    number: int = NUMBER,
+    let_in: Callable[[Now], bool] | None = None,
 ) -> pd.DataFrame:
     """Rehearse a deployment at the contract's prices, in virtual time: a run for each seed, a row a request.
 
@@ -94,6 +101,15 @@ def rehearse(
         So many times the contract's rate.
     bias : float
         So many times as long as the prices say an iteration takes.
+    number : int
+        Requests of a run.
+    let_in : callable, optional
+        See `rehearsal.play`.
+
+    Returns
+    -------
+    DataFrame
+        The columns of `load.Run.requests`, the `kind` of each request, and the `seed` of its run.
 
     Raises
     ------
@@ -103,15 +119,15 @@ def rehearse(
     build, config, allotted_time_ms = configs(settings, contract)
     tables = []
     for seed in seeds:
-        asked = with_ids(contract.traffic.requests(load * contract.rate, seed))
-        played = rehearsal.rehearse(asked, build, config, contract.prices.times(bias), allotted_time_ms)
-        tables.append(played.assign(seed=seed))
+        asked = with_ids(contract.traffic.requests(load * contract.rate, seed, number))
+        played = rehearsal.play(asked, build, config, contract.prices.times(bias), allotted_time_ms, let_in)
+        tables.append(played.assign(kind=contract.traffic.drawn(seed, number)["kind"], seed=seed))
     return pd.concat(tables, ignore_index=True)
 
 
 def with_ids(requests: Sequence[TimedRequest]) -> list[rehearsal.TokenRequest]:
     """The requests as an engine gets them: token ids in place of texts."""
-    return [rehearsal.TokenRequest(_ids(tokenizer(), one.text), one.max_tokens, one.at_s) for one in requests]
+    return [rehearsal.TokenRequest(_ids(contracts.tokenizer(), one.text), one.max_tokens, one.at_s) for one in requests]
 
 
 @functools.lru_cache(maxsize=20_000)
@@ -125,12 +141,6 @@ def _ids(tokenizer: ChatTokenizer, text: str) -> list[int]:
 def engine_of(settings: Settings) -> Path:
     """The engine of a deployment, of the course's checkpoint, built the first time."""
     return engine.cached(fetch(), configs(settings)[0])
-
-
-@functools.cache
-def tokenizer() -> ChatTokenizer:
-    """The tokenizer of the service's engines."""
-    return load_tokenizer(engine_of({}))
 
 
 def bring_in(server: Server, settings: Settings, contract: Contract, engine_dir: str | Path | None = None) -> None:

@@ -1,7 +1,7 @@
 """The service's traffic, the limits that it promises, and the outcome of a run.
 
     contract = Contract.at(prices, LECTURE)                     # load and limits, as hard here as elsewhere
-    in_time(played, contract).mean()
+    in_time(rows, contract).mean()
 
 Every prompt begins with the same system prompt; what follows is asked once. A contract is written in the prices of the
 machine that is to keep it.
@@ -16,11 +16,13 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from inflight import engine
 from inflight.bench.dataset import input_len, read_dataset
 from inflight.bench.workload import TimedRequest, gamma
-from inflight.checkpoint.tokenizer import ChatTokenizer
+from inflight.checkpoint import fetch
+from inflight.checkpoint.tokenizer import ChatTokenizer, load_tokenizer
+from inflight.engine.building.folder import EngineInfo
 from inflight.lessons.capstone.rehearsal import Prices
-from inflight.lessons.capstone.service import deployment
 
 SYSTEM_PROMPT = (
     "You are the assistant of a railway company, and you answer travellers who write from a platform. Most of them "
@@ -36,6 +38,17 @@ SHARE = 0.95  # of all requests, that a contract wants in time
 QUALITY = 1.02  # most that perplexity may be, over the checkpoint's
 SLOTS, SHARING = 8, 4  # of a full iteration; requests that are taken to share one on average
 NUMBER = 100  # requests of a run
+
+
+@functools.cache
+def course_engine() -> EngineInfo:
+    """The course's own engine, built the first time: engines of the service have its model and its tokenizer."""
+    return engine.read(engine.cached(fetch()))
+
+
+@functools.cache
+def tokenizer() -> ChatTokenizer:
+    return load_tokenizer(course_engine().folder)
 
 
 # What is asked --------------------------------------------------------------------------------------------------------
@@ -74,7 +87,7 @@ class Traffic:
 
     def drawn(self, seed: int, number: int = NUMBER) -> pd.DataFrame:
         """The first `number` requests, a row each: `kind`, `text`, `input_len` and `max_tokens` in tokens."""
-        return _drawn(self, deployment.tokenizer(), seed, number).copy()
+        return _drawn(self, tokenizer(), seed, number).copy()
 
     def requests(self, rate: float, seed: int, number: int = NUMBER) -> list[TimedRequest]:
         """The same with their times, at `rate` requests a second: another seed, other texts at other times."""
@@ -88,7 +101,7 @@ class Traffic:
     def means(self) -> tuple[float, float, float]:
         """Tokens of a prompt, those of it that all prompts share, and of an answer: the means of a thousand."""
         rows = self.drawn(seed=0, number=1000)
-        one, other = (deployment.tokenizer().encode_chat(f"{self.system_prompt} {word}") for word in ("one", "two"))
+        one, other = (tokenizer().encode_chat(f"{self.system_prompt} {word}") for word in ("one", "two"))
         shared = next(place for place, tokens in enumerate(zip(one, other)) if len(set(tokens)) > 1)
         return float(rows["input_len"].mean()), shared, float(rows["max_tokens"].mean())
 
@@ -205,7 +218,12 @@ def drawn_for(name: str) -> str:
     return random.Random(name.strip().casefold()).choice(list(SERVICES))
 
 
-def contract_for(name: str, prices: Prices = ROUND) -> Contract:
-    """The contract of whoever has this name, for a machine with these prices."""
-    traffic, terms = SERVICES[drawn_for(name)]
+def contract_of(service: str, prices: Prices = ROUND) -> Contract:
+    """The contract of one of `SERVICES`, for a machine with these prices."""
+    traffic, terms = SERVICES[service]
     return Contract.at(prices, traffic, **terms)
+
+
+def contract_for(name: str, prices: Prices = ROUND) -> Contract:
+    """The contract of whoever has this name."""
+    return contract_of(drawn_for(name), prices)
