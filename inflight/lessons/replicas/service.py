@@ -105,7 +105,8 @@ class Replicas:
         with http_client(self._address("router")) as router:
             router.post("/remove_worker", params={"url": self.servers[number]}).raise_for_status()
         still = f"Server {number} still has requests after {DRAIN_S} s."
-        telemetry.wait_for(lambda: self.under_way(number), lambda found: found == 0, still, DRAIN_S)
+        quiet = lambda: telemetry.settled(lambda: self.under_way(number))  # a page is written a moment late
+        telemetry.wait_for(quiet, lambda found: found == 0, still, DRAIN_S)
         self._stop(f"server{number}")
 
     def start(self, number: int) -> None:
@@ -121,9 +122,9 @@ class Replicas:
         return self.folder / f"iterations{number}.jsonl"
 
     def under_way(self, number: int) -> float:
-        """Requests that a server has and has not answered, as its page says."""
-        told = telemetry.metrics(telemetry.page(f"{self.servers[number]}/metrics"))
-        return told.loc[told["name"] == "vllm:num_requests_running", "value"].item()
+        """Requests that a server has and has not answered, as its page says; they wait, or have a slot."""
+        told = telemetry.metrics(telemetry.page(f"{self.servers[number]}/metrics")).set_index("name")["value"]
+        return told["vllm:num_requests_running"] + told["vllm:num_requests_waiting"]
 
     def _address(self, name: str) -> str:
         return f"http://{HOST}:{self._ports[name]}"
