@@ -1,14 +1,14 @@
 # %% [markdown]
 # # {heading}
 #
-# Four exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write a policy that holds when a
-# desk is hot, a server slow, or dead; it runs in front of two real servers. Then you make one P95 of several histograms,
-# and find the threshold of an alert.
+# Four exercises, about {minutes} minutes, of which {core} are *Core*. You write a policy that holds when a desk is hot,
+# a server slow, or dead; it runs in front of two real servers. Then you find one P95 through a restart, and the
+# threshold of an alert. *Further*: a hash that keeps chats together and still looks at load.
 #
 # You need the lecture. A check never stops you: it says *done*, *not done yet*, or what to look at.
 #
-# Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
-# not been run.
+# Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it
+# has not been run.
 #
 # {navigation}
 
@@ -20,7 +20,6 @@ import random
 import runpy
 import tempfile
 import threading
-from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
@@ -41,18 +40,19 @@ workdir = tempfile.TemporaryDirectory()
 # *Core · importance 5/5 · difficulty 4/5 · 25 minutes*
 #
 # `choose(request, servers)` sees `request.prefix`, the text that the prompt begins with, and of each server its `name`,
-# `under_way` (requests that it has and has not answered), and `is_healthy`, as the last health check found it. It returns
-# one of the servers. The list is a new one each time: remember names, not objects. What you need to remember, keep in
-# `self`.
+# `under_way` (requests that it has and has not answered), and `is_healthy`, as the last health check found it. It
+# returns one of the servers. The list is a new one each time: remember names, not objects. What you need to remember,
+# keep in `self`.
 #
-# The check plays six hidden days of 240 requests: even desks, hot desks, one desk that has nearly all visitors, a server
-# that is three times as slow, one that dies in the middle, and three servers. Over all of them together:
+# The check plays six hidden days of 240 requests: even desks, hot desks, one desk that has nearly all visitors, a
+# server that is three times as slow, one that dies in the middle, and three servers. Over all of them together:
 #
 # - nothing is sent to a server that is known to be dead;
 # - the servers compute at most 0.75 of the blocks of system prompts that round robin makes them compute;
 # - at an arrival, the fullest server is ahead of the emptiest by at most 2 requests on average.
 #
-# The last two pull in different directions. When may a visitor be sent away from home?
+# The last two pull in different directions. When may a visitor be sent away from home? (*Doing nothing* in the
+# check's table is round robin.)
 
 
 # %%
@@ -80,55 +80,61 @@ class Policy:
 check("12.1", Path(workdir.name) / "policy.py")
 
 # %% [markdown]
-# And in front of two real servers: five desks, 24 visitors, four at a time. Your policy chooses, beside round robin.
+# And in front of two real servers, whose caches have room for five desks each: eight desks, 48 visitors, four at a
+# time. Your policy chooses, then round robin.
 
 # %% tags=["nbval-ignore-output"]
-build = BuildConfig(max_input_len=736, max_seq_len=768)
-engine_dir = engine.cached(fetch(), build)
+build = BuildConfig(max_input_len=736, max_seq_len=768, max_batch_size=4)
+with progress.wait("The engine, built the first time"):
+    engine_dir = engine.cached(fetch(), build)
 tokenizer = load_tokenizer(engine_dir)
 [instructions] = workload.prompts_of([225], tokenizer)
+small = {"enable_kv_cache_reuse": True, "max_tokens_in_paged_kv_cache": 34 * 32}
 
 
 # %%
 def visitor(name, desk, number):
-    system = f"{name} {desk} {instructions}"
-    messages = [("system", system), ("user", f"Visitor {number:02}?")]
+    system, question = f"{name} {desk} {instructions}", f"Visitor {number:02}?"
+    messages = [("system", system), ("user", question)]
     messages = [{"role": role, "content": text} for role, text in messages]
-    return lesson.load.Request(desk, system, tokenizer.encode_chat(messages))
+    return lesson.load.Request(desk, tokenizer.encode_chat(messages))
 
 
 # %%
-def addresses(policy):
+def sending(policy):
+    """Sends each request where the policy says."""
     views, lock = [lesson.simulate.Server(n) for n in "01"], threading.Lock()
 
-    @contextmanager
-    def address(request):
+    def ask(request):
+        asked = lesson.simulate.Asked(f"Desk {request.desk}")
         with lock:
-            chosen = policy.choose(lesson.simulate.Asked(request.system), list(views))
+            chosen = policy.choose(asked, list(views))
             chosen.under_way += 1
-        try:
-            yield f"{service.servers[int(chosen.name)]}/v1"
-        finally:
-            with lock:
-                chosen.under_way -= 1
+        row = lesson.load.stream(f"{service.servers[int(chosen.name)]}/v1", request)
+        with lock:
+            chosen.under_way -= 1
+        return row
 
-    return address
+    return ask
 
 
 # %%
 def served(policy, name):
     """Send the visitors where the policy says, and count prompt tokens and requests."""
-    order = random.Random(1).choices(range(5), weights=[5, 3, 2, 1, 1], k=24)
+    order = random.Random(1).choices(range(8), k=48)
     sent = [visitor(name, desk, number) for number, desk in enumerate(order)]
-    rows = lesson.load.send(sent, addresses(policy), users=4)
+    rows = lesson.load.send(sent, sending(policy), users=4)
     rows = lesson.load.traced(rows, service)
     busier = rows["server"].value_counts().max()
-    return {"prompt tokens computed": int(rows["computed"].sum()), "busier": busier}
+    return {
+        "prompt tokens computed": int(rows["computed"].sum()),
+        "requests at the busier server": busier,
+    }
 
 
 # %% tags=["nbval-ignore-output"]
 Own = runpy.run_path(f"{workdir.name}/policy.py")["Policy"]
-policies = {"round robin": lesson.simulate.InTurn(), "yours": Own()}
+policies = {"yours": Own(), "round robin": lesson.simulate.InTurn()}
 some = lesson.simulate.Asked("Desk 1"), [lesson.simulate.Server(n) for n in "01"]
 if Own().choose(*some) is None:
     print("Your choose() returns None, so round robin runs alone.")
@@ -136,7 +142,7 @@ if Own().choose(*some) is None:
 try:
     with (
         progress.wait("Two servers, and both policies"),
-        lesson.Replicas(engine_dir, enable_kv_cache_reuse="true") as service,
+        lesson.Replicas(engine_dir, **small) as service,
     ):
         rows = [served(policy, name) for name, policy in policies.items()]
     display(pd.DataFrame(rows, list(policies)))
@@ -146,41 +152,55 @@ except CourseError as error:
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# The lecture's <code>by_prefix</code> and <code>least_outstanding</code>, and its <em>Turn the knob</em>: by prefix, unless
-# that server is too far ahead. <code>inflight/lessons/replicas/simulate.py</code> is what the check plays.
+# The lecture's <code>by_prefix</code>, and its <em>Turn the knob</em>: what does a router do when one server is ahead,
+# and what does that cost?
 # </details>
 #
 # <details><summary>How to begin</summary>
 #
-# First keep only the healthy ones of <code>servers</code>. Then a home for each prefix, by name. Then the exception: when is home so far behind that the emptiest should become a second home?
+# First keep only the healthy ones of <code>servers</code>. Then a home for each prefix, by name. Then the exception: by
+# how many requests may home be ahead before the prefix gets a second home, and is the second forgotten afterwards?
 # </details>
 #
 # <details><summary>The error you see</summary>
 #
-# <em>Mean lead</em> too large: your homes are right, and hot. <em>Blocks computed</em> too many: you leave home too easily,
-# or forget that a prefix may have two homes. <em>Known to be dead</em>: a remembered home is used without a look at
+# <em>Mean lead</em> too large: your homes are right, and hot. <em>Blocks computed</em> too many: you leave home too
+# easily, or forget that a prefix may have two homes. <em>Known to be dead</em>: a remembered home is used without a look at
 # <code>is_healthy</code>.
 # </details>
 
 # %% [markdown]
-# ## Exercise 12.2: one P95
+# ## Exercise 12.2: one P95, through a restart
 #
-# *Core · importance 5/5 · difficulty 3/5 · 15 minutes*
+# *Core · importance 5/5 · difficulty 3/5 · 25 minutes*
 #
-# Each server's page has a histogram: a dict from a bound in seconds to how many values came within it, in ascending order;
-# the last bound is infinite. What is the P95 of all servers together? In the bucket in which 95 % are reached, go on in a
-# straight line from its lower bound (0 for the first) to its upper one. Where 95 % are reached only beyond the last finite
-# bound, that bound is the answer, as in Prometheus.
+# Prometheus has looked at the pages of a service a few times. Each look is a dict by server; a server that was dead has
+# no page in it, and one that joined has none before. A page is a histogram: a dict from a bound in seconds to how many
+# values have come within it since that server's start, in ascending order; the last bound is infinite. After a restart
+# a server begins at zero.
+#
+# What is the P95 of all that was counted between the first look and the last? In the bucket in which 95 % are reached,
+# go on in a straight line from its lower bound (0 for the first) to its upper one. Where 95 % are reached only beyond
+# the last finite bound, that bound is the answer, as in Prometheus.
 
 
 # %%
-def one_p95(histograms: list[dict[float, int]]) -> float | None:
-    """The P95 of what all histograms counted."""
+def one_p95(looks: list[dict[str, dict[float, int]]]) -> float | None:
+    """The P95 of what all servers counted from the first look to the last."""
     # BEGIN SOLUTION
     # LAB: return None
-    merged = {bound: sum(one[bound] for one in histograms) for bound in histograms[0]}
-    wanted, lower, below = 0.95 * max(merged.values()), 0.0, 0
-    for bound, count in merged.items():
+    grown, latest = {}, dict(looks[0])
+    for look in looks[1:]:
+        for server, page in look.items():
+            before = latest.get(server, {})
+            if page[float("inf")] < before.get(float("inf"), 0):
+                before = {}  # it has restarted
+            for bound, count in page.items():
+                more = count - before.get(bound, 0)
+                grown[bound] = grown.get(bound, 0) + more
+            latest[server] = page
+    wanted, lower, below = 0.95 * grown[float("inf")], 0.0, 0
+    for bound, count in grown.items():
         if count >= wanted:
             if bound == float("inf"):
                 return lower
@@ -195,19 +215,19 @@ check("12.2", one_p95)
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# The lecture's <code>p95</code>, under <em>Watch both</em>.
+# The lecture's <em>Watch both</em>: growth, then the sum, and the quantile last. A bucket is a counter.
 # </details>
 #
 # <details><summary>How to begin</summary>
 #
-# The counts are cumulative already: for each bound, add those of all servers. Then walk up the bounds until the count
-# reaches 0.95 of the last.
+# Remember for each server the page that it had last, whether or not it is in the look before. How do you see that it
+# has restarted since? Add what each bucket has grown to one histogram for all.
 # </details>
 #
 # <details><summary>The error you see</summary>
 #
-# The hint names what you have computed: a mean of P95s, the largest of them, an upper bound. A division by zero: the bucket
-# in which 95 % are reached has counts, others may have none.
+# The hint names what you have computed: the sum first, a mean of P95s, all since the start, a restart that was not
+# seen. A division by zero: only the bucket in which 95 % are reached needs to have counts.
 # </details>
 
 # %% [markdown]
@@ -215,8 +235,8 @@ check("12.2", one_p95)
 #
 # *Core · importance 4/5 · difficulty 2/5 · 10 minutes*
 #
-# An objective of `slo` over `days` leaves an error budget. You want to be told when `share` of it is gone within `hours`.
-# From which share of failed requests in those hours on must the alert fire? Traffic is even.
+# An objective of `slo` over `days` leaves an error budget. You want to be told when `share` of it is gone within
+# `hours`. From which share of failed requests in those hours on must the alert fire? Traffic is even.
 
 
 # %%
@@ -245,8 +265,8 @@ for hours, share in ((1, 0.02), (6, 0.05), (72, 0.1)):
 #
 # <details><summary>How to begin</summary>
 #
-# At a burn rate of 1 the budget lasts exactly all <code>days</code>. So in <code>hours</code> of them, which share of it is
-# spent at that rate?
+# At a burn rate of 1 the budget lasts exactly all <code>days</code>. So in <code>hours</code> of them, which share of
+# it is spent at that rate?
 # </details>
 #
 # <details><summary>The error you see</summary>
@@ -255,27 +275,37 @@ for hours, share in ((1, 0.02), (6, 0.05), (72, 0.1)):
 # </details>
 
 # %% [markdown]
-# ## Exercise 12.4: what a third server moves
+# ## Exercise 12.4: a hash with a bound
 #
-# *Further · importance 3/5 · difficulty 4/5 · 15 minutes*
+# *Further · importance 4/5 · difficulty 4/5 · 25 minutes*
 #
 # Two routers share no memory, so a table of homes is of no use to them: both must compute the same home from the prefix
-# alone. A digest of the prefix modulo `len(servers)` does, but with a third server two of three desks move. Write
-# `home(prefix, servers)` so that a new server takes its share, and no desk moves between the old ones (*consistent
-# hashing*; the router's policy is called `consistent_hash`). Python's own `hash` of a text differs from process to process: take `hashlib`.
+# alone. A digest of the prefix modulo the number of servers does, but with a third server two of three desks move. A
+# hash that moves only what the new server takes is called *consistent*. The router's `consistent_hash` is one, and
+# never looks at load. Write `home(prefix, under_way)`, which does. `under_way` has each server's requests under way,
+# without this one.
+#
+# - A server that joins takes its share, and no prefix moves between the old ones.
+# - No server gets more than its bound: 1.25 times (all requests under way, this one included) / servers, rounded up.
+# - A prefix leaves its home only when that is full, and then always for the same second one.
+# - What a full server sends away goes to all the others, not to one neighbour.
+#
+# Python's own `hash` of a text differs from process to process: take `hashlib`.
 
 
 # %%
-def home(prefix: str, servers: list[str]) -> str | None:
+def home(prefix: str, under_way: dict[str, int]) -> str | None:
     """One of the servers: the same in every process, and for every order of them."""
     # BEGIN SOLUTION
     # LAB: return None
     import hashlib
+    import math
 
     def score(server):
         return hashlib.sha256(f"{server} {prefix}".encode()).digest()
 
-    return max(servers, key=score)
+    bound = math.ceil(1.25 * (sum(under_way.values()) + 1) / len(under_way))
+    return max((one for one in under_way if under_way[one] < bound), key=score)
     # END SOLUTION
 
 
@@ -286,19 +316,21 @@ check("12.4", home)
 # <details><summary>Where to look</summary>
 #
 # Two ways: points of every server on a ring, and a prefix belongs to the next point; or a hash of server and prefix
-# together, and the highest wins (rendezvous hashing). The second one has five lines.
+# together, and the highest wins (<em>rendezvous hashing</em>). With a bound they are called <em>consistent hashing with
+# bounded loads</em>.
 # </details>
 #
 # <details><summary>How to begin</summary>
 #
-# <code>hashlib.sha256(f"{server} {prefix}".encode()).digest()</code> is a number as good as drawn. What happens to the
-# highest of two when a third one is drawn?
+# Each prefix has an order of all servers. What decides it, so that a new server changes no old one's place before
+# another? Then go through that order until somebody has room.
 # </details>
 #
 # <details><summary>The error you see</summary>
 #
-# <em>Moved between the two old servers</em>: the number of servers is in your hash. <em>Smallest share</em>: one point on
-# the ring for each server splits it unevenly; the router of the lecture gives each 160.
+# <em>Moved between the two old servers</em>: the number of servers is in your hash. <em>Smallest share</em>: one point
+# on the ring for each server splits it unevenly; the router gives each 160. <em>Beyond the bound</em>: is the new request
+# counted? <em>Second home</em>: the emptiest is not always the same server.
 # </details>
 
 # %% [markdown]
@@ -307,8 +339,9 @@ check("12.4", home)
 # If you are early: no check, but something to see.
 #
 # 1. Let your policy forget: caches are finite, and a home that has not been asked for an hour has lost the desk.
-# 2. `promtool check rules` and `promtool test rules` (Debian's package `prometheus`) read `inflight/lessons/replicas/rules.yml`. Write a
-#    test in which the alert fires.
+# 2. `promtool test rules rules_test.yml` (Debian's package `prometheus`), in `inflight/lessons/replicas/`, plays a kill
+#    and a restart of the router. Write the rule "sum first, then `increase`" beside them, and a test that shows what it
+#    says in that restart.
 
 # %% [markdown]
 # ## Elsewhere
@@ -327,8 +360,8 @@ check("12.4", home)
 #
 # <details><summary>Answer</summary>
 #
-# Half of it: each router counts its own requests. Ask the servers (<code>vllm:num_requests_running</code>), or accept that
-# the number is a sample.
+# Half of it: each router counts its own requests. Ask the servers (<code>vllm:num_requests_running</code> and
+# <code>_waiting</code>), or accept that the number is a sample.
 # </details>
 #
 # **3.** *To an objective of 90 %.* "A burn rate of 14.4 wakes somebody."

@@ -1,16 +1,14 @@
-"""Streams to an address that a policy chooses, through OpenAI's own client, and what became of each.
+"""Streams to an address through OpenAI's own client, and what became of each.
 
-rows = send(requests, lambda request: replicas.url, users=4)
+rows = send(requests, lambda request: stream(replicas.url, request), users=4)
 rows = traced(rows, replicas)                       # with the server that answered, and what it had to compute
 """
 
 from __future__ import annotations
 
-import math
-import time
+import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,51 +23,47 @@ TIMEOUT_S = 300
 
 @dataclass(frozen=True)
 class Request:
-    """One stream: `prefix` numbers its system prompt, `system`; `prompt` is the whole of it in token ids."""
+    """One stream: the number of the desk whose system prompt its `prompt`, in token ids, begins with."""
 
-    prefix: int
-    system: str
+    desk: int
     prompt: list[int]
-    max_tokens: int = 8
+    max_tokens: int = 3
 
 
 def stream(url: str, request: Request, began: Callable[[], Any] = lambda: None) -> dict:
     """Send a request with the openai package as it is, its retries included, and read the stream to its end.
 
-    Returns `prefix`; `sent_s`, `first_s`, `last_s` (seconds since 1970; no first text is NaN); `id`, the server's;
-    `error`, the exception's name, blank where the stream came to its end.
+    `began` is called at the first text. Returns `desk`; `id`, the server's; `error`, the exception's name, blank where
+    the stream came to its end.
     """
-    row: dict[str, Any] = {"prefix": request.prefix, "sent_s": time.time(), "first_s": math.nan, "id": "", "error": ""}
-    with openai.OpenAI(base_url=url, api_key="none", timeout=TIMEOUT_S) as client:
-        try:
-            for chunk in client.completions.create(
-                model="tensorrt_llm",
-                prompt=request.prompt,
-                max_tokens=request.max_tokens,
-                temperature=0,
-                stream=True,
-                extra_body={"ignore_eos": True},
-            ):
+    row = {"desk": request.desk, "id": "", "error": ""}
+    try:
+        for chunk in _client(url).completions.create(
+            model="tensorrt_llm",
+            prompt=request.prompt,
+            max_tokens=request.max_tokens,
+            temperature=0,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        ):
+            if not row["id"]:
                 row["id"] = chunk.id
-                if math.isnan(row["first_s"]) and chunk.choices and chunk.choices[0].text:
-                    row["first_s"] = time.time()
-                    began()
-        except openai.OpenAIError as error:
-            row["error"] = type(error).__name__
-    return row | {"last_s": time.time()}
+                began()
+    except openai.OpenAIError as error:
+        row["error"] = type(error).__name__
+    return row
 
 
-def send(
-    requests: list[Request], address: Callable[[Request], AbstractContextManager[str]], users: int
-) -> pd.DataFrame:
-    """Send requests as a closed loop of so many users: one row a request; `address` gives its URL while it lasts."""
+@functools.cache
+def _client(url: str) -> openai.OpenAI:
+    """One for all requests: to make one takes longer than a short answer."""
+    return openai.OpenAI(base_url=url, api_key="none", timeout=TIMEOUT_S)
 
-    def one(request: Request) -> dict:
-        with address(request) as url:
-            return stream(url, request)
 
+def send(requests: list[Request], ask: Callable[[Request], dict], users: int) -> pd.DataFrame:
+    """Send requests as a closed loop of so many users, in their order; a row of what `ask` returns for each."""
     with ThreadPoolExecutor(users) as pool:
-        return pd.DataFrame(pool.map(one, requests))
+        return pd.DataFrame(pool.map(ask, requests))
 
 
 def traced(rows: pd.DataFrame, replicas: Replicas) -> pd.DataFrame:
@@ -78,7 +72,7 @@ def traced(rows: pd.DataFrame, replicas: Replicas) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        In addition `server` (the number of who answered), `computed` (prompt tokens that it computed) and `ttft_s`.
+        In addition `server`, the number of who answered, and `computed`, the prompt tokens that it computed.
     """
     found = [
         (name, number, share[1])
@@ -88,4 +82,4 @@ def traced(rows: pd.DataFrame, replicas: Replicas) -> pd.DataFrame:
     ]
     logged = pd.DataFrame(found, columns=["id", "server", "computed"])
     logged = logged.groupby("id", as_index=False).agg({"server": "first", "computed": "sum"})
-    return rows.merge(logged, on="id", how="left").assign(ttft_s=rows["first_s"] - rows["sent_s"])
+    return rows.merge(logged, on="id", how="left")

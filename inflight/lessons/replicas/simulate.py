@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 REST_TICKS = 3  # of each request: the rest of its prompt, and its answer
 NOTICED = 6  # ticks until a server that is dead is called so
-MOST_AHEAD = 4  # requests that the home of a prefix may have more than the emptiest server
 
 
 @dataclass(frozen=True)
@@ -109,9 +108,6 @@ def days(choose: random.Random) -> list[Day]:
     ]
 
 
-# Policies to compare with ---------------------------------------------------------------------------------------------
-
-
 class InTurn:
     """Sends to each healthy server in turn, and looks at nothing else."""
 
@@ -121,20 +117,3 @@ class InTurn:
     def choose(self, request: Asked, servers: list[Server]) -> Server:
         alive = [one for one in servers if one.is_healthy]
         return alive[next(self._turn) % len(alive)]
-
-
-class WithinReach:
-    """Sends a prefix where it went before, unless that server is dead, or ahead of the emptiest by MOST_AHEAD."""
-
-    def __init__(self):
-        self._homes: dict[str, set[str]] = {}
-
-    def choose(self, request: Asked, servers: list[Server]) -> Server:
-        alive = [one for one in servers if one.is_healthy]
-        emptiest = min(alive, key=lambda one: one.under_way)
-        homes = self._homes.setdefault(request.prefix, set())
-        known = [one for one in alive if one.name in homes]
-        best = min(known, key=lambda one: one.under_way, default=emptiest)
-        chosen = best if best.under_way - emptiest.under_way < MOST_AHEAD else emptiest
-        homes.add(chosen.name)
-        return chosen

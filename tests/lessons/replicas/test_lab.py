@@ -1,5 +1,6 @@
-"""Lab 12's answers: policies, merged histograms, thresholds, and homes that stay."""
+"""Lab 12's answers: policies, histograms through a restart, thresholds, and homes with a bound."""
 
+import functools
 import hashlib
 import math
 import zlib
@@ -62,28 +63,54 @@ def within(reach):
 # 12.2 to 12.4: functions ----------------------------------------------------------------------------------------------
 
 
+INF = math.inf
+
+
 def p95(page):
-    wanted, lower, below = 0.95 * max(page.values()), 0.0, 0
+    wanted, lower, below = 0.95 * page[INF], 0.0, 0
     for bound in sorted(page):
         if page[bound] >= wanted:
-            return lower if bound == math.inf else lower + (bound - lower) * (wanted - below) / (page[bound] - below)
+            return lower if bound == INF else lower + (bound - lower) * (wanted - below) / (page[bound] - below)
         lower, below = bound, page[bound]
 
 
 def merged(pages):
+    pages = list(pages)
     return {bound: sum(page[bound] for page in pages) for bound in pages[0]}
 
 
-def summed_again(pages):
-    whole, total = {}, 0
-    for bound, count in merged(pages).items():
-        whole[bound] = total = total + count
-    return p95(whole)
+def growths(looks, restarts=True):
+    """Of each server, bucket by bucket: a value that falls begins anew, as in Prometheus."""
+    found = {}
+    for name in {name for look in looks for name in look}:
+        pages = [look[name] for look in looks if name in look]
+        if name not in looks[0]:
+            pages.insert(0, dict.fromkeys(pages[0], 0))
+        found[name] = {
+            bound: sum(
+                new[bound] - (0 if restarts and new[bound] < old[bound] else old[bound])
+                for old, new in zip(pages, pages[1:])
+            )
+            for bound in pages[0]
+        }
+    return found
 
 
-def upper_bound(pages):
-    whole = merged(pages)
-    return next(bound for bound, count in whole.items() if count >= 0.95 * max(whole.values()))
+def grown(looks, **how):
+    return merged(growths(looks, **how).values())
+
+
+def upper_bound(looks):
+    whole = grown(looks)
+    return next(bound for bound, count in whole.items() if count >= 0.95 * whole[INF])
+
+
+def each(looks):
+    return [p95(page) for page in growths(looks).values() if page[INF]]
+
+
+def without_the_new(looks):
+    return p95(grown([{name: page for name, page in look.items() if name in looks[0]} for look in looks]))
 
 
 def right(slo, days, share, hours):
@@ -94,35 +121,77 @@ def score(server, prefix):
     return hashlib.md5(f"{prefix}|{server}".encode()).hexdigest()
 
 
-def points(number, prefix, servers):
-    """On a ring with so many points a server, the next one."""
-    ring = sorted((score(f"{server}#{point}", ""), server) for server in servers for point in range(number))
-    own = score("", prefix)
-    return next((server for place, server in ring if place >= own), ring[0][1])
+def in_order(under_way, prefix):
+    return sorted(under_way, key=lambda server: score(server, prefix), reverse=True)
 
 
-def mostly_first(share):
-    """The best of the scores, but a share of the prefixes goes to the first server by name."""
+def bounded(order, share=1.25, new=1):
+    """The first in the order of a prefix that has room."""
 
-    def home(prefix, servers):
-        if zlib.crc32(prefix.encode()) / 2**32 < share:
-            return min(servers)
-        return max(servers, key=lambda server: score(server, prefix))
+    def home(prefix, under_way):
+        bound = math.ceil(share * (sum(under_way.values()) + new) / len(under_way))
+        return next(one for one in order(under_way, prefix) if under_way[one] < max(1, bound))
 
     return home
 
 
-def third_takes(weight):
-    """Scores in which server c has a weight of its own."""
+@functools.cache
+def on_ring(number, servers):
+    return sorted((score(f"{server}#{point}", ""), server) for server in servers for point in range(number))
 
-    def home(prefix, servers):
+
+def ring(number):
+    """The order of the servers on a ring with so many points each, beginning at the prefix."""
+
+    def order(under_way, prefix):
+        points = on_ring(number, tuple(sorted(under_way)))
+        own = score("", prefix)
+        after = [server for place, server in points if place >= own] + [server for _, server in points]
+        return list(dict.fromkeys(after))
+
+    return order
+
+
+def mostly_first(share):
+    """An order by score, but for a share of the prefixes by name."""
+
+    def order(under_way, prefix):
+        if zlib.crc32(prefix.encode()) / 2**32 < share:
+            return [min(under_way), *in_order({*under_way} - {min(under_way)}, prefix)]
+        return in_order(under_way, prefix)
+
+    return order
+
+
+def third_takes(weight):
+    """An order by scores in which server c has a weight of its own."""
+
+    def order(under_way, prefix):
         def drawn(server):
             number = (int(score(server, prefix), 16) + 1) / 2**128
             return math.log(number) / (weight if "c:" in server else 1.0)
 
-        return max(servers, key=drawn)
+        return sorted(under_way, key=drawn, reverse=True)
 
-    return home
+    return order
+
+
+def neighbour(share):
+    """From server a mostly to the same neighbour: to the other one for this share of the prefixes."""
+
+    def order(under_way, prefix):
+        first, *others = in_order(under_way, prefix)
+        if "a:" in first:
+            others.sort(reverse=zlib.crc32(prefix[::-1].encode()) / 2**32 < share)
+        return [first, *others]
+
+    return order
+
+
+def to_the_emptiest(prefix, under_way):
+    first, bound = in_order(under_way, prefix)[0], math.ceil(1.25 * (sum(under_way.values()) + 1) / len(under_way))
+    empty = lambda one: (under_way[one], zlib.crc32(f"{one}{under_way}".encode()))
+    return first if under_way[first] < bound else min(under_way, key=empty)
 
 
 ANSWERS = [
@@ -149,12 +218,16 @@ ANSWERS = [
     Answer("12.1", "a name", policy("        return emptiest.name\n"), "wrong", "none of the servers"),
     Answer("12.1", "no class", File("def choose(): ...\n", "policy.py"), "wrong", "no class Policy"),
 
-    Answer("12.2", "in another order", lambda pages: p95(merged(pages[::-1]))),
-    Answer("12.2", "rounded", lambda pages: round(p95(merged(pages)), 3)),
-    Answer("12.2", "a mean of P95s", lambda pages: sum(map(p95, pages)) / len(pages), "wrong", "the mean of the P95s"),
-    Answer("12.2", "the largest", lambda pages: max(map(p95, pages)), "wrong", "the larger of the P95s"),
-    Answer("12.2", "added up again", summed_again, "wrong", "do not add them up again"),
+    Answer("12.2", "bucket by bucket", lambda looks: p95(grown(looks))),
+    Answer("12.2", "rounded", lambda looks: round(p95(grown(looks)), 3)),
+    Answer("12.2", "the sum first", lambda looks: p95(grown([{"": merged(look.values())} for look in looks])), "wrong",
+           "the sum first"),
+    Answer("12.2", "since the start", lambda looks: p95(merged(looks[-1].values())), "wrong", "since the servers' start"),
+    Answer("12.2", "no restart", lambda looks: p95(grown(looks, restarts=False)), "wrong", "begins at zero"),
+    Answer("12.2", "a mean of P95s", lambda looks: sum(each(looks)) / len(each(looks)), "wrong", "the mean of the P95s"),
+    Answer("12.2", "the largest", lambda looks: max(each(looks)), "wrong", "the largest of the P95s"),
     Answer("12.2", "the upper bound", upper_bound, "wrong", "upper bound"),
+    Answer("12.2", "who joined is forgotten", without_the_new, "wrong", "First each counter's growth"),
 
     Answer("12.3", "by the hour", lambda slo, days, share, hours: (1 - slo) * share / (hours / (24 * days))),
     Answer("12.3", "the burn rate", lambda slo, days, share, hours: share * days * 24 / hours, "wrong", "1 − slo"),
@@ -163,15 +236,23 @@ ANSWERS = [
            "24 hours each"),
     Answer("12.3", "not scaled", lambda slo, days, share, hours: share * (1 - slo), "wrong", "scale it to the window"),
 
-    Answer("12.4", "a ring of 160 points", lambda prefix, servers: points(160, prefix, servers)),
-    Answer("12.4", "modulo", lambda prefix, servers: sorted(servers)[zlib.crc32(prefix.encode()) % len(servers)],
-           "wrong", "gives the others no reason"),
-    Answer("12.4", "all to one", lambda prefix, servers: min(servers), "wrong", "smallest share"),
-    Answer("12.4", "by the order", lambda prefix, servers: servers[zlib.crc32(prefix.encode()) % len(servers)],
+    Answer("12.4", "a ring of 160 points", bounded(ring(160))),
+    Answer("12.4", "modulo", bounded(lambda under_way, prefix: sorted(
+        under_way, key=lambda one: (sorted(under_way).index(one) - zlib.crc32(prefix.encode())) % len(under_way))),
+        "wrong", "gives the others no reason"),
+    Answer("12.4", "all to one", bounded(lambda under_way, prefix: sorted(under_way)), "wrong", "smallest share"),
+    Answer("12.4", "by the order", lambda prefix, under_way: [*under_way][zlib.crc32(prefix.encode()) % len(under_way)],
            "wrong", "order of the servers"),
-    Answer("12.4", "something else", lambda prefix, servers: "http://d:9000", "wrong", "one of the servers"),
-    Answer("12.4", "moved, just inside", third_takes(1.85)),
-    Answer("12.4", "moved, just outside", third_takes(1.9), "wrong", "about a third"),
-    Answer("12.4", "share, just inside", mostly_first(0.33)),
-    Answer("12.4", "share, just outside", mostly_first(0.34), "wrong", "many points"),
+    Answer("12.4", "something else", lambda prefix, under_way: "http://d:9000", "wrong", "one of the servers"),
+    Answer("12.4", "no bound", lambda prefix, under_way: in_order(under_way, prefix)[0], "wrong", "beyond the bound"),
+    Answer("12.4", "the new one not counted", bounded(in_order, new=0), "wrong", "away from a home that had room"),
+    Answer("12.4", "a wider bound", bounded(in_order, share=1.35), "wrong", "beyond the bound"),
+    Answer("12.4", "a narrower bound", bounded(in_order, share=1.15), "wrong", "away from a home that had room"),
+    Answer("12.4", "to the emptiest", to_the_emptiest, "wrong", "second home"),
+    Answer("12.4", "moved, just inside", bounded(third_takes(1.85))),
+    Answer("12.4", "moved, just outside", bounded(third_takes(1.9)), "wrong", "about a third"),
+    Answer("12.4", "share, just inside", bounded(mostly_first(0.33))),
+    Answer("12.4", "share, just outside", bounded(mostly_first(0.34)), "wrong", "many points"),
+    Answer("12.4", "sent away, just inside", bounded(neighbour(0.185))),
+    Answer("12.4", "sent away, just outside", bounded(neighbour(0.18)), "wrong", "one neighbour"),
 ]  # fmt: skip

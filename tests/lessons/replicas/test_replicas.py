@@ -13,6 +13,7 @@ import pandas as pd
 import psutil
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry, Counter
 
 from inflight.errors import CourseError
 from inflight.lessons.replicas import Replicas, watching
@@ -100,49 +101,37 @@ def test_a_server_that_is_drained_finishes_what_it_has(replicas, client):
     assert len(healthy(replicas)) == 2
 
 
-def test_a_counter_that_appears_later_grows_from_zero():
-    rows = [(0.0, "a", 7), (1.0, "a", 7), (2.0, "a", 7), (2.0, "b", 10), (5.0, "a", 7), (5.0, "b", 12)]
-    columns = ["at_s", "source", "name", *watching.LABELS, "value"]
-    samples = pd.DataFrame([(at, source, "c", "", "", "", value) for at, source, value in rows], columns=columns)
-    assert watching.increase(samples, "c", 2.0).tolist() == [0, 0, 10, 2]
-    assert watching.increase(samples, "c", 2.0, worker="none").tolist() == [0, 0, 0, 0]
-    assert watching.total(samples, "c").tolist() == [7, 7, 17, 19]
+def test_a_counter_whose_page_is_away_keeps_its_value_and_one_that_appears_began_at_zero():
+    key = {"source": "0", "name": "c", "labels": 'end="broken"'}
+    looks = [
+        pd.Series({(source, *list(key.values())[1:]): value for source, value in one.items()}).rename_axis([*key])
+        for one in ({"0": 7.0}, {"0": 7.0, "1": 10.0}, {"1": 12.0}, {"0": 2.0, "1": 12.0})
+    ]
+    found = watching.counters(looks, "c", '"broken"')
+    assert found["0"].iloc[:, 0].tolist() == [7, 7, 7, 2] and found["1"].iloc[:, 0].tolist() == [0, 10, 12, 12]
+    assert watching.counters(looks, "c", '"whole"').empty
 
 
 def test_what_the_rules_and_the_dashboard_ask_is_on_the_pages_or_recorded(replicas, client):
     client.completions.create(**ASK, max_tokens=3)
-    with watching.Watch(replicas) as watch:
-        pass  # one look
+    page = CollectorRegistry()
+    Counter("client_streams", "Streams, by their end.", ["end"], registry=page).labels("whole")
     panels = json.loads(RULES.with_name("dashboard.json").read_text())["panels"]
     [group] = yaml.safe_load(RULES.read_text())["groups"]
-    known = {*watch.samples["name"], *(rule.get("record") for rule in group["rules"])}
+    known = {
+        *watching.look(replicas, page).index.get_level_values("name"),
+        *(rule.get("record") for rule in group["rules"]),
+    }
     asked = [rule["expr"] for rule in group["rules"]] + [panel["targets"][0]["expr"] for panel in panels]
-    names = {name for query in asked for name in re.findall(r"\b(?:vllm|router|service)[\w:]+", query)}
+    names = {name for query in asked for name in re.findall(r"\b(?:vllm|router|service|client)[_:][\w:]+", query)}
     assert len(names) > 8 and names <= known
 
 
-PROMTOOL_TEST = """
-rule_files: [{rules}]
-evaluation_interval: 15s
-tests:
-  - interval: 15s
-    input_series:
-      - {{series: 'vllm_router_cb_outcomes_total{{worker="a",outcome="success"}}', values: 0+1x60}}
-      - {{series: 'vllm_router_cb_outcomes_total{{worker="b",outcome="failure"}}', values: _x40 10x20}}
-    alert_rule_test:
-      - {{eval_time: 9m, alertname: ErrorBudgetBurns}}
-      - eval_time: 11m
-        alertname: ErrorBudgetBurns
-        exp_alerts:
-          - exp_labels: {{severity: page}}
-            exp_annotations: {{summary: Attempts fail 18.52 times as fast as the objective allows.}}
-"""
-
-
 @pytest.mark.skipif(not shutil.which("promtool"), reason="no promtool here")
-def test_prometheus_takes_the_rules_and_the_alert_fires_in_a_kill_and_not_before(tmp_path):
-    (tmp_path / "test.yml").write_text(PROMTOOL_TEST.format(rules=RULES))
-    ran = subprocess.run(["promtool", "test", "rules", tmp_path / "test.yml"], capture_output=True, text=True)
+def test_the_alerts_fire_in_a_kill_and_not_before_also_after_a_restart_of_the_router():
+    ran = subprocess.run(
+        ["promtool", "test", "rules", RULES.with_name("rules_test.yml")], capture_output=True, text=True
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
