@@ -100,6 +100,15 @@ def defined(topic: str, kind: str, expression: str) -> object:
     return eval(expression, space)
 
 
+def text_of(topic: str, kind: str, function: str) -> str:
+    """The text of a function that a cell defines."""
+    for source in _cells(topic, kind):
+        for node in ast.parse(source).body if not source.startswith("%") else ():
+            if isinstance(node, ast.FunctionDef) and node.name == function:
+                return ast.get_source_segment(source, node) or ""
+    raise LookupError(function)
+
+
 def _defines(node: ast.stmt, wanted: set[str]) -> bool:
     if isinstance(node, ast.Assign):
         return bool(

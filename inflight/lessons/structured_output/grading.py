@@ -1,9 +1,11 @@
-"""Lab 10: a mask by text, a schema and its program, cut and false answers, the price of masks, calls of tools."""
+"""Lab 10: a mask by text, a schema and its program, orders that are cut or false, calls of tools that fail."""
 
+import copy
 import functools
+import itertools
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jsonschema
 import numpy as np
@@ -15,11 +17,14 @@ from inflight.engine.messages import Guide
 from inflight.errors import CourseError
 from inflight.notebook.checks import grades
 from inflight.notebook.checks.answers import brief, load
-from inflight.notebook.checks.findings import NOT_YET, RIGHT, Case, Finding, Wrong, asked, because, told
+from inflight.notebook.checks.findings import NOT_YET, RIGHT, Case, Finding, Wrong, asked, because
 
 WORDS = ["red", "green", "dark blue", "New York", "repair", "nobody", "seventeen", "telephone"]
 PRICES, BAG = {"coffee": 300, "tea": 250, "cake": 420}, 20
 NUM_ANSWERS, LONGEST_ANSWER = 60, 300
+AN_ERROR = "an error"
+NO_ORDER = "Your schema allows {}, which is no order that a customer may make."
+NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 
 
 @functools.cache
@@ -90,36 +95,57 @@ def _program(answer: list, choose: random.Random) -> Finding:
     schema, price = answer
     if schema == {"type": "object"}:
         return NOT_YET
+    follows = jsonschema.Draft202012Validator(schema)
     for _ in range(30):
-        items = [{"name": choose.choice(list(PRICES)), "number": choose.randint(1, 9)}
-                 for _ in range(choose.randint(1, 5))]  # fmt: skip
-        order = {"items": items, "to_go": choose.random() < 0.5}
-        if problem := next(jsonschema.Draft202012Validator(schema).iter_errors(order), None):
+        order = _an_order(choose)
+        if problem := next(follows.iter_errors(order), None):
             return Wrong(f"A customer may order {json.dumps(order)}, which your schema forbids: {problem.message}.")
         if (found := _of_price(price, json.dumps(order))) != RIGHT:
             return found
+    if wrong := next(filter(follows.is_valid, _no_orders(_an_order(choose))), None):
+        return Wrong(NO_ORDER.format(json.dumps(wrong)))
     guides, guide = Guides(engine.read(engine.cached(fetch()))), Guide("json_schema", json.dumps(schema))
     texts = [answer_at_random(guides.matcher(guide), choose) for _ in range(NUM_ANSWERS)]
     found_of = (_of_price(price, text) for text in texts if text is not None)
     return next((found for found in found_of if found != RIGHT), RIGHT)
 
 
+def _an_order(choose: random.Random) -> dict:
+    items = [{"name": choose.choice(list(PRICES)), "number": choose.randint(1, 9)} for _ in range(choose.randint(1, 5))]
+    return {"items": items, "to_go": choose.random() < 0.5}
+
+
+def _no_orders(order: dict) -> Iterator[dict]:
+    """Yield what is no order by one thing each."""
+    first, *others = order["items"]
+    for items in ([], [first] * 6, {"0": first}):
+        yield {**order, "items": items}
+    for change in ({"number": 0}, {"number": 10}, {"number": 1.5}, {"number": "2"}, {"name": "beer"}):
+        yield {**order, "items": [{**first, **change}, *others]}
+    for name in first:
+        yield {**order, "items": [*others, {key: value for key, value in first.items() if key != name}]}
+    for name in order:
+        yield {key: value for key, value in order.items() if key != name}
+    yield {**order, "to_go": "yes"}
+
+
 def _of_price(price: Callable, text: str) -> Finding:
     try:
-        right = _price(**json.loads(text))
+        right = _price(json.loads(text))
     except (KeyError, TypeError, AttributeError, CourseError):
-        return Wrong(f"Your schema allows {text}, which is no order that a customer may make.")
+        return Wrong(NO_ORDER.format(text))
     got = price(text)
     return (
         NOT_YET if got is None else because(None if got == right else f"The price of {text} is {right}, not {got!r}.")
     )
 
 
-def _price(items: list, to_go: bool) -> int:
-    whole = all(type(one["number"]) is int and 1 <= one["number"] <= 9 for one in items)
+def _price(order: dict) -> int:
+    items, to_go = order["items"], order["to_go"]
+    whole = all(type(one["number"]) in (int, float) and one["number"] in range(1, 10) for one in items)
     if not (whole and 1 <= len(items) <= 5 and isinstance(to_go, bool)):
         raise CourseError("no order")
-    return sum(PRICES[one["name"]] * one["number"] for one in items) + BAG * to_go
+    return sum(PRICES[one["name"]] * int(one["number"]) for one in items) + BAG * to_go
 
 
 def answer_at_random(matcher, choose: random.Random) -> str | None:
@@ -137,47 +163,201 @@ def answer_at_random(matcher, choose: random.Random) -> str | None:
     return None
 
 
-@grades("10.3", "A guide takes one kind of failure away. The two that are left have a line each.")
+# 10.3 -----------------------------------------------------------------------------------------------------------------
+
+CUT = "What was cut may look complete, or not be JSON at all: look at finish_reason first."
+
+
+@grades("10.3", "A guide takes one kind of failure away. What is valid may be false, and your program has to ask.")
 def _decide(decide: Callable, choose: random.Random) -> Finding:
-    def text(*names: str) -> str:
-        return json.dumps({"items": [{"name": name, "number": choose.randint(1, 9)} for name in names], "to_go": False})
-
-    ordered, other, _ = names = choose.sample(list(PRICES), 3)
-    cut = "What was cut may look complete, or not be JSON at all: look at finish_reason first."
-    false = f"The message says nothing of {other}: that is valid, and false."
-    return asked(decide, [
-        Case(("stop", text(ordered), f"One {ordered}, please."), "charge"),
-        Case(("length", text(ordered)[: choose.randrange(3, 30)], f"One {ordered}, please."), "ask again", cut),
-        Case(("length", text(ordered), f"One {ordered}, please."), "ask again", cut),
-        Case(("stop", text(other), f"One {ordered}, please."), "ask the customer", false),
-        Case(("stop", text(ordered, other), f"One {ordered}, please."), "ask the customer", false),
-        Case(("stop", text(*names), f"{', '.join(names).capitalize()}."), "charge",
-             "The message begins with a capital: compare in small letters."),
-    ])  # fmt: skip
+    return asked(decide, itertools.chain.from_iterable(_decisions(choose) for _ in range(12)))
 
 
-@grades("10.4", "The mask's time is the machine's, not the model's: the faster an iteration, the larger its share.")
-def _with_masks(with_masks: Callable, choose: random.Random) -> Finding:
-    def case(guided: int, iteration_ms: float, mask_us: float) -> Case:
-        mask_ms = mask_us / 1000
-        return Case((guided, iteration_ms, mask_us), iteration_ms / (iteration_ms + guided * mask_ms), told(
-            "How long is the iteration with its masks?",
-            (iteration_ms / (iteration_ms + mask_ms), "There is a mask for each guided answer, one after the other."),
-            (1 - guided * mask_ms / iteration_ms, "A loss is not a share: divide by the longer iteration."),
-            (iteration_ms / (iteration_ms + guided * mask_us), "A µs is a thousandth of a ms."),
-        ))  # fmt: skip
+def _decisions(choose: random.Random) -> Iterator[Case]:
+    """Yield an order of two things with its message, as it was meant and as a model may get it wrong."""
+    (one, other, third), numbers = choose.sample(list(PRICES), 3), choose.sample(range(1, 9), 2)
+    to_go = choose.random() < 0.5
+    things = " and ".join(_said(number, name, choose) for name, number in zip((one, other), numbers))
+    end = choose.choice([", to go", " to take away"]) if to_go else choose.choice(["", " for here"])
+    message = f"{things}{end}, please.".capitalize()
 
-    return asked(with_masks, [case(8, 20, 500), case(0, 20, 500), case(choose.randint(60, 99), 12, 50)])
+    def case(right: str, hint: str, *items: tuple[str, int], said: str = message, is_to_go: bool = to_go) -> Case:
+        order = {"items": [{"name": name, "number": number} for name, number in items], "to_go": is_to_go}
+        ordered = ", ".join(f"{number} {name}" for name, number in items)
+        about = f"{said!r}, answered with {ordered}, {'to go' if is_to_go else 'not to go'}"
+        return Case(("stop", json.dumps(order), said), right, hint, about)
+
+    meant = list(zip((one, other), numbers))
+    more = [(one, numbers[0] + 1), meant[1]]
+    yield case("charge", "The message says just that: as a word or a digit, in capitals or not.", *meant)
+    yield case("charge", "The order does not matter.", *meant[::-1])
+    yield case("charge", "Items of one name add up.", (one, 1), meant[1], *[(one, numbers[0] - 1)] * (numbers[0] > 1))
+    text = case("", "", *meant).given[1]
+    yield Case(("length", text[: choose.randrange(3, len(text))], message), "ask again", CUT)
+    yield Case(("length", text, message), "ask again", CUT)
+    for hint, items in (
+        ("The number is another: that is valid, and false.", more),
+        ("Each thing has the other's number: that is valid, and false.", zip((one, other), numbers[::-1])),
+        (f"The message says nothing of {third}: that is valid, and false.", [(third, 1), *meant]),
+        (f"The message wants {other}, too: that is valid, and false.", meant[:1]),
+        ("The message says it once: items of one name add up.", [meant[1], *[meant[0]] * 2]),
+    ):
+        yield case("ask the customer", hint, *items)
+    yield case(
+        "ask the customer", "A paper bag has its price: does the message ask for one?", *meant, is_to_go=not to_go
+    )
+    some = "The message gives no number, so nobody knows what is true."
+    yield case("ask the customer", some, (one, 1), said=f"Some {one}, please.")
+    yield case("ask the customer", some, (other, 2), said=f"Some {one} and two {other}s, please.", is_to_go=False)
 
 
-@grades("10.5", "A tool's call is an answer with a schema; what is called, and whether, your program decides.")
-def _tool(function: Callable, choose: random.Random) -> Finding:
-    functions = {"twice": lambda n: 2 * n, "greet": lambda name, loud=False: name.upper() if loud else name}
-    cases = []
-    for name, arguments in (("twice", {"n": choose.randint(1, 99)}), ("greet", {"name": "Ana", "loud": True})):
-        call = {"id": f"call_{choose.randrange(9999)}", "type": "function",
-                "function": {"name": name, "arguments": json.dumps(arguments)}}  # fmt: skip
-        content = json.dumps(functions[name](**arguments))
-        right = {"role": "tool", "tool_call_id": call["id"], "content": content}
-        cases.append(Case((call, functions), right, f"The result is a JSON text: {content!r}.", f"A call of {name}"))
-    return asked(function, cases)
+def _said(number: int, name: str, choose: random.Random) -> str:
+    if number == 1:
+        return f"{choose.choice(['a', 'one', '1'])} {name}"
+    return f"{choose.choice([NUMBERS[number], str(number)])} {name}s"
+
+
+# 10.4 -----------------------------------------------------------------------------------------------------------------
+
+
+@grades("10.4", "A model's call is a request from a stranger: it may be wrong, cut, or come twice.")
+def _run(run: Callable, choose: random.Random) -> Finding:
+    for what, *script in itertools.chain.from_iterable(_scripts(choose) for _ in range(4)):
+        if problem := _of_conversation(run, *script):
+            return Wrong(f"A conversation with {what}: {problem}")
+    return RIGHT
+
+
+def _scripts(choose: random.Random) -> Iterator[tuple[str, list[list[tuple[str, str]]], str | None]]:
+    """Yield conversations: what is tried, for each answer of the model its calls, and the last text."""
+    first, second = choose.sample(range(1, 99), 2)
+
+    def buy(n: int, form: str = '{{"number": {}, "name": "tea"}}') -> tuple[str, str]:
+        return "charge", form.format(n)
+
+    told = choose.choice(["That is all.", "Done.", "12 are ready."])
+    yield "an answer without calls", [], told
+    yield "a call", [[buy(first)]], told
+    yield "two calls in one answer", [[buy(first), ("stock", "{}")]], told
+    yield "calls one after the other", [[buy(first)], [buy(second)], [("stock", "{}")]], told
+    yield "a function that does not exist", [[("refund", "{}"), buy(first)]], told
+    yield "arguments that were cut", [[buy(first, '{{"number": {}, "na')]], told
+    yield "arguments that do not fit", [[("charge", '{"count": 1}')], [("stock", "[1]")]], told
+    yield "a function that raises", [[("charge", '{"number": 1, "name": "beer"}')], [("stock", "{}")]], told
+    yield "a division by zero", [[buy(0)], [buy(first)]], told
+    yield "a call that comes twice", [[buy(first)], [buy(first, '{{"name":"tea",  "number":{}}}')]], told
+    yield "a call that comes twice in one answer", [[buy(first), buy(first)]], told
+    yield "a call that fails at first", [[("flaky", "{}")], [("flaky", "{}")]], told
+    yield "a model that never stops calling", [[buy(n)] for n in range(1, 6)], None
+
+
+class _Till:
+    """Plays the model and the functions of one conversation, and notes what it hears and what is done."""
+
+    def __init__(self, calls: list[list[tuple[str, str]]], last: str | None):
+        self.done, self.heard = list[tuple](), list[list[dict]]()
+        self.most = len(calls) + (last is not None)
+        numbers = itertools.count(1)
+        self.answers: list[dict] = [
+            {"role": "assistant", "content": None, "tool_calls": [
+                {"id": f"call_{next(numbers)}", "type": "function", "function": {"name": name, "arguments": arguments}}
+                for name, arguments in of_one]}
+            for of_one in calls
+        ]  # fmt: skip
+        self.answers += [{"role": "assistant", "content": last}] * (last is not None)
+
+    def led_by(self, loop: Callable) -> object:
+        """Let a loop lead the conversation; return what it returns."""
+        functions = {"charge": self._charge, "stock": self._stock, "flaky": self._flaky}
+        return loop(self._ask, [{"role": "user", "content": "Hello"}], functions, self.most)
+
+    def _ask(self, messages: list[dict]) -> dict:
+        self.heard.append(copy.deepcopy(messages))
+        if len(self.heard) > self.most:
+            raise CourseError(f"The model was asked {len(self.heard)} times, where most is {self.most}.")
+        said = copy.deepcopy(self.answers[len(self.heard) - 1])
+        return {"finish_reason": "tool_calls" if "tool_calls" in said else "stop", "message": said}
+
+    def _charge(self, number: int, name: str) -> dict:
+        self.done.append(("charge", number, name))
+        return {"cents": PRICES[name] * number, "each": PRICES[name] * number // number}
+
+    def _stock(self) -> list:
+        self.done.append(("stock",))
+        return ["tea", 3]
+
+    def _flaky(self) -> str:
+        self.done.append(("flaky",))
+        if self.done.count(("flaky",)) == 1:
+            raise CourseError("no connection")
+        return "connected"
+
+
+def _loop(ask: Callable, messages: list[dict], functions: dict, most: int) -> str | None:
+    """Lead a conversation as the exercise asks for."""
+    talk, done = [*messages], dict[str, str]()
+    for _ in range(most):
+        said = ask(talk)["message"]
+        talk.append(said)
+        if "tool_calls" not in said:
+            return said["content"]
+        for call in said["tool_calls"]:
+            name = call["function"]["name"]
+            try:
+                arguments = json.loads(call["function"]["arguments"])
+                same = json.dumps([name, arguments], sort_keys=True)
+                content = done[same] = done.get(same) or json.dumps(functions[name](**arguments))
+            except Exception as error:
+                content = json.dumps({"error": str(error)})
+            talk.append({"role": "tool", "tool_call_id": call["id"], "content": content})
+    return None
+
+
+def _of_conversation(run: Callable, *script) -> str | None:
+    """Say in what a learner's loop differs from the one that is asked for."""
+    own, right = _Till(*script), _Till(*script)
+    wanted = right.led_by(_loop)
+    try:
+        got = own.led_by(run)
+    except NotImplementedError:
+        raise
+    except CourseError as error:
+        return str(error)
+    except Exception as error:
+        failed = f"{type(error).__name__} ({error})"
+        return f"{failed} comes out of your loop: whatever goes wrong with a call is told to the model."
+    for heard, turns in zip(own.heard, right.heard):
+        if problem := _of_turns(heard, turns):
+            return problem
+    for one in own.done:
+        if own.done.count(one) > right.done.count(one):
+            return f"{one} was done twice: tell the model the earlier result again."
+    if own.done != right.done:
+        return f"{own.done} was done, where {right.done} is wanted."
+    if len(own.heard) != len(right.heard):
+        return f"The model was asked {len(own.heard)} times, where {len(right.heard)} are wanted."
+    return None if got == wanted else f"{brief(got)} is returned, where {brief(wanted)} is wanted."
+
+
+def _of_turns(heard: list[dict], wanted: list[dict]) -> str | None:
+    """Say in what the messages that the model hears differ from those that it should hear."""
+    for got, right in itertools.zip_longest(map(_said_in, heard), map(_said_in, wanted)):
+        if got != right:
+            hint = "a turn for each call, behind the model's own" if None in (got, right) or got[0] != right[0] else (
+                "what has failed may work the next time" if got[2] == AN_ERROR else "its id, and a JSON text"
+            )  # fmt: skip
+            return f"The model hears {brief(got)}, where {brief(right)} is wanted: {hint}."
+    return None
+
+
+def _said_in(turn: dict) -> tuple:
+    """Return who says a turn, of which calls, and what: of a tool's, the result that its JSON text has."""
+    if turn.get("role") != "tool":
+        return turn.get("role"), [call["id"] for call in turn.get("tool_calls") or []], ""
+    try:
+        said = json.loads(turn.get("content"))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        said = f"no JSON text: {brief(turn.get('content'))}"
+    if isinstance(said, dict) and isinstance(said.get("error"), str):
+        said = AN_ERROR
+    return "tool", turn.get("tool_call_id"), said

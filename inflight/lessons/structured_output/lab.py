@@ -1,14 +1,14 @@
 # %% [markdown]
 # # {heading}
 #
-# Five exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write a mask that goes by text
-# and runs in the engine, a schema whose answers a program reads without a `try`, and what that program does with an
-# answer that is cut, or false.
+# Four exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write a mask that goes by
+# text and runs in the engine, a schema whose answers a program reads without a `try`, the rule that keeps a valid but
+# false order from being charged, and a loop of tool calls that may fail.
 #
 # You need the lecture. A check never stops you: it says *done*, *not done yet*, or what to look at.
 #
-# Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
-# not been run.
+# Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it
+# has not been run.
 #
 # {navigation}
 
@@ -19,15 +19,18 @@
 
 # %%
 import json
+import re
 import tempfile
+from collections import Counter
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import openai
+import pandas as pd
 
 from inflight import CourseError, engine
-from inflight.checkpoint import fetch
+from inflight.checkpoint import fetch, load_tokenizer
 from inflight.notebook import check, parts
 from inflight.openai import OpenAIServer
 from inflight.triton import Server, repository
@@ -45,13 +48,25 @@ complete = partial(client.chat.completions.create, model="tensorrt_llm", tempera
 #
 # *Core · importance 5/5 · difficulty 3/5 · 16 minutes*
 #
-# Write the mask of a choice anew: a token may come if some choice begins with the answer so far *and the token's text*;
-# the end may come when the answer is one of the choices. It does not matter into which tokens the answer was cut. All
-# other logits become minus infinity; those of tokens that may come stay as they are.
+# The lecture's class knows one way to write each text in tokens, the tokenizer's. There are others:
+
+# %%
+tokenizer = load_tokenizer(engine_dir)
+known = {tokenizer.decode([token]) for token in range(tokenizer.vocab_size)}
+for word in ("repair", "refund", " refund"):
+    begins = [word[:end] for end in range(1, len(word) + 1) if word[:end] in known]
+    first = tokenizer.decode(tokenizer.encode(word)[:1])
+    print(f"{word!r} may begin with {begins}; the tokenizer takes {first!r}")
+
+# %% [markdown]
+# What the class forbids, the model may have wanted. Write the mask anew, so that it goes by text: a token may come if
+# some choice begins with the answer so far *and the token's text*; the end may come when the answer is one of the
+# choices. It does not matter into which tokens the answer was cut. All other logits become minus infinity; those of
+# tokens that may come stay as they are.
 #
-# `guide` is a JSON list of texts. `tokenizer.decode(token_ids)` gives the text of tokens, `tokenizer.vocab_size` says
-# how many there are, `tokenizer.end_id` is the end. The check plays choices that you have not seen. (All choices here
-# are ASCII: elsewhere a token may hold a part of a character, which is why libraries work with bytes.)
+# `guide` is a JSON list of texts. `tokenizer.decode(token_ids)` gives the text of tokens, and `tokenizer.end_id` is
+# the end. The check plays choices that you have not seen. (They are ASCII: elsewhere a token may hold a part of a
+# character, which is why libraries work with bytes.)
 
 # %% tags=["part:logits_processor.py"]
 # %%writefile {workdir.name}/logits_processor.py
@@ -117,20 +132,21 @@ server.load("tensorrt_llm", logits_processor_path="")
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# The lecture's last section, <em>One text, several ways in tokens</em>: <code>pieces</code> are the texts of tokens
-# that a word may begin with.
+# The cell above the exercise: <code>begins</code> are the texts of tokens with which a word may begin.
+# <code>self.tokens</code> has the ids of each such text.
 # </details>
 #
 # <details><summary>How to begin</summary>
 #
-# For each choice that begins with <code>so_far</code>, take what is left of it. Each beginning of that rest which is a
-# token may come: <code>self.tokens.get(rest[:3], [])</code>. What if nothing is left?
+# Ask of each choice: does it begin with <code>so_far</code>? Then what is left of it, and which tokens are a
+# beginning of that? And what if nothing is left?
 # </details>
 #
 # <details><summary>The error you see</summary>
 #
-# <em>forbids the end</em>: of “blue” and “blueish”, the first may end where the second goes on. <em>the space belongs to
-# the text</em>: do not strip. <em>the same text in other tokens</em>: <code>encode</code> gives one way of several.
+# <em>forbids the end</em>: of “blue” and “blueish”, the first may end where the second goes on. <em>the space belongs
+# to the text</em>: do not strip. <em>the same text in other tokens</em>: <code>encode</code> gives one way of
+# several.
 # </details>
 
 # %% [markdown]
@@ -138,9 +154,9 @@ server.load("tensorrt_llm", logits_processor_path="")
 #
 # *Core · importance 5/5 · difficulty 3/5 · 12 minutes*
 #
-# A café takes orders: `{"items": [{"name": "tea", "number": 2}], "to_go": true}`. One has 1 to 5 items, 1 to 9 of each.
-# Write the JSON schema, and a program that reads an answer and returns its price in cents; a paper bag, for an order to
-# go, is 20. There is no `try` in it, and no `if` for what cannot be: that is the schema's.
+# A café takes orders: `{"items": [{"name": "tea", "number": 2}], "to_go": true}`. One has 1 to 5 items, 1 to 9 of
+# each. Write the JSON schema, and a program that reads an answer and returns its price in cents; a paper bag, for an
+# order to go, is 20. There is no `try` in it, and no `if` for what cannot be: that is the schema's.
 #
 # The check lets the engine's library write answers to your schema, as wild as it allows, and gives them to your
 # program. And the schema must allow every order that a customer may make.
@@ -189,17 +205,16 @@ def price(text: str) -> int | None:
 check("10.2", (order, price))
 
 # %% [markdown]
-# In the real server:
+# In the real server, a customer orders for 9.40, bag included:
 
 # %% tags=["nbval-ignore-output"]
-said = [
-    {"role": "user", "content": "Two teas and a cake to take away, please. As JSON:"}
-]
+said = "Two teas and a cake to take away, please."
 wanted = {"type": "json_schema", "json_schema": {"name": "Order", "schema": order}}
-answer = complete(messages=said, max_tokens=80, response_format=wanted).choices[0]
+asked = [{"role": "user", "content": f"{said} As JSON:"}]
+answer = complete(messages=asked, max_tokens=99, response_format=wanted).choices[0]
 print(answer.message.content, answer.finish_reason)
 if answer.finish_reason == "stop":
-    print(price(answer.message.content), "cents")
+    print(f"That would cost {(price(answer.message.content) or 0) / 100:.2f}.")
 
 # %% [markdown]
 # <details><summary>Where to look</summary>
@@ -221,25 +236,45 @@ if answer.finish_reason == "stop":
 # </details>
 
 # %% [markdown]
-# ## Exercise 10.3: cut, or false
+# ## Exercise 10.3: valid is not true
 #
-# *Core · importance 5/5 · difficulty 2/5 · 7 minutes*
+# *Core · importance 5/5 · difficulty 3/5 · 20 minutes*
 #
-# Before the program charges a price, it decides: `"charge"`; `"ask again"`, with more tokens, if the answer was cut; or
-# `"ask the customer"`, if it is false, as far as a program can see: it has an item whose name the message does not
-# contain. `finish_reason` is `"stop"` or `"length"`; the answer follows the schema of 10.2, or is the beginning of one
-# that does.
-
+# The order above was valid, and its price wrong. So the program decides before it charges:
+#
+# - `"ask again"`, with more tokens, if the answer was cut (`finish_reason` is `"length"`);
+# - `"charge"`, if order and message say the same: the same number of each thing, and `to_go` just where the message
+#   says *to go* or *to take away*;
+# - `"ask the customer"` about every other order.
+#
+# In a message the number stands right before its thing, as a word or a digit of `NUMBERS`; several things have an s.
+# A thing without a number ("some tea") is a question for the customer. Items of one name add up: 1 tea and 2 teas are
+# 3. The text follows the schema of 10.2, or is the beginning of one that does.
 
 # %%
+WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+NUMBERS = {"a": 1, **{w: n for n, word in enumerate(WORDS, 1) for w in (word, str(n))}}
+
+
 def decide(finish_reason: str, text: str, message: str) -> str | None:
     # BEGIN SOLUTION
     # LAB: return None
     if finish_reason == "length":
         return "ask again"
-    names = [one["name"] for one in json.loads(text)["items"]]
-    is_said = all(name in message.lower() for name in names)
-    return "charge" if is_said else "ask the customer"
+    asked, message = json.loads(text), message.lower()
+    ordered, said = Counter(), Counter()
+    for item in asked["items"]:
+        ordered[item["name"]] += item["number"]
+    words = re.findall(r"\w+", message)
+    for before, word in zip(["", *words], words):
+        thing = word.removesuffix("s")
+        if thing in PRICES:
+            if before not in NUMBERS:
+                return "ask the customer"
+            said[thing] += NUMBERS[before]
+    to_go = "to go" in message or "to take away" in message
+    is_true = ordered == said and asked["to_go"] == to_go
+    return "charge" if is_true else "ask the customer"
     # END SOLUTION
 
 
@@ -247,120 +282,154 @@ def decide(finish_reason: str, text: str, message: str) -> str | None:
 check("10.3", decide)
 
 # %% [markdown]
-# <details><summary>Where to look</summary>
-#
-# The lecture's <em>Valid is not true</em>, and <em>A cut answer</em> in it.
-# </details>
-#
-# <details><summary>How to begin</summary>
-#
-# In which order do you look? What is cut must not be read: <code>json.loads</code> would raise.
-# </details>
-#
-# <details><summary>The error you see</summary>
-#
-# <em>may look complete</em>: an answer of which the last token is missing can be the beginning of another, longer one.
-# <em>begins with a capital</em>: compare in small letters.
-# </details>
-
-# %% [markdown]
-# ## Exercise 10.4: the price of masks
-#
-# *Further · importance 3/5 · difficulty 2/5 · 6 minutes*
-#
-# The engine makes one mask after the other, when an iteration's logits are there. Of the answers in an iteration,
-# `guided` have a guide. An iteration without masks takes `iteration_ms`, a mask `mask_us`. How many times as many
-# tokens a second does the engine give with the masks, as without? (A number up to 1.)
-
-
-# %%
-def with_masks(guided: int, iteration_ms: float, mask_us: float) -> float | None:
-    # BEGIN SOLUTION
-    # LAB: return None
-    return iteration_ms / (iteration_ms + guided * mask_us / 1000)
-    # END SOLUTION
-
-
-# %%
-check("10.4", with_masks)
-
-# %% [markdown]
-# Put in your own figures from the lecture; these are examples, the second of a GPU with 256 answers:
-
-# %%
-for guided, iteration_ms, mask_us in [(8, 25, 150), (256, 12, 50)]:
-    print(guided, "guided:", with_masks(guided, iteration_ms, mask_us))
-
-# %% [markdown]
-# <details><summary>Where to look</summary>
-#
-# The lecture's <em>What it costs</em>.
-# </details>
-#
-# <details><summary>How to begin</summary>
-#
-# The same tokens in a longer iteration: how long is it? A µs is a thousandth of a ms.
-# </details>
-#
-# <details><summary>The error you see</summary>
-#
-# <em>one for each guided answer</em>: the masks of an iteration add up. <em>a loss is not a share</em>: 1 − 0.2 and 1 / 1.2 differ.
-# </details>
-
-# %% [markdown]
-# ## Exercise 10.5: call the tool
-#
-# *Further · importance 4/5 · difficulty 2/5 · 7 minutes*
-#
-# The model does not call anything: it writes which function it wants, and with what. Your program calls it, and tells
-# the model what came of it. `call` is one of a message's `tool_calls`, as a dict; `functions` has a Python function for
-# each name. Return the turn that tells the result, as JSON: `role` is `"tool"`, `tool_call_id` that of the call,
-# `content` the JSON text.
-
-
-# %%
-def told(call: dict, functions: dict) -> dict | None:
-    # BEGIN SOLUTION
-    # LAB: return None
-    wanted = call["function"]
-    result = functions[wanted["name"]](**json.loads(wanted["arguments"]))
-    content = json.dumps(result)
-    return {"role": "tool", "tool_call_id": call["id"], "content": content}
-    # END SOLUTION
-
-
-# %%
-check("10.5", told)
-
-# %% [markdown]
-# In the real server, which must call the tool here:
+# In the real server, after one example. What would have been charged without your rule?
 
 # %% tags=["nbval-ignore-output"]
-number = {"type": "integer", "minimum": 0, "maximum": 99}
-twice = {"properties": {"n": number}, "required": ["n"], "type": "object"}
-twice["additionalProperties"] = False  # or the model may hand over others
-tools = [{"type": "function", "function": {"name": "twice", "parameters": twice}}]
-said = [{"role": "user", "content": "What is twice 21?"}]
-first = complete(messages=said, max_tokens=99, tools=tools, tool_choice="required")
-call = first.choices[0].message.tool_calls[0]
-print(call.function.name, call.function.arguments)
-print(told(call.model_dump(), {"twice": lambda n: 2 * n}))
+worth = {  # what the customer owes, in cents
+    "Two teas and a cake to take away, please.": 940,
+    "A coffee, please.": 300,
+    "Three coffees and two cakes, to go.": 1760,
+    "One tea and one cake for here.": 670,
+    "Four teas, please.": 1000,
+    "2 coffees to go!": 620,
+    "Two coffees, a tea and three cakes.": 2110,
+}
+five = {"items": [{"name": "cake", "number": 5}, {"name": "tea", "number": 1}]}
+example = [
+    {"role": "user", "content": "Five cakes and a tea to go."},
+    {"role": "assistant", "content": json.dumps(five | {"to_go": True})},
+]
+rows = []
+for said, cents in worth.items():
+    asked = [*example, {"role": "user", "content": said}]
+    answer = complete(messages=asked, max_tokens=99, response_format=wanted).choices[0]
+    text, reason = answer.message.content, answer.finish_reason
+    asks = price(text) if reason == "stop" else None
+    rows.append([said, cents, asks, decide(reason, text, said)])
+pd.DataFrame(rows, columns=["message", "owed", "price of the answer", "decided"])
 
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# The lecture's <em>Other doors</em>: what <code>tool_calls</code> has.
+# The lecture's <em>Valid is not true</em>. What of an order can be held against the words of its message?
 # </details>
 #
 # <details><summary>How to begin</summary>
 #
-# <code>call["function"]["arguments"]</code> is a JSON text. A function takes the names of a dict by
-# <code>function(**arguments)</code>.
+# Count twice what is wanted of each name, once by the order and once by the message, and compare. In which order do
+# you look? What is cut must not be read: <code>json.loads</code> would raise.
 # </details>
 #
 # <details><summary>The error you see</summary>
 #
-# <em>a JSON text</em>: <code>json.dumps</code> what the function returns, also if that is a string.
+# <em>may look complete</em>: an answer whose last token is missing can be the beginning of a longer one. <em>add
+# up</em>: a dict keeps the last of two items with one name. <em>no number</em>: what stands before “tea” in “some
+# tea”?
+# </details>
+
+# %% [markdown]
+# ## Exercise 10.4: calls that fail
+#
+# *Further · importance 4/5 · difficulty 4/5 · 25 minutes*
+#
+# The lecture's loop knows one tool and one way to fail. Write one that you would let loose on a till. `ask(messages)`
+# gives the model's next answer, as a dict of OpenAI's protocol: `{"finish_reason": …, "message": {…}}`. `functions`
+# has a Python function for each name.
+#
+# - An answer without `tool_calls` is the last one: return its `content`.
+# - Otherwise the model's turn goes to the messages, then a turn for each of its calls, in their order: `role` is
+#   `"tool"`, `tool_call_id` the call's `id`, `content` a JSON text of what the function returned.
+# - Whatever goes wrong with a call is told to the model as `{"error": "…"}`, also as JSON: a function that does not
+#   exist, arguments that are no JSON (they were cut) or do not fit, an exception in the function.
+# - What has worked is never done twice: for a call with the same function and the same arguments, however they are
+#   spaced or ordered, the model is told the earlier result again.
+# - After `most` answers that all call tools, return `None`.
+
+
+# %%
+def run(ask, messages: list, functions: dict, most: int) -> str | None:
+    """The model's last answer, or None after `most` answers that call tools."""
+    # BEGIN SOLUTION
+    # LAB: raise NotImplementedError
+    talk, done = list(messages), {}
+    for _ in range(most):
+        said = ask(talk)["message"]
+        if not said.get("tool_calls"):
+            return said.get("content")
+        talk.append(said)
+        for call in said["tool_calls"]:
+            name = call["function"]["name"]
+            try:
+                arguments = json.loads(call["function"]["arguments"])
+                same = name, json.dumps(arguments, sort_keys=True)
+                if same not in done:
+                    done[same] = json.dumps(functions[name](**arguments))
+                content = done[same]
+            except Exception as error:
+                content = json.dumps({"error": f"{type(error).__name__}: {error}"})
+            turn = {"role": "tool", "tool_call_id": call["id"], "content": content}
+            talk.append(turn)
+    return None
+    # END SOLUTION
+
+
+# %%
+check("10.4", run)
+
+# %% [markdown]
+# In the real server: a till that does not sell everything.
+
+
+# %% tags=["nbval-ignore-output"]
+def charge(name, number):
+    print(f"charge({name!r}, {number})")
+    return f"{PRICES[name] * number / 100:.2f} are charged."
+
+
+fields = {"name": {"type": "string"}, "number": {"type": "integer", "minimum": 1}}
+form = {"type": "object", "properties": fields, "required": ["name", "number"]}
+tools = [{"type": "function", "function": {"name": "charge", "parameters": form}}]
+call = {"name": "charge", "arguments": '{"name": "tea", "number": 2}'}
+shown = [
+    {"role": "user", "content": "Two teas, please."},
+    {
+        "role": "assistant",
+        "tool_calls": [{"id": "a", "type": "function", "function": call}],
+    },
+    {"role": "tool", "tool_call_id": "a", "content": '"5.00 are charged."'},
+    {"role": "assistant", "content": "That is 5.00, please."},
+]
+
+
+def ask(messages):
+    answer = complete(messages=messages, max_tokens=48, tools=tools).choices[0]
+    return answer.model_dump(exclude_none=True)
+
+
+for said in ("Three cakes, please.", "Two beers, please."):
+    asked = [*shown, {"role": "user", "content": said}]
+    try:
+        print(run(ask, asked, {"charge": charge}, most=3))
+    except NotImplementedError:
+        print("Nothing is sold yet.")
+
+# %% [markdown]
+# <details><summary>Where to look</summary>
+#
+# The lecture's <em>Call a tool</em>: <code>told_of</code> and <code>converse</code> are the frame.
+# </details>
+#
+# <details><summary>How to begin</summary>
+#
+# Write the way of a call that works. Then ask of each of its lines what may raise there, and let one
+# <code>except</code> tell it. What do you have to remember so that nothing is done twice, and when do you write it
+# down?
+# </details>
+#
+# <details><summary>The error you see</summary>
+#
+# <em>was done twice</em>: compare arguments as values, not as text. <em>may work the next time</em>: remember
+# results, not errors. <em>a turn for each call</em>: also for one that failed, with its own id.
 # </details>
 
 # %% [markdown]
@@ -368,24 +437,32 @@ print(told(call.model_dump(), {"twice": lambda n: 2 * n}))
 #
 # If you are early: no check, but something to see.
 #
-# 1. Let your mask write down how much probability it throws away, and compare it with the lecture's tree of one
-#    tokenization. For which words does it matter?
-# 2. A schema with a `"why"` string *before* the value that matters lets the model think first. Does your café's schema
-#    get better answers that way, and what does it cost?
+# 1. **The space before a word.** In the middle of a text a word begins with its space: `phone` and ` phone` are two
+#    tokens, and a model has learned to write the second. Without chat turns (`client.completions`), let the lecture's
+#    messages go on with "The device that is broken is the", and guide the answer by the four devices, once without
+#    and once with a space before each. Which is right more often? A paper found [5 to 10
+#    %](https://arxiv.org/abs/2502.14969).
+# 2. **Read back.** "A cake instead of a tea, please." The rule of 10.3 charges for both, if the answer has both. Let
+#    the program read every order back to the customer instead. What may that sentence be made of: the message, the
+#    answer, or the price?
+# 3. A schema with a `"why"` string *before* the value that matters lets the model think first. Does your café's
+#    schema get better answers that way, and what does it cost?
 #
 # ## Elsewhere
 #
 # The service moves. Which of these still holds?
 #
-# **1.** *To a model that is right far more often.* "We can take the guide out: all of yesterday's answers were valid."
+# **1.** *To a model that is right far more often.* "We can take the guide out: all of yesterday's answers were
+# valid."
 #
 # <details><summary>Answer</summary>
 #
-# No. How rare a failure is changes how late it is found, not what it does. Keep the guide: it costs a few per cent.
+# No. How rare a failure is changes how late it is found, not what it does. Keep the guide: the lecture has measured
+# its price.
 # </details>
 #
-# **2.** *To a server that compiles guides in the thread that runs the model.* "A schema costs its users nothing but
-# a few per cent."
+# **2.** *To a server that compiles guides in the thread that runs the model.* "A schema costs nobody but its own
+# users."
 #
 # <details><summary>Answer</summary>
 #
@@ -393,8 +470,8 @@ print(told(call.model_dump(), {"twice": lambda n: 2 * n}))
 # comes.
 # </details>
 #
-# **3.** *To clients that send the schema of each of their customers.* "A guide that cannot be followed is the client's
-# problem."
+# **3.** *To clients that send the schema of each of their customers.* "A guide that cannot be followed is the
+# client's problem."
 #
 # <details><summary>Answer</summary>
 #

@@ -2,12 +2,15 @@
 
 import copy
 import json
+import re
+from collections import Counter
 
-from tests.lessons.answers import Answer, File, defined, of_the_lab, replaced, written
+from tests.lessons.answers import Answer, File, defined, of_the_lab, replaced, text_of, written
 from tests.lessons.table import *  # noqa: F403
 
 MASK = written("structured_output", "solutions", "logits_processor.py")
-ORDER, PRICE, PRICES = defined("structured_output", "solutions", "(order, price, PRICES)")
+ORDER, PRICE, PRICES, NUMBERS = defined("structured_output", "solutions", "(order, price, PRICES, NUMBERS, WORDS)[:4]")
+DECIDE, RUN = (text_of("structured_output", "solutions", name) for name in ("decide", "run"))
 ONE_WAY = written("structured_output", "notebooks", "choice.py")
 BEGIN, END = MASK.index("        for choice"), MASK.index("        masked =")
 BY_ALL_TEXTS = f"""{MASK[:BEGIN]}
@@ -41,27 +44,81 @@ PYDANTICS = {
 }  # fmt: skip
 
 
-def decided(by_length=True, reads=lambda text: json.loads(text)["items"], some=all, lower=str.lower):
-    def decide(finish_reason, text, message):
-        if by_length and finish_reason == "length":
-            return "ask again"
-        is_said = some(one["name"] in lower(message) for one in reads(text))
-        return "charge" if is_said else "ask the customer"
-
-    return decide
+WITHOUT_EXTRA = json.loads(json.dumps(PYDANTICS).replace(', "additionalProperties": false', ""))
 
 
-def tool(arguments=json.loads, content=json.dumps):
-    def told(call, functions):
-        result = functions[call["function"]["name"]](**arguments(call["function"]["arguments"]))
-        return {"role": "tool", "content": content(result), "tool_call_id": call["id"]}
+def by_pairs(reason, text, message):
+    """Each number with its thing, by a regular expression; what is left over is no order."""
+    if reason != "stop":
+        return "ask again"
+    answer, message = json.loads(text), message.lower()
+    things = "|".join(PRICES)
+    pairs = re.findall(rf"\b(\w+) ({things})s?\b", message)
+    if len(pairs) != len(re.findall(rf"\b(?:{things})s?\b", message)) or any(n not in NUMBERS for n, _ in pairs):
+        return "ask the customer"
+    said = sorted(name for number, name in pairs for _ in range(NUMBERS[number]))
+    ordered = sorted(one["name"] for one in answer["items"] for _ in range(one["number"]))
+    goes = bool(re.search("to (go|take away)", message))
+    return "charge" if (ordered, answer["to_go"]) == (said, goes) else "ask the customer"
 
-    return told
+
+def decided(*changes):
+    """The solution with changes."""
+    space = {"json": json, "re": re, "Counter": Counter, "PRICES": PRICES, "NUMBERS": NUMBERS}
+    exec(replaced(DECIDE, *changes), space)
+    return space["decide"]
+
+
+def believes(reason, text, message):
+    return "charge" if reason == "stop" else "ask again"
+
+
+def by_names(reason, text, message):
+    if reason == "length":
+        return "ask again"
+    names = [one["name"] for one in json.loads(text)["items"]]
+    return "charge" if all(name in message.lower() for name in names) else "ask the customer"
+
+
+def leads(*changes):
+    space = {"json": json}
+    exec(replaced(RUN, *changes), space)
+    return space["run"]
+
+
+def recursive(ask, messages, functions, most):
+    done = []
+
+    def tell(call):
+        name = call["function"]["name"]
+        try:
+            arguments = json.loads(call["function"]["arguments"])
+            for earlier in done:
+                if earlier[:2] == (name, arguments):
+                    return earlier[2]
+            result = functions[name](**arguments)
+        except Exception as error:
+            return {"error": repr(error)}
+        done.append((name, arguments, result))
+        return result
+
+    def go_on(talk, left):
+        if not left:
+            return None
+        said = ask(talk)["message"]
+        calls = said.get("tool_calls") or []
+        told = [
+            {"role": "tool", "name": call["function"]["name"], "tool_call_id": call["id"],
+             "content": json.dumps(tell(call), indent=1)}
+            for call in calls
+        ]  # fmt: skip
+        return go_on([*talk, said, *told], left - 1) if calls else said["content"]
+
+    return go_on(messages, most)
 
 
 ANSWERS = [
-    *of_the_lab("structured_output", {"10.1": "logits_processor.py", "10.2": "(order, price, PRICES)[:2]", "10.3": "decide",
-                                         "10.4": "with_masks", "10.5": "told"}),
+    *of_the_lab("structured_output", {"10.1": "logits_processor.py", "10.2": "(order, price, PRICES)[:2]", "10.3": "(decide, PRICES, NUMBERS, WORDS)[0]", "10.4": "run"}),
     Answer("10.1", "text by text", File(BY_ALL_TEXTS)),
     Answer("10.1", "lets everything pass", mask(("return masked", "return logits")), "wrong", "lets 49,152 tokens through"),
     Answer("10.1", "forgets the space", mask(("json.loads(guide)", "[each.strip() for each in json.loads(guide)]")),
@@ -73,7 +130,15 @@ ANSWERS = [
     Answer("10.1", "beyond the choice", mask(("rest[:length]", "rest[:length] + 's'")), "wrong", "no text can be completed"),
     Answer("10.1", "logits of its own", mask(("= logits[allowed]", "= 1.0")), "wrong", "changes logits"),
 
+    Answer("10.1", "NaN for what may not come", mask(("np.full_like(logits, -np.inf)", "np.full_like(logits, np.nan)")),
+           "wrong", "give it -inf"),
+
     Answer("10.2", "as pydantic writes it", (PYDANTICS, by_pieces)),
+    Answer("10.2", "as pydantic writes it without extra", (WITHOUT_EXTRA, by_pieces)),
+    Answer("10.2", "no maxItems", schema(lambda order, items, item: items.pop("maxItems")), "wrong",
+           "which is no order that a customer may make"),
+    Answer("10.2", "numbers without an end", schema(lambda order, items, item: item["properties"]["number"].pop("maximum")),
+           "wrong", "which is no order that a customer may make"),
     Answer("10.2", "any name", schema(lambda order, items, item: item["properties"].update(name={"type": "string"})),
            "wrong", "which is no order that a customer may make"),
     Answer("10.2", "any number", schema(lambda order, items, item: item["properties"].update(number={"type": "number"})),
@@ -88,17 +153,33 @@ ANSWERS = [
     Answer("10.2", "what the library cannot hold to", schema(lambda order, items, item: items.update(uniqueItems=True)),
            "wrong"),
 
-    Answer("10.3", "names found in one set", decided(some=lambda found: set(found) <= {True})),
-    Answer("10.3", "reads what was cut", decided(by_length=False), "wrong", "JSON"),
-    Answer("10.3", "one item is enough", decided(some=any), "wrong", "valid, and false"),
-    Answer("10.3", "no small letters", decided(lower=str), "wrong", "in small letters"),
-    Answer("10.3", "believes it", lambda reason, *_: "charge" if reason == "stop" else "ask again", "wrong", "valid, and false"),
-    Answer("10.4", "by a rate", lambda guided, iteration_ms, mask_us: 1 / (1 + guided * mask_us / 1e3 / iteration_ms)),
-    Answer("10.4", "one mask", lambda guided, ms, us: ms / (ms + us / 1000), "wrong", "for each guided answer"),
-    Answer("10.4", "a share", lambda guided, ms, us: 1 - guided * us / 1000 / ms, "wrong", "divide by the longer"),
-    Answer("10.4", "in µs", lambda guided, ms, us: ms / (ms + guided * us), "wrong", "a thousandth"),
-    Answer("10.5", "in another order", tool()),
-    Answer("10.5", "no JSON", tool(content=str), "wrong", "a JSON text"),
-    Answer("10.5", "a number", tool(content=lambda result: result), "wrong", "a JSON text"),
-    Answer("10.5", "arguments not read", tool(arguments=dict), "wrong"),
+    Answer("10.3", "by pairs", by_pairs),
+    Answer("10.3", "reads what was cut", decided(('"length"', '"never"')), "wrong", "JSON"),
+    Answer("10.3", "believes it", believes, "wrong", "valid, and false"),
+    Answer("10.3", "names alone", by_names, "wrong", "that is valid, and false"),
+    Answer("10.3", "the last of a name", decided(('ordered[item["name"]] +=', 'ordered[item["name"]] =')), "wrong", "add up"),
+    Answer("10.3", "the bag forgotten", decided((' and asked["to_go"] == to_go', "")), "wrong", "bag"),
+    Answer("10.3", "any number of the message", decided(("ordered == said", "set(ordered.values()) <= set(said.values())")),
+           "wrong", "valid, and false"),
+    Answer("10.3", "no small letters", decided((", message.lower()", ", message")), "wrong", "in capitals or not"),
+    Answer("10.3", "some is one", decided(('return "ask the customer"\n            said[thing] += NUMBERS[before]',
+           "said[thing] += 1\n                continue\n            said[thing] += NUMBERS[before]")), "wrong", "no number"),
+    Answer("10.3", "always asks", lambda reason, *_: "ask the customer", "wrong", "'charge' is wanted"),
+
+    Answer("10.4", "by recursion", recursive),
+    Answer("10.4", "the lecture's exceptions", leads(("except Exception", "except LookupError")), "wrong",
+           "comes out of your loop"),
+    Answer("10.4", "no JSON", leads(("done[same] = json.dumps(functions[name](**arguments))",
+           "done[same] = str(functions[name](**arguments))")), "wrong", "no JSON text"),
+    Answer("10.4", "done twice", leads(("if same not in done:", "if True:")), "wrong", "was done twice"),
+    Answer("10.4", "as it is spaced", leads(("json.dumps(arguments, sort_keys=True)", 'call["function"]["arguments"]')),
+           "wrong", "was done twice"),
+    Answer("10.4", "an error remembered", leads(("            except Exception as error:\n",
+           "            except Exception as error:\n                same = name, call['function']['arguments']\n"
+           "                done[same] = json.dumps({'error': str(error)})\n")), "wrong", "may work the next time"),
+    Answer("10.4", "the first call alone", leads(('in said["tool_calls"]:', 'in said["tool_calls"][:1]:')), "wrong",
+           "a turn for each call"),
+    Answer("10.4", "the model's turn forgotten", leads(("        talk.append(said)\n", "")), "wrong", "behind the model's own"),
+    Answer("10.4", "no end", leads(("range(most)", "range(99)")), "wrong", "where most is 5"),
+    Answer("10.4", "once less", leads(("range(most)", "range(most - 1)")), "wrong", "asked 0 times, where 1 are wanted"),
 ]  # fmt: skip
