@@ -1,44 +1,42 @@
 # %% [markdown]
 # # {heading}
 #
-# {minutes} minutes. Afterwards you will be able to
+# {minutes} minutes. Afterwards you can
 #
-# - **hold** a model's answers to a JSON schema, a choice or a regular expression, through any of the server's doors;
+# - **constrain** a model's answers to a schema or a choice, and let it call tools;
 # - **write** the mask that does it, and run it in the engine;
-# - **say** what it costs, and what a program still has to expect: answers that are cut, and answers that are false.
+# - **say** what it costs, and what a program must still check.
 #
-# **What you will use elsewhere:** `response_format` and `tools` of OpenAI's protocol, and masks over logits: vLLM,
-# SGLang, TensorRT-LLM and llama.cpp all have them. *Elsewhere* has their names.
-#
-# You need lessons 00 to 04: logits are the model's score for each token of its vocabulary, an iteration gives a token to
-# each answer.
+# You need lessons 00 to 04. vLLM, SGLang, TensorRT-LLM and llama.cpp all take OpenAI's `response_format` and `tools`,
+# and all mask logits to obey them.
 #
 # {navigation}
 
 # %% [markdown]
 # ## {question}
 #
-# A repair shop gets messages. A model turns each into JSON, and a program adds up what it reads: one line of
-# `json.loads`, tested with a dozen messages. A week later it stops at night, with the fortieth message of that day.
-# What the model wrote was not JSON.
+# A repair shop gets messages. A model turns each into JSON, and a program reads it with one line, `json.loads`, which
+# was tested with a dozen messages. A week later the program stops at night: what the model wrote for the fortieth
+# message of that day was not JSON.
 #
-# One can try again, or repair the text, or take a larger model. Or the server never lets a token through after which
+# You can ask again, repair the text, or pay for a larger model. Or the server never lets a token through after which
 # the answer could not become what the program reads.
 
 # %%
 import json
-import shutil
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
-from math import comb
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Literal
 
 import numpy as np
 import openai
 import pandas as pd
+from llguidance import LLMatcher, LLTokenizer
 from pydantic import BaseModel, Field, ValidationError
 
 from inflight import engine
@@ -46,7 +44,7 @@ from inflight.checkpoint import fetch, load_tokenizer
 from inflight.lessons import structured_output as lesson
 from inflight.notebook import charts, progress, session, told_apart, widgets
 from inflight.openai import OpenAIServer
-from inflight.triton import Client, Server, repository, telemetry
+from inflight.triton import Server, repository, telemetry
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
@@ -55,8 +53,8 @@ session.others()
 # %% [markdown]
 # ## What the program reads
 #
-# A class of [pydantic](https://docs.pydantic.dev/latest/concepts/json_schema/) gives the
-# [JSON schema](https://json-schema.org), and reads answers too. `extra="forbid"` allows no other keys.
+# A class of [pydantic](https://docs.pydantic.dev/latest/concepts/json_schema/) reads answers, and writes the [JSON
+# schema](https://json-schema.org) that describes them. `extra="forbid"` allows no other keys.
 
 
 # %%
@@ -77,7 +75,7 @@ schema = Ticket.model_json_schema()
 print(json.dumps(schema["properties"]["days"]))
 
 # %% [markdown]
-# Twenty messages, made of parts, so that we know what is true of each:
+# Twenty messages are made of parts, so that we know what is true of each:
 
 # %%
 names = ["Ana", "Ben", "Chloe", "David", "Emma"]
@@ -92,7 +90,7 @@ for n in range(20):
 print(messages[6])
 
 # %% [markdown]
-# The server, with OpenAI's protocol in front of it, as in lesson 03:
+# The server speaks OpenAI's protocol, as in lesson 03:
 
 # %%
 engine_dir = engine.cached(fetch())
@@ -113,7 +111,7 @@ complete = partial(client.chat.completions.create, model="tensorrt_llm", tempera
 # %% [markdown]
 # ## Predict
 #
-# The prompt describes the form in words. The model has 135 million parameters, and had JSON in its training.
+# The prompt describes the form in words. The model has 135 million parameters, and has seen much JSON in training.
 
 # %%
 in_words = (
@@ -127,40 +125,45 @@ guess
 # %% [markdown]
 # ## Asked in words
 #
-# Eight threads send the twenty messages. Each answer may have 64 tokens; a ticket needs some 30.
+# Eight users send the twenty messages. An answer may have 64 tokens; a ticket needs some 30.
 
 
 # %%
-def ask(message, turns, **options):
-    """The answer to a message with `turns` before it."""
-    asked = [*turns, {"role": "user", "content": message}]
-    return complete(messages=asked, max_tokens=64, **options).choices[0]
-
-
 def ask_all(turns, **options):
+    """The answers to all messages, each with `turns` before it."""
+
+    def ask(message):
+        asked = [*turns, {"role": "user", "content": message}]
+        return complete(messages=asked, max_tokens=64, **options).choices[0]
+
     with ThreadPoolExecutor(8) as users, progress.wait("Twenty messages"):
-        return list(users.map(lambda one: ask(one, turns, **options), messages))
+        return list(users.map(ask, messages))
 
 
-# %% tags=["nbval-ignore-output"]
 def read(choice):
-    """The ticket in an answer, or None where a program cannot read it."""
+    """The ticket in an answer, or None where the program cannot read it."""
     try:
         return Ticket.model_validate_json(choice.message.content)
     except ValidationError:
         return None
 
 
+# %% tags=["nbval-ignore-output"]
+def count(way):
+    """Say how many answers of one way to ask are read, and how many were cut."""
+    number = sum(read(choice) is not None for choice in answers[way])
+    cut = sum(choice.finish_reason == "length" for choice in answers[way])
+    print(f"{way}: {number} of 20 are read, {cut} were cut by max_tokens.")
+    return number
+
+
 system = {"role": "system", "content": in_words}
-answers = {"in words": ask_all([system])}
-valid = sum(read(choice) is not None for choice in answers["in words"])
-print(answers["in words"][0].message.content[:160])
-print(guess.score(valid, "the tickets read, of 20 answers"))
+answers = {"words": ask_all([system])}
+print(answers["words"][0].message.content[:160])
+print(guess.score(count("words"), "the tickets read, of 20 answers"))
 
 # %% [markdown]
-# ## Asked with an example
-#
-# The next step: a message and its JSON, as turns of the conversation before.
+# Next, show the model one message and its JSON, as earlier turns:
 
 # %% tags=["nbval-ignore-output"]
 said = "My printer has printed only black pages for 5 days. Ida"
@@ -168,82 +171,63 @@ ida = {"customer": {"name": "Ida"}, "device": "printer"}
 ida |= {"problems": ["prints only black pages"], "days": 5}
 turn = {"role": "assistant", "content": json.dumps(ida)}
 example = [system, {"role": "user", "content": said}, turn]
-answers["with an example"] = ask_all(example)
-unread = [one for one in answers["with an example"] if read(one) is None]
-cut = sum(one.finish_reason == "length" for one in unread)
-print(f"{20 - len(unread)} of 20 are read. Of the others, {cut} were cut", end=" ")
-print(f"by max_tokens, and {len(unread) - cut} ended by themselves.")
-for one in unread[:1]:
-    print("One ends with", repr(one.message.content[-60:]))
+answers["example"] = ask_all(example)
+count("example")
+for one in [one for one in answers["example"] if read(one) is None][:1]:
+    print("One that is not read ends with", repr(one.message.content[-60:]))
 
 # %% [markdown]
-# An example works far better than a description, but no prompt is a promise: neither that an answer comes to its end
-# (the cut ones) nor of its form (those that ended by themselves, if there are any in your run). A larger model fails
-# more rarely: OpenAI [reported](https://openai.com/index/introducing-structured-outputs-in-the-api/) less than 40 % of
-# complex schemas followed by `gpt-4-0613`, and 100 % by a later model with what comes now.
+# An example achieves far more than a description. But no prompt is a promise, and neither is a larger model: OpenAI
+# [reported](https://openai.com/index/introducing-structured-outputs-in-the-api/) that `gpt-4-0613` followed fewer
+# than 40 % of complex schemas, and a later model all of them, with what comes now.
 #
 # ## With a guide
 #
-# `response_format` hands the schema to the engine. Nothing else changes, prompt and model included:
+# `response_format` hands the schema to the engine, as a [guide](glossary.md#Guide). The prompts and the model stay
+# the same.
 
 # %% tags=["nbval-ignore-output"]
 response_format = {"type": "json_schema"}
 response_format["json_schema"] = {"name": "Ticket", "schema": schema, "strict": True}
 answers["words, guide"] = ask_all([system], response_format=response_format)
 answers["example, guide"] = ask_all(example, response_format=response_format)
-for way, choices in answers.items():
-    tickets = [read(choice) for choice in choices]
-    cut = sum(choice.finish_reason == "length" for choice in choices)
-    number = sum(ticket is not None for ticket in tickets)
-    print(f"{way:15} {number:2} of 20 are read, {cut:2} were cut by max_tokens")
-longest = {"customer": {"name": "ß" * 20}, "device": "printer"}
-longest |= {"problems": ["ß" * 30] * 2, "days": 99}
-size = len(tokenizer.encode(json.dumps(longest, ensure_ascii=False)))
-print(f"A long ticket, which is valid too, has {size} tokens.")
+for way in answers:
+    count(way)
 
 # %% [markdown]
-# The schema's bounds (`max_length`, no free white space) make cuts rarer, and promise nothing: the last line's ticket is
-# allowed, too. What a guide promises is the form. How can a server do that for a model that it does not understand?
+# How can a server promise that for a model which it does not understand?
 #
 # ## By hand: a choice
 #
-# Begin with the smallest form: an answer is one of three words. Cut each into tokens, with the token for the end behind
-# it, and put those that begin alike on one branch. That is a tree, and an answer is a walk from its root to a leaf.
+# Begin with the smallest form: an answer is one of four texts. In tokens it is one of four ways, each of which ends
+# with the token for the end.
 
 # %%
-actions = ["repair", "refund", "replace it"]
+actions = ["repair", "repair at home", "refund", "refuse"]
+ways = [[*tokenizer.encode(text), tokenizer.end_id] for text in actions]
 
 
-def tree_of(texts, tokenizer):
-    tree = {}
-    for text in texts:
-        node = tree
-        for token in [*tokenizer.encode(text), tokenizer.end_id]:
-            node = node.setdefault(token, {})
-    return tree
+def may_come(ways, answer):
+    """The tokens that may come after the tokens of `answer`, as a set.
 
-
-tree = tree_of(actions, tokenizer)
-
-
-# %%
-def may_come(tree, answer):
-    """The tokens that may come after the tokens of `answer`."""
-    for token in answer:
-        tree = tree[token]
-    # your line: return them, as a list
-    return list(tree)
+    >>> may_come([[5, 7, 0], [5, 8, 9, 0], [6, 0]], [5])
+    {7, 8}
+    """
+    n = len(answer)
+    # your line: of which ways is it the next token?
+    return {way[n] for way in ways if way[:n] == answer}
 
 
 # %%
-for answer in ([], tokenizer.encode("ref"), tokenizer.encode("repair")):
-    texts = [tokenizer.decode([one]) or "the end" for one in may_come(tree, answer)]
-    print(f"{tokenizer.decode(answer)!r:9} may go on with {texts}")
+for text in ("", "ref", "repair"):
+    tokens = may_come(ways, tokenizer.encode(text))
+    texts = sorted(tokenizer.decode([token]) or "(the end)" for token in tokens)
+    print(f"{text!r:9} may go on with {texts}")
 
 # %% [markdown]
-# The model gives a logit to each of 49,152 tokens. The [mask](glossary.md#Mask) sets to minus infinity all but
-# these few, before temperature and all the rest: none of the others can be drawn. The engine takes such a class, one
-# object for each guided request, and calls it at each token. `guide` is the text that comes with the request.
+# The model gives a logit to each of 49,152 tokens. The [mask](glossary.md#Mask) sets all but these few to minus
+# infinity, before temperature and everything else, so that no other token can be drawn. The engine makes one object
+# of such a class for each guided request, and calls it at each token. `guide` is the text that came with the request.
 
 # %%
 # %%writefile {workdir.name}/choice.py
@@ -254,19 +238,15 @@ import numpy as np
 
 class LogitsProcessor:
     def __init__(self, guide, tokenizer):
-        self.tree = {}
-        for text in json.loads(guide):
-            node = self.tree
-            for token in [*tokenizer.encode(text), tokenizer.end_id]:
-                node = node.setdefault(token, {})
+        texts = json.loads(guide)
+        self.ways = [[*tokenizer.encode(text), tokenizer.end_id] for text in texts]
 
     def __call__(self, token_ids, logits):
-        node = self.tree
-        for token in token_ids:
-            node = node[token]
+        n = len(token_ids)
+        allowed = [way[n] for way in self.ways if way[:n] == token_ids]
         masked = np.full_like(logits, -np.inf)
         # your line: copy the logits of the tokens that may come
-        masked[list(node)] = logits[list(node)]
+        masked[allowed] = logits[allowed]
         return masked
 
 
@@ -274,148 +254,129 @@ class LogitsProcessor:
 # vLLM's name for such a request is `structured_outputs`, with `choice`:
 
 # %% tags=["nbval-ignore-output"]
-about = [{"role": "user", "content": f"{messages[0]} Repair, refund or replace it?"}]
+about = [{"role": "user", "content": f"{messages[0]} What do we do?"}]
 choice = {"extra_body": {"structured_outputs": {"choice": actions}}}
 server.load("tensorrt_llm", logits_processor_path=f"{workdir.name}/choice.py")
-free = complete(messages=about, max_tokens=12).choices[0]
-guided = complete(messages=about, max_tokens=12, **choice).choices[0]
-print(f"free:   {free.message.content!r} ({free.finish_reason})")
-print(f"guided: {guided.message.content!r} ({guided.finish_reason})")
+for name, options in (("free", {}), ("guided", choice)):
+    one = complete(messages=about, max_tokens=12, **options).choices[0]
+    print(f"{name}: {one.message.content!r} ({one.finish_reason})")
+server.load("tensorrt_llm", logits_processor_path="")  # the engine's own masks again
 
 # %% [markdown]
-# The first request has no guide, so nobody masks it. The second ends by itself, since at the leaf only the end is left.
+# The first request has no guide, so no mask. The second ends by itself: after the last token of a way only the end is
+# left.
 #
 # ## The library
 #
-# This schema has far too many answers to write them down as a tree. A grammar describes them, and a parser knows after
-# each token how far the answer is. Which of 49,152 tokens may come then?
-# [llguidance](https://github.com/guidance-ai/llguidance) walks through a tree of the vocabulary, and leaves out a branch
-# as soon as its beginning does not fit; [XGrammar](https://arxiv.org/abs/2411.15100) has most of the vocabulary checked
-# before the first request, and looks at the rest at run time; [Outlines](https://arxiv.org/abs/2307.09702) turns a
-# regular expression into an automaton with a set of tokens for each state. The first, in the same class:
+# A schema has far too many answers to list. A library turns it into a grammar, and follows the answer with a parser.
+# The engine uses [llguidance](https://github.com/guidance-ai/llguidance), which keeps the vocabulary as a tree and
+# leaves out a branch as soon as its beginning does not fit. Its `LLMatcher` follows one answer: `compute_bitmask`
+# gives a bit for each token, and `consume_token` goes on by one. Let it follow an answer that we have:
 
 # %%
-# %%writefile {workdir.name}/library.py
-import functools
-from pathlib import Path
-
-import numpy as np
-from llguidance import LLMatcher, LLTokenizer
-
-FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+vocabulary = LLTokenizer(
+    Path(engine_dir, "tokenizer.json").read_text(encoding="utf-8"),
+    eos_token=tokenizer.end_id,
+)
+form = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
-@functools.cache
-def vocabulary(end_id):  # as a tree, which takes a moment to make
-    text = Path(__file__).with_name("tokenizer.json").read_text(encoding="utf-8")
-    return LLTokenizer(text, eos_token=end_id)
+def matcher_of(schema):
+    grammar = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=form)
+    return LLMatcher(vocabulary, grammar)
 
-
-class LogitsProcessor:
-    def __init__(self, guide, tokenizer):
-        grammar = LLMatcher.grammar_from_json_schema(guide, overrides=FORM)
-        self.matcher = LLMatcher(vocabulary(tokenizer.end_id), grammar)
-
-    def __call__(self, token_ids, logits):
-        if token_ids:
-            self.matcher.consume_token(token_ids[-1])
-        bits = np.frombuffer(self.matcher.compute_bitmask(), np.uint8)
-        allowed = np.unpackbits(bits, count=len(logits), bitorder="little")
-        np.putmask(logits, allowed == 0, -np.inf)
-        return logits
-
-
-# %% [markdown]
-# `FORM` allows no white space beyond one blank: otherwise a model may write blanks up to `max_tokens`. vLLM's setting for
-# this is `disable_any_whitespace`. The same class, which also notes what each mask did, and how long it took:
 
 # %%
-# %%writefile {workdir.name}/noted.py
-import json
-import runpy
-import time
-from pathlib import Path
-
-import numpy as np
-
-HERE = Path(__file__).parent
-Mask = runpy.run_path(str(HERE / "library.py"))["LogitsProcessor"]
-notes = (HERE / "steps.jsonl").open("a")
-
-
-class LogitsProcessor(Mask):
-    def __call__(self, token_ids, logits):
-        wanted, chances = int(logits.argmax()), np.exp(logits - logits.max())
+def steps_of(answer, schema):
+    """A row for each token of an answer: how many might have come, and the mask's µs."""
+    matcher, rows = matcher_of(schema), []
+    for token in [*tokenizer.encode(answer), tokenizer.end_id]:
         began = time.perf_counter()
-        masked = super().__call__(token_ids, logits)
-        step = {"mask_us": (time.perf_counter() - began) * 1e6, "wanted": wanted}
-        allowed = masked > -np.inf
-        step |= {"token": int(masked.argmax()), "allowed": int(allowed.sum())}
-        step["thrown_away"] = float(chances[~allowed].sum() / chances.sum())
-        print(json.dumps(step), file=notes, flush=True)
-        return masked
+        bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        allowed = np.unpackbits(bits, count=tokenizer.vocab_size, bitorder="little")
+        mask_us = 1e6 * (time.perf_counter() - began)
+        text = tokenizer.decode([token]) or "end"
+        rows.append({"text": text, "allowed": allowed.sum(), "mask_us": mask_us})
+        if not matcher.consume_token(token):
+            break  # the schema does not allow this token
+    return pd.DataFrame(rows)
 
-
-# %% tags=["nbval-ignore-output"]
-def steps_of(message, turns):
-    """The ticket for a message, and what the mask did at each of its tokens."""
-    notes.write_text("")
-    answer = ask(message, turns, response_format=response_format)
-    steps = pd.read_json(notes, lines=True)
-    steps["text"] = [tokenizer.decode([token]) or "end" for token in steps["token"]]
-    return answer.message.content, steps
-
-
-notes = Path(workdir.name) / "steps.jsonl"
-shutil.copy(engine_dir / "tokenizer.json", workdir.name)  # the library reads it, too
-server.load("tensorrt_llm", logits_processor_path=f"{workdir.name}/noted.py")
-steps_of(messages[0], [system])  # an engine's first is its slowest
-text, steps = steps_of(messages[6], [system])
-print(text)
 
 # %% [markdown]
+# `form` allows no white space beyond one blank, or a small model may write blanks up to `max_tokens`.
+#
 # ## See
 #
-# Each step of this answer, from left to right: above, the share of the vocabulary that the mask lets through; below, the
-# probability that the model had given to tokens that it does not let through.
+# Each step of this answer, from left to right, with the share of the vocabulary that might have come:
 
 # %% tags=["nbval-ignore-output"]
+text = answers["words, guide"][6].message.content
+steps = steps_of(text, schema)
 summary = lesson.guided_steps_summary(steps, tokenizer.vocab_size)
 charts.show(lesson.guided_steps(steps, tokenizer.vocab_size), summary)
 print(summary)
-one_way = (steps["allowed"] == 1).mean()
-high = steps.loc[steps["thrown_away"].idxmax()]
-wanted = tokenizer.decode([high["wanted"]]) or "the end"
-print(f"{100 * one_way:.0f} % of the steps allow one token.", end=" ")
-print(f"At the tallest bar {high['text']!r} came, and the model wanted {wanted!r}.")
 
 # %% [markdown]
-# Where a single token is allowed, the answer is the schema's: braces, keys, and what belongs between them. (Where the
-# text is settled, llguidance lets only the tokenizer's own token through; a mask that goes by text alone would let
-# shorter pieces pass.) The model computes these iterations for what is known already. SGLang's
-# [jump-forward](https://lmsys.org/blog/2024-02-05-compressed-fsm/) writes such tokens without asking it, which makes
-# guided answers faster. At a high bar the model wanted the same text in other tokens (a brace and a comma are one
-# token, too), or another answer.
+# At the black dashes the schema writes: braces, keys, and what belongs between them. The model computes a whole
+# iteration for each of these tokens, although it is known. SGLang once wrote them without asking the model, and
+# called it [jump-forward](https://lmsys.org/blog/2024-02-05-compressed-fsm/). It was [removed in March
+# 2025](https://github.com/sgl-project/sglang/pull/4032), to keep the code simple. [Open
+# proposals](../assets/elsewhere.md#10--structured-output) for vLLM want it back, one of them as drafts (lesson 11).
 #
 # ## Turn the knob
 #
-# Change the message, or the turns before it, and run the cell again. What does the mask do to a message in French?
+# Change the schema, and see how free the model would have been in the same answer:
+#
+# 1. `device` is any text of at most 20 characters.
+# 2. `problems` is a list of `Literal["too hot", "too loud", "broken", "slow"]`.
+#
+# <details><summary>What to see</summary>
+#
+# 1. At <code>printer</code>, a few tokens become nearly the whole vocabulary.
+# 2. The high points in the problems come down to a few tokens. The more the schema knows, the less the model decides.
+#
+# </details>
+
 
 # %% tags=["nbval-ignore-output"]
-text, other = steps_of(messages[6], example)
-print(text)
-for turns, made in (("in words", steps), ("with an example", other)):
-    away = 100 * made["thrown_away"].mean()
-    print(f"{turns:15} on average {away:.0f} % of the probability is thrown away")
-size = tokenizer.vocab_size
-charts.show(lesson.guided_steps(other, size), lesson.guided_steps_summary(other, size))
+class Changed(Ticket):
+    device: str = Field(max_length=20)
+
+
+changed = steps_of(text, Changed.model_json_schema())
+summary = lesson.guided_steps_summary(changed, tokenizer.vocab_size)
+charts.show(lesson.guided_steps(changed, tokenizer.vocab_size), summary)
 
 # %% [markdown]
 # ## What it costs
 #
-# The library works on the CPU, and here nothing else of the engine runs meanwhile: its time is added to the iteration,
-# once for each guided answer. Eight users get answers of the same length. The guide is a list of tickets, longer than
-# the answer may be; `ignore_eos` keeps the unguided answers going to the same length.
+# Once a request, the schema is compiled. At each token, a mask is made. Here are both, on paper: the compilation of
+# this schema and of one with an `enum` of 2,000 product names, then the masks of the twenty tickets.
+
+# %% tags=["nbval-ignore-output"]
+catalogue = {"enum": [f"product {number}" for number in range(2000)]}
+for name, one in {"the ticket": schema, "2,000 names": catalogue}.items():
+    took_ms = []
+    for _ in range(25):
+        began = time.perf_counter()
+        matcher_of(one).compute_bitmask()
+        took_ms.append(1000 * (time.perf_counter() - began))
+    print(f"{name}: {median(took_ms):.1f} ms to the first mask")
+tickets = [choice.message.content for choice in answers["example, guide"]]
+masks = pd.concat([steps_of(ticket, schema) for ticket in tickets])
+mask_us = masks["mask_us"].mean()
+print(
+    f"{len(masks)} masks took {mask_us:.0f} µs each. Eight are {8 * mask_us / 1e3:.2f} ms."
+)
+
+# %% [markdown]
+# The engine compiles in a thread of its own, so that nobody else waits. llguidance compiles little and looks at the
+# vocabulary at run time. [XGrammar](https://arxiv.org/abs/2411.15100), vLLM's usual choice, checks most of the
+# vocabulary beforehand, which takes longer for a new schema, and keeps the result.
+#
+# Masks are made one after the other, while nothing else is computed, so eight guided answers add eight of them to an
+# iteration. In the engine, eight users get answers of the same length, guided and free in turns. The guide is a list
+# of tickets, which is longer than the answer may be; `ignore_eos` keeps the free answers as long.
 
 
 # %%
@@ -423,281 +384,232 @@ class Tickets(BaseModel, extra="forbid"):
     tickets: list[Ticket] = Field(min_length=9)
 
 
-def iteration_ms(options):
-    """An iteration that only gives eight answers a token each: the median."""
-    more = partial(complete, messages=example[:2], max_tokens=48, extra_body=options)
-    before = len(telemetry.iterations(log_path))
+def iterations_ms(**options):
+    """The iterations that give eight answers a token each, from the engine's log."""
+    start = log_path.stat().st_size
     with ThreadPoolExecutor(8) as users:
-        list(users.map(lambda user: more(), range(8)))
-    run = telemetry.iterations(log_path).iloc[before:]
-    eight = run[(run["generation_tokens"] == 8) & (run["context_tokens"] == 0)]
-    return eight["iteration_ms"].median()
+        asked = [[system, {"role": "user", "content": one}] for one in messages[:8]]
+        more = partial(complete, max_tokens=32, extra_body=options)
+        list(users.map(lambda turns: more(messages=turns), asked))
+    log = telemetry.iterations(log_path, start)
+    only_answers = (log["generation_tokens"] == 8) & (log["context_tokens"] == 0)
+    return log["iteration_ms"][only_answers].tolist()
 
-
-# %% [markdown]
-# On paper: the median mask of such a run, noted by the class above, and an iteration without masks.
 
 # %% tags=["nbval-ignore-output"]
-guided = {"structured_outputs": {"json": Tickets.model_json_schema()}}
-free = {"ignore_eos": True}
-notes.write_text("")
-iteration_ms(guided)
-mask_us = pd.read_json(notes, lines=True)["mask_us"].median()
-server.load("tensorrt_llm", logits_processor_path="")  # the engine's own masks
-iteration_ms(free)  # an engine's first is its slowest
-free_ms = iteration_ms(free)
-masks_ms = 8 * mask_us / 1000
-predicted = masks_ms / (free_ms + masks_ms)
-print(f"Eight masks of {mask_us:.0f} µs are added to {free_ms:.1f} ms.")
+guide, rounds = {"structured_outputs": {"json": Tickets.model_json_schema()}}, []
+for _ in progress.over(range(17), "Round"):
+    rounds.append((iterations_ms(**guide), iterations_ms(ignore_eos=True)))
+rounds = rounds[1:]  # an engine's first iterations are its slowest
+guided, free = ([median(run) for run in runs] for runs in zip(*rounds))
+told = told_apart(guided, free, more="longer", less="shorter")
+number, free_ms = sum(len(run) for run, _ in rounds), median(free)
+print(f"{number} guided iterations against as many free ones: {told}.")
+print(f"On paper {1 + 8 * mask_us / 1000 / free_ms:.3f} times, of {free_ms:.1f} ms.")
 
 # %% [markdown]
-# Measured, in rounds in which both take turns:
-
-# %% tags=["nbval-ignore-output"]
-iteration_ms(guided)
-rounds = progress.over(range(5), "Round")
-rounds = [(1 / iteration_ms(guided), 1 / iteration_ms(free)) for _ in rounds]
-told = told_apart(*zip(*rounds))
-print(f"Tokens a second, all guided against none: {told}.")
-loss, least, most = (100 - 100 * x for x in (told.ratio, told.high, told.low))
-us = (1 / told.ratio - 1) * free_ms * 1000 / 8
-print(f"Loss: predicted {100 * predicted:.1f} %, measured {loss:.1f} %", end=" ")
-print(f"({least:.1f} to {most:.1f} %); that is {us:.0f} µs a mask.")
-
-# %% [markdown]
-# The interval says how large the loss may be. The prediction counts the call of the class that notes; what else a
-# guided answer costs comes on top, and the engine's own mask may take less. Where the interval holds zero, five rounds
-# cannot see so small a loss, and the µs behind it are noise: then the mask's own time is the better number.
-#
-# How could this mislead? The times are those of one schema, on this machine. A guide that counts, such as the regular
-# expression `[a-z ]{400}`, may cost far more: an open endpoint limits guides (here in `inflight/engine/grammar.py`). On
-# a GPU the mask need not be added: the CPU can make it while the GPU computes the logits, as the library's authors
-# [advise](https://docs.rs/crate/llguidance/1.7.4/source/README.md). Then it costs time only where the masks of all
-# guided answers take longer than the pass. A schema is compiled once a request, before its first token, here in a
-# thread of its own, so that no other answer waits.
+# On a GPU an iteration is shorter and has more answers, but the CPU can make their masks [while the GPU
+# computes](https://docs.rs/crate/llguidance/1.7.4/source/README.md).
 #
 # ## Valid is not true
 #
-# We know what is true of each message, so count it: *true* means name, device and days, *problem named* the last word of
-# the fault among the problems, *example's* the example's words among them.
+# We know what is true of each message, so count it:
 
 # %% tags=["nbval-ignore-output"]
-rows, false = {}, ["No valid answer is false in this run."]
+rows = {}
 for way, choices in answers.items():
-    tickets = list(map(read, choices))
-    facts = [one and (one.customer.name, one.device, one.days) for one in tickets]
-    said = [" ".join(one.problems) if one else "" for one in tickets]
+    read_as = list(map(read, choices))
+    facts = [one and (one.customer.name, one.device, one.days) for one in read_as]
+    listed = [" ".join(one.problems) if one else "" for one in read_as]
     rows[way] = {
-        "read": 20 - tickets.count(None),
-        "true": sum(fact == true for fact, true in zip(facts, truth)),
-        "problem named": sum(word in text for word, text in zip(problems, said)),
-        "example's": sum("only black pages" in text for text in said),
+        "read": 20 - read_as.count(None),
+        "name, device, days true": sum(a == b for a, b in zip(facts, truth)),
+        "problem of the message": sum(a in b for a, b in zip(problems, listed)),
+        "problem of the example": sum("black pages" in text for text in listed),
     }
-    for n in range(20):
-        if facts[n] not in (None, truth[n]):
-            false = [messages[n], choices[n].message.content]
-print(*false, sep="\n")
+is_read, is_true, *_ = rows["words, guide"].values()
+print(f"Words and a guide: of {is_read} valid tickets, {is_read - is_true} are false.")
 pd.DataFrame(rows).T
 
 # %% [markdown]
-# The guide makes complete answers readable; *true* says what the example adds to name, device and days, and no more. An
-# example also leaks, as far as the last column says: a ticket that counts as true may state the example's problem.
-# Under *Turn the knob*, compare the problem with the message; low bars there say that the mask changed little, not that
-# the answer is right. Use several examples, or one whose values no message has. And check what must not be false.
+# The guide makes answers readable; whether they are true is up to the prompt and the model. An example also leaks: a
+# ticket may state the example's problem. Use several examples, or one whose values no message has, and check what
+# must not be false.
 #
-# A mask looks one token ahead: it takes the best next token, not the likeliest of the valid answers
-# ([Park et al. 2024](https://arxiv.org/abs/2405.21047)). From the first token on it leaves a reasoning model no room to
-# think: vLLM starts it after the reasoning, with `--reasoning-parser`.
-#
-# **A forced word.** A toaster is not in the schema. The program takes what is left as true:
+# **A forced word.** The schema knows no toaster:
 
 # %% tags=["nbval-ignore-output"]
-server.load("tensorrt_llm", logits_processor_path=f"{workdir.name}/noted.py")
-text, steps = steps_of("My toaster is too hot, for 3 days now. Otto", example)
-print(text)
-begins = [device[:3] for device in devices]
-at = next(n for n, one in enumerate(steps["text"]) if one.strip()[:3] in begins)
-print(f"At {steps['text'][at]!r} the mask threw away", end=" ")
-print(f"{100 * steps['thrown_away'][at]:.0f} % of the model's probability.")
+otto = {"role": "user", "content": "My toaster burns the bread, for 3 days now. Otto"}
+for name, options in (("free", {}), ("guided", {"response_format": response_format})):
+    one = complete(messages=[*example, otto], max_tokens=64, **options).choices[0]
+    print(f"{name}: {one.message.content}")
 
 # %% [markdown]
-# A schema needs a way out: another value such as `"other"`, or `null`, and words in the prompt that say when.
+# A mask takes the best of the tokens that are left, not the likeliest of the valid answers ([Park et al.
+# 2024](https://arxiv.org/abs/2405.21047)). A schema needs a way out: another value such as `"other"`, and words in
+# the prompt that say when. A reasoning model also needs room to think: with `--reasoning-parser`, vLLM starts the
+# guide after the reasoning.
 #
-# **A cut answer.** `max_tokens` ends an answer wherever it is, guide or not. `finish_reason` says so, and a program
-# looks at it before it reads:
+# ## Call a tool
+#
+# A tool is a schema with a name. In a [tool call](glossary.md#Tool-call) the model calls nothing: it writes which
+# function it wants, with which arguments, and your program decides. With `tool_choice="auto"`, which nearly everybody
+# sends, the answer is a text *or* a call. Your program tells the model what came of the call, and asks again. Here a
+# customer asks about ticket 17, and means 71.
+
 
 # %%
-asked = [*example, {"role": "user", "content": messages[6]}]
-guide = {"response_format": response_format}
-cut = complete(messages=asked, max_tokens=16, **guide).choices[0]
-print(cut.finish_reason, "·", cut.message.content, "· read:", read(cut) is not None)
+class StatusOf(BaseModel, extra="forbid"):
+    ticket: int = Field(ge=0, le=999)
 
-# %% [markdown]
-# ## Other doors
-#
-# The openai package makes a schema from the class, and an object from the answer. TensorRT-LLM's tensors say the same
-# in two strings; the digit is valid even when it is wrong. A tool is a schema with a name: the answer is a call, which
-# your program makes. (`"required"` demands one; for `"auto"`, which nearly everybody sends, see the table.)
+
+def status_of(ticket):
+    status = {12: "waits for a part", 71: "is ready"}
+    if ticket not in status:
+        raise LookupError(f"There is no ticket {ticket}. Open tickets: 12, 71.")
+    return f"Ticket {ticket} {status[ticket]}."
+
+
+def told_of(call):
+    """The turn that tells the model what came of its call."""
+    try:
+        result = status_of(**json.loads(call.function.arguments))
+    except LookupError as error:
+        # your line: the call has failed; what does the model hear?
+        result = f"Error: {error}"
+
+    return {"role": "tool", "tool_call_id": call.id, "content": result}
+
 
 # %%
-server.load("tensorrt_llm", logits_processor_path="")
-parse = partial(client.chat.completions.parse, model="tensorrt_llm", temperature=0)
-parsed = parse(messages=asked, response_format=Ticket).choices[0].message.parsed
-print("openai:  ", repr(parsed.customer), parsed.days)
+tool = openai.pydantic_function_tool(StatusOf, name="status_of")
 
-with Client(server.grpc_url) as triton:
-    options = {"guided_decoding_guide_type": "regex", "guided_decoding_guide": "[0-9]"}
-    answer = triton.ask("How many legs does a cat have? A number:", 8, **options)
-print("Triton:  ", repr(answer.text.strip()))
 
-tool = {"name": "open_ticket", "parameters": schema}
-tools = [{"type": "function", "function": tool}]
-called = complete(messages=asked, max_tokens=80, tools=tools, tool_choice="required")
-call = called.choices[0].message.tool_calls[0].function
-print("tools:   ", call.name, Ticket.model_validate_json(call.arguments).device)
+def converse(question, turns, most=3):
+    """The turns that follow a question, until the model calls no tool any more."""
+    talk = [*turns, {"role": "user", "content": question}]
+    auto = partial(complete, max_tokens=48, tools=[tool], tool_choice="auto")
+    for _ in range(most):
+        said = auto(messages=talk).choices[0].message
+        talk.append(said.model_dump(exclude_none=True))
+        if not said.tool_calls:
+            break
+        talk += map(told_of, said.tool_calls)
+    return talk[len(turns) :]
+
+
+# %% tags=["nbval-ignore-output"]
+helper = [{"role": "system", "content": "You answer questions about repairs."}]
+call = {"name": "status_of", "arguments": '{"ticket": 34}'}
+call = {"id": "a", "type": "function", "function": call}
+shown = [
+    {"role": "user", "content": "How is my phone? Ticket 34."},
+    {"role": "assistant", "tool_calls": [call]},
+    {"role": "tool", "tool_call_id": "a", "content": "Ticket 34 is tested."},
+    {"role": "assistant", "content": "Ticket 34 is tested."},
+]
+for what, turns in (("No example:", helper), ("One example:", helper + shown)):
+    print(what)
+    for turn in converse("How is my printer? Ticket 17.", turns):
+        calls = [one["function"]["arguments"] for one in turn.get("tool_calls", [])]
+        print(f"    {turn['role']}: {calls or turn['content']}")
 
 # %% [markdown]
+# `auto` leaves the choice to the model: the first token decides whether a text or a call begins, and from there on a
+# call follows its schema. The number 17 is valid, and false. An error is written for the model, which may pass it on:
+# this one tells a stranger which tickets are open. And the loop has an end, since a model may call for ever.
+#
 # ## Elsewhere
 #
-# | | here | vLLM | TensorRT-LLM |
+# | | vLLM | TensorRT-LLM | here |
 # |---|---|---|---|
-# | JSON schema | `response_format` (OpenAI's) | the same, or <code>structured_<wbr>outputs</code> with `json` | <code>GuidedDecodingParams(<wbr>json=…)</code>; the Triton backend: <code>guided_<wbr>decoding_<wbr>guide_type</code> `json_schema` |
-# | choice, regex, grammar | <code>structured_<wbr>outputs</code> | `choice`, `regex`, `grammar` | `regex`, `grammar` |
-# | `tools` with `"auto"` | text, or a call that is held to its schema: what begins with `{` is one | held to it only where a tool has `"strict": true` and the <code>--tool-call-<wbr>parser</code> supports it; else calls are cut out of free text, and may be malformed | |
-# | who masks | llguidance | <code>--structured-<wbr>outputs-<wbr>config.backend</code>: xgrammar, guidance, … | <code>guided_<wbr>decoding_<wbr>backend</code>: xgrammar or llguidance |
-# | your own mask | <code>logits_<wbr>processor_path</code> | <code>--logits-<wbr>processors</code>, a class for the whole batch | <code>SamplingParams(<wbr>logits_<wbr>processor=…)</code> |
+# | JSON schema | `response_format`, or <code>structured_<wbr>outputs</code> with `json` | <code>GuidedDecodingParams(<wbr>json=…)</code> | as vLLM; its Triton backend: <code>guided_<wbr>decoding_<wbr>guide_type</code> `json_schema` |
+# | choice, regex, grammar | <code>structured_<wbr>outputs</code> | `regex`, `grammar` | as vLLM |
+# | `tools` with `auto` | follows the schema where a tool has `"strict": true`; else the <code>--tool-call-<wbr>parser</code> cuts calls out of free text, and they may be malformed | | always follows the schema |
+# | who masks | <code>--structured-<wbr>outputs-<wbr>config.backend</code>: xgrammar, guidance, … | <code>guided_<wbr>decoding_<wbr>backend</code>: xgrammar, llguidance | llguidance |
+# | your own mask | <code>--logits-<wbr>processors</code>, a class for the whole batch | <code>SamplingParams(<wbr>logits_<wbr>processor=…)</code> | <code>logits_<wbr>processor_path</code> |
+# | Watch | answers that were cut: <code>vllm:request_<wbr>success_total</code>, `finished_reason` `length` | | the same |
 #
-# Sources: [vLLM](https://docs.vllm.ai/en/latest/features/structured_outputs/), [its logits
-# processors](https://docs.vllm.ai/en/stable/features/custom_logitsprocs/), [its
-# tools](https://docs.vllm.ai/en/latest/features/tool_calling/),
-# [TensorRT-LLM](https://nvidia.github.io/TensorRT-LLM/llm-api/reference/GuidedDecodingParams.html), [its Triton
-# backend](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/tensorrtllm_backend/docs/guided_decoding.html).
-# vLLM dropped the older names `guided_json`, `guided_choice` and the like, and ignores fields that it does not know: an
-# old client gets free text, and no error. With drafts (lesson 11) a mask is needed for each drafted position.
+# [Sources, and what changes quickly](../assets/elsewhere.md#10--structured-output)
 #
 # ## What breaks
 #
-# **A mask that fails open.** Somebody wants to spare users the error. This class was written for lists, was never told
-# of schemas, and lets everything pass:
+# **A cut answer.** `max_tokens` ends an answer wherever it is, guide or not. Look at `finish_reason` before you read:
+
+# %%
+asked = [*example, {"role": "user", "content": messages[6]}]
+held = {"response_format": response_format}
+cut = complete(messages=asked, max_tokens=16, **held).choices[0]
+print(cut.finish_reason, "·", cut.message.content, "· read:", read(cut) is not None)
+
+# %% [markdown]
+# **A mask that fails open.** `choice.py` raises for a guide that is no list. Somebody wants to spare users the error:
 
 # %%
 # %%writefile {workdir.name}/fails_open.py
-import json
 import runpy
 from pathlib import Path
 
-Mask = runpy.run_path(str(Path(__file__).with_name("choice.py")))["LogitsProcessor"]
+Choice = runpy.run_path(str(Path(__file__).with_name("choice.py")))["LogitsProcessor"]
 
 
-class LogitsProcessor(Mask):
+class LogitsProcessor(Choice):
     def __init__(self, guide, tokenizer):
-        self.is_list = isinstance(json.loads(guide), list)
-        if self.is_list:
+        try:
             super().__init__(guide, tokenizer)
+        except ValueError:  # better an answer than an error
+            self.ways = None
 
     def __call__(self, token_ids, logits):
-        if self.is_list:
-            return super().__call__(token_ids, logits)
-        return logits
+        return super().__call__(token_ids, logits) if self.ways else logits
 
 
 # %% tags=["nbval-ignore-output"]
-closed = Path(workdir.name, "fails_open.py").read_text()
-closed = closed.replace("return logits", 'raise ValueError("the guide is no list")')
-Path(workdir.name, "fails_closed.py").write_text(closed)
-for name in ("fails_open", "fails_closed"):
-    server.load("tensorrt_llm", logits_processor_path=f"{workdir.name}/{name}.py")
+digits = {"regex": "[0-9]{3}"}
+impossible = {"json": {"type": "array", "uniqueItems": True}}
+asked = [{"role": "user", "content": "My ticket has the number 417. Which number?"}]
+tried = ("fails_open.py", digits), ("choice.py", digits), ("", digits), ("", impossible)
+for name, wanted in tried:
+    path = f"{workdir.name}/{name}" if name else ""
+    server.load("tensorrt_llm", logits_processor_path=path)
     try:
-        answer = complete(messages=[system, asked[-1]], max_tokens=24, **guide)
-        [one] = answer.choices
-        print(f"{name}: no error, read: {read(one) is not None}:", one.message.content)
+        body = {"structured_outputs": wanted}
+        one = complete(messages=asked, max_tokens=24, extra_body=body).choices[0]
+        print(f"{name or 'the engine'}: {one.message.content!r}")
     except openai.APIStatusError as error:
-        print(f"{name}: {error.status_code}, {error.body['message']}")
-server.load("tensorrt_llm", logits_processor_path="")
+        print(f"{name or 'the engine'}: {error.status_code}, {error.body['message']}")
 
 # %% [markdown]
-# Failing open is the outage of the introduction again, without a line in any log. So refuse a guide that cannot be
-# followed, before the first token, as the engine does here:
-
-# %%
-impossible = {"type": "array", "uniqueItems": True}
-try:
-    body = {"structured_outputs": {"json": impossible}}
-    complete(messages=asked, max_tokens=8, extra_body=body)
-except openai.BadRequestError as error:
-    print(error.body["message"])
-
-# %% [markdown]
-# What is implemented differs: OpenAI's strict mode wants every key required and no others, and each library leaves out
-# other words ([Geng et al. 2025](https://arxiv.org/abs/2501.10868) count them). Test your schema on the server that you
-# will use, and validate answers with the full schema all the same.
-#
-# **The space before a word.** In the middle of a text a word begins with its space: `phone` and ` phone` are two
-# tokens, and a model has learned to write the second. Without chat turns, the mask decides which it may take:
-
-# %% tags=["nbval-ignore-output"]
-right = []
-for space in ("", " "):
-    words = [space + device for device in devices]
-    body = {"structured_outputs": {"choice": words}}
-    send = partial(client.completions.create, temperature=0, extra_body=body)
-    right.append(set())
-    for n, message in enumerate(messages):
-        prompt = f"{message}\nThe device that is broken is the"
-        given = send(model="tensorrt_llm", prompt=prompt, max_tokens=4)
-        text = given.choices[0].text
-        right[-1] |= {n} if text.strip() == truth[n][1] else set()
-    print(f"{words[0]!r}, …: {len(right[-1])} of 20 are right; “…is the{text}”")
-less, most = sorted([len(right[0] - right[1]), len(right[1] - right[0])])
-chance = sum(comb(less + most, k) for k in range(less + 1)) / 2 ** (less + most)
-print(f"Chance alone gives a difference like this with p = {min(1, 2 * chance):.2f}.")
-
-# %% [markdown]
-# Both are valid, but the model has hardly ever seen a word without its space at such a place. Where p (a sign test) is
-# above 0.05, twenty messages do not tell, and with fewer than six on which the two differ they cannot; a paper with
-# enough answers does: on four families of models they [improved by 5 to 10 %](https://arxiv.org/abs/2502.14969) with
-# the space.
-#
-# **One text, several ways in tokens.** `tree_of` knows one way to write each word, the tokenizer's. The same text can
-# come in other pieces, which a text-wise mask lets through:
-
-# %%
-text_of = [tokenizer.decode([token]) for token in range(tokenizer.vocab_size)]
-known = set(text_of)
-for word in actions:
-    pieces = [word[:end] for end in range(1, len(word) + 1) if word[:end] in known]
-    first = tokenizer.decode(tokenizer.encode(word)[:1])
-    print(f"{word!r} may begin with {pieces}; the tree knows {first!r}")
-
-# %% [markdown]
-# What the tree forbids, the model may have wanted: the probability of the other ways is thrown away. The lab's mask
-# goes by text.
+# Failing open is the outage of the first paragraph again, without a line in any log: the program trusts the form.
+# Failing closed is an error that somebody mends. So the engine refuses a guide that it cannot follow, before the
+# first token. Which keywords are followed differs from library to library ([Geng et al.
+# 2025](https://arxiv.org/abs/2501.10868) count them). Test your schema on the server that you will use, and validate
+# answers with it all the same.
 #
 # ## Recap
 #
-# - A description in words may achieve nothing with a small model; an example makes a readable answer likely. Only a
-#   mask makes it certain, if the answer is not cut.
-# - A mask sets to minus infinity the logits of every token after which the answer could no longer be completed. For a
-#   choice it is a walk along a tree; for a schema a grammar and a parser, by a library.
-# - It costs CPU time at each token of each guided answer, and a compilation when the request comes.
-# - Valid is not true, and a cut answer is not valid: look at `finish_reason`, and check what must not be false.
-# - A guide that cannot be followed is refused, or its request ends. One that fails open is worse than none: the program
-#   trusts it.
+# The fortieth answer is JSON like the others. What the program still meets is an answer that is cut, and one that is
+# valid and false.
 #
-# Three questions to answer without running anything:
+# - A prompt makes a readable answer likely; a mask makes it certain, if the answer is not cut.
+# - A mask sets to minus infinity the logits of all tokens after which the answer could not be completed. For a
+#   choice, a list of ways is enough; for a schema, a library follows a grammar.
+# - It costs a compilation for each request, and CPU time at each token.
+# - Valid is not true. Look at `finish_reason`, check what must not be false, and give the schema a way out.
+# - A guide that cannot be followed is refused. One that fails open is worse than none.
 #
 # <details><summary>1. A schema asks for a country as free text, and a colleague proposes an enum of about 250 names.
 # What does that change for the mask, and for the answers?</summary>
 #
-# At the first token of the name, a few hundred tokens at most are allowed in place of tens of thousands; after one or two,
-# usually a single one. Answers can no longer be misspelt, but a place that is not in the list becomes one that is.
+# At the first token of the name, a few hundred tokens at most may come in place of tens of thousands; after one or
+# two, usually a single one. Answers can no longer be misspelt, but a place that is not in the list becomes one that
+# is.
 # </details>
 #
 # <details><summary>2. All twenty answers are valid, and the service's users complain. Where do you look first?</summary>
 #
-# Whether the answers are true: compare some with their messages. Then at the probability that is thrown away: a high
-# share at a value may mean that the model wanted to say something that the schema has no word for, or only the same
-# text in other tokens. A low share proves nothing.
+# Whether the answers are true: compare some with their messages. Then ask for the same without the guide: where the
+# free answer says something that the schema has no word for, the schema is too narrow.
 # </details>
 #
 # <details><summary>3. After an update of the server, one program in ten gets text that it cannot read, and no errors are
@@ -707,6 +619,5 @@ for word in actions:
 # allows a single word, and see whether the answer is that word.
 # </details>
 #
-# Now [do the lab]({lab}): there you write a mask that goes by text, and a program without a `try`.
-#
-# The server ends with this notebook's kernel.
+# Now [do the lab]({lab}): there you write a mask that goes by text, a program without a `try`, and the rule that
+# keeps it from charging what nobody ordered.
