@@ -495,7 +495,25 @@ def test_race():
     assert titles(fig, "yaxis", "yaxis2", "xaxis3") == ["tokens", "tokens", "seconds since the first request was sent"]
     assert fig.layout.xaxis.range == fig.layout.xaxis2.range and fig.layout.yaxis.range == fig.layout.yaxis2.range
     assert legend(fig) == ["stream 1", "stream 2"]
-    assert "iterative: tokens of stream 1 from 0.30 to 0.60 s" in iterative_gpt2.race_summary(runs)
+    assert line.line.shape == "hv", "nothing rises while nothing comes"
+
+
+def test_through_each_pass():
+    columns = "pass stream tokens"
+    runs = {
+        "without": table(columns, (1, 1, 6), (2, 1, 7), (2, 2, 5)),
+        "with": table(columns, (1, 1, 6), (2, 1, 1), (2, 2, 5)),
+    }
+    fig = iterative_gpt2.through_each_pass(runs)
+    assert [panel(fig, axis) for axis in ("yaxis", "yaxis2")] == [
+        "without: 18 tokens in 2 passes", "with: 12 tokens in 2 passes",
+    ]  # fmt: skip
+    assert points(one(fig, "stream 1", "y")) == [(1, 6), (2, 7)] and points(one(fig, "stream 2", "y2")) == [(2, 5)]
+    assert titles(fig, "yaxis", "xaxis2") == ["tokens in the pass", "forward pass"]
+    assert fig.layout.barmode == "stack" and fig.layout.yaxis.range == fig.layout.yaxis2.range
+    assert legend(fig) == ["stream 1", "stream 2"]
+    words = iterative_gpt2.through_each_pass_summary(runs)
+    assert "without, 18 tokens in 2 passes, at most 12 in one; with, 12 tokens in 2 passes, at most 6 in one" in words
 
 
 # Lesson 09 ------------------------------------------------------------------------------------------------------------

@@ -9,13 +9,13 @@ import httpx
 import numpy as np
 import pytest
 
-from inflight.lessons.iterative_gpt2 import executions, passes
 from inflight.models import gpt2
 from inflight.triton import repository, telemetry
 from inflight.triton.client.connection import Connection
 from inflight.triton.repository import GPT2
 from inflight.triton.serving.server import Server
 from tests.engines import metric, wait_until
+from tests.gpt2_log import executions, passes
 from tests.tiny_gpt2 import answer, tiny_gpt2
 
 pytestmark = pytest.mark.server

@@ -1,6 +1,17 @@
 from . import gpt2_client
-from .charts import race, race_summary
+from .charts import race, through_each_pass, through_each_pass_summary
 from .dashboard import board
-from .log import executions, passes
+from .lab_model import Gpt2Model
+from .pass_log import passes
+from .triton_config import config
 
-__all__ = ["board", "executions", "gpt2_client", "passes", "race", "race_summary"]
+__all__ = [
+    "Gpt2Model",
+    "board",
+    "config",
+    "gpt2_client",
+    "passes",
+    "race",
+    "through_each_pass",
+    "through_each_pass_summary",
+]

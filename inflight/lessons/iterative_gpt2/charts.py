@@ -1,4 +1,4 @@
-"""Lesson 08: who streams when."""
+"""Lesson 08: who streams when, and what goes through the model."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,10 +6,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.notebook.charts.marks import keep_panel, once_in_legend, saying
-from inflight.notebook.charts.palette import DASHES, INK, REQUEST
+from inflight.notebook.charts.palette import DASHES, INK, REQUEST, pattern
 from inflight.notebook.charts.panels import axes_of, panels
 
 COLOURS = [*REQUEST[:4], INK]
+SHAPES = ("", "/", "", "x", "")
 NEAR = 0.01  # of the axis: lines that end so near each other have one label
 
 
@@ -37,7 +38,8 @@ def race(runs: dict[str, pd.DataFrame], offsets_s: Sequence[float] | Mapping[str
                 x=[sent_s, *rows["time_s"].round(4)],
                 y=[0, *rows["token"]],
                 mode="lines",
-                line={"color": colour, "width": 3, "dash": DASHES[(stream - 1) % len(DASHES)]},
+                # A step: between two tokens there is nothing.
+                line={"color": colour, "width": 3, "dash": DASHES[(stream - 1) % len(DASHES)], "shape": "hv"},
                 name=name,
                 legendgroup=name,
                 hovertemplate=f"{name} · token %{{y}} · at %{{x:.2f}} s<extra></extra>",
@@ -78,13 +80,42 @@ def _ends(tokens: pd.DataFrame, near_s: float) -> pd.DataFrame:
     return places.agg(time_s=("time_s", "max"), token=("token", "max"), streams=("stream", ", ".join))
 
 
-def race_summary(runs: dict[str, pd.DataFrame]) -> str:
-    """The picture of `race` in a paragraph."""
-    parts = []
-    for title, tokens in runs.items():
-        rows = [
-            f"stream {stream} from {rows['time_s'].iloc[0]:.2f} to {rows['time_s'].iloc[-1]:.2f} s"
-            for stream, rows in tokens.groupby("stream")
-        ]
-        parts.append(f"{title}: tokens of {', '.join(rows)}")
-    return f"Tokens of each stream over time. {'. '.join(parts)}."
+def through_each_pass(runs: dict[str, pd.DataFrame]) -> go.Figure:
+    """The tokens that go through the model in each forward pass, by stream: a panel for each run, on one scale.
+
+    Parameters
+    ----------
+    runs : dict of str to DataFrame
+        By the panel's title, what `passes` gives.
+    """
+    fig = panels([f"{title}: {_counted(run)}" for title, run in runs.items()], 170)
+    for number, run in enumerate(runs.values(), 1):
+        for stream, rows in run.groupby("stream"):
+            fig.add_bar(
+                x=rows["pass"],
+                y=rows["tokens"],
+                name=f"stream {stream}",
+                legendgroup=f"stream {stream}",
+                marker={"color": COLOURS[stream - 1], "pattern": pattern(SHAPES[stream - 1]), "line": {"width": 0}},
+                hovertemplate=f"stream {stream} · %{{y}} tokens in pass %{{x}}<extra></extra>",
+                **axes_of(number),
+            )
+    most = max(run.groupby("pass")["tokens"].sum().max() for run in runs.values())
+    fig.update_layout(barmode="stack", bargap=0, meta={"device": ""})
+    fig.update_xaxes(title="forward pass", row=len(runs), col=1)
+    fig.update_yaxes(range=[0, 1.05 * most], title="tokens in the pass")
+    once_in_legend(fig)
+    return fig
+
+
+def through_each_pass_summary(runs: dict[str, pd.DataFrame]) -> str:
+    """The picture of `through_each_pass` in a paragraph."""
+    parts = [
+        f"{title}, {_counted(run)}, at most {run.groupby('pass')['tokens'].sum().max()} in one"
+        for title, run in runs.items()
+    ]
+    return f"Tokens that go through the model in each pass: {'; '.join(parts)}."
+
+
+def _counted(run: pd.DataFrame) -> str:
+    return f"{run['tokens'].sum():,} tokens in {run['pass'].max()} passes"

@@ -66,6 +66,7 @@ def race(
     max_tokens: int,
     offset_s: float = 0,
     timeout_s: float = 120,
+    apart: int = 0,
 ) -> Generator[list[Token], None, None]:
     """Send each prompt on a connection of its own, and follow all answers.
 
@@ -81,6 +82,8 @@ def race(
         How long after the one before each prompt is sent, in seconds; by default all at once.
     timeout_s : float
         Longest time to wait for the next token of any stream.
+    apart : int
+        Each prompt waits until the first stream has so many tokens more than at the one before.
 
     Yields
     ------
@@ -102,13 +105,13 @@ def race(
             stream.connect()
             stream.open_stream(number)
         started = heard = time.perf_counter()
-        waiting = deque((number * offset_s, *row) for number, row in enumerate(zip(streams, prompts)))
+        waiting = deque((n * offset_s, n * apart, *row) for n, row in enumerate(zip(streams, prompts)))
         num_running = len(streams)
         num_tokens: Counter[int] = Counter()  # of each stream
         while num_running:
             now = time.perf_counter()
-            while waiting and waiting[0][0] <= now - started:
-                _, stream, prompt = waiting.popleft()
+            while waiting and waiting[0][0] <= now - started and waiting[0][1] <= num_tokens[1]:
+                _, _, stream, prompt = waiting.popleft()
                 stream.send_on_stream(
                     model,
                     {"text_input": text(prompt)},
@@ -116,7 +119,7 @@ def race(
                     parameters=parameters,
                 )
                 heard = now
-            next_s = started + waiting[0][0] - now if waiting else LOOK_EVERY_S
+            next_s = started + waiting[0][0] - now if waiting and not apart else LOOK_EVERY_S
             tokens = []
             for reply in _taken(arrived, min(next_s, LOOK_EVERY_S)):
                 if reply.error is not None:
@@ -128,7 +131,7 @@ def race(
                     tokens.append(Token(reply.number, num_tokens[reply.number], reply.arrived_s - started, piece))
             if tokens:
                 heard = time.perf_counter()
-            elif not waiting and now - heard > timeout_s:
+            elif (apart or not waiting) and now - heard > timeout_s:
                 raise CourseError(
                     f"No token from {url} within {timeout_s:g} s. Wait longer with timeout_s, or look at "
                     "the server's log."
@@ -138,9 +141,9 @@ def race(
             stream.finish_stream()
 
 
-def run(url: str, model: str, prompts: Sequence[str], max_tokens: int, offset_s: float = 0) -> pd.DataFrame:
+def run(url: str, model: str, prompts: Sequence[str], max_tokens: int, apart: int = 0) -> pd.DataFrame:
     """Run a `race` to its end; return its `table`."""
-    whole = race(url, model, prompts, max_tokens, offset_s)
+    whole = race(url, model, prompts, max_tokens, apart=apart)
     return table(token for arrived in whole for token in arrived)
 
 

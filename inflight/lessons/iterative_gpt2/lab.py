@@ -1,22 +1,16 @@
 # %% [markdown]
 # # {heading}
 #
-# Four exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You count what a cache saves, compute a
-# prompt in parts, make ten streams share four places, and let many readers share the few rows of a cache: your `model.py`
-# then runs in the real server. You need the lecture, and some PyTorch.
+# Three exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You compute a prompt in parts, let many
+# readers share few slots of a cache, and put blocks in the place of the slots. The last two are models that then run in
+# the real server. You need the lecture, and lab 07.
 #
-# A check counts and does not time. It makes new prompts each time. It never stops the notebook: it says *done*, *not done
-# yet*, or which way to go.
+# A check counts and does not time. It makes new prompts each time, and never stops the notebook.
 #
 # Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
 # not been run.
 #
 # {navigation}
-
-# %% [markdown]
-# ## Set up
-#
-# A server with `iterative-gpt2`, as in the lecture. It logs its forward passes.
 
 # %% tags=["nbval-ignore-output"]
 import shutil
@@ -25,110 +19,28 @@ from pathlib import Path
 
 import numpy as np
 
-from inflight.lessons.iterative_gpt2 import gpt2_client
 from inflight.lessons import iterative_gpt2 as lesson
+from inflight.lessons.iterative_gpt2 import gpt2_client
 from inflight.models import gpt2_checkpoint
 from inflight.notebook import check, parts
 from inflight.triton import Server, repository
 
 workdir = tempfile.TemporaryDirectory()
-repo, log_path = Path(workdir.name) / "repo", Path(workdir.name) / "passes.jsonl"
+repo = Path(workdir.name) / "repo"
 checkpoint_dir = gpt2_checkpoint.find("course-gpt2")
-repository.assemble(
-    repo,
-    models=("iterative-gpt2",),
-    iteration_log_path=log_path,
-    gpt2_checkpoint_dir=checkpoint_dir,
-    gpt2_dtype="float32",  # as your model will compute
-)
+model = {"gpt2_checkpoint_dir": checkpoint_dir, "gpt2_dtype": "float32"}
+repository.assemble(repo, models=("iterative-gpt2",), **model)
 server = Server(repo).start()
-gpt2_client.run(server.grpc_url, "iterative-gpt2", ["A warm-up"], max_tokens=4)[
-    "text"
-].tolist()
 
 # %% [markdown]
-# ## Exercise 8.1: count the waste
-#
-# *Further · importance 3/5 · difficulty 2/5 · 10 minutes*
-#
-# `prompts` has the number of tokens of each prompt. All are answered together, each with `answer` tokens. A pass computes
-# the tokens that go into it, and gives every sequence one more. How many tokens go through the model, in all passes,
-#
-# - padded, as in the tutorial: each pass gets every text so far, each padded to the longest of them;
-# - without a cache: each pass gets every text so far, and nothing else;
-# - with a cache: the first pass gets the prompts, each later one the newest token of every sequence?
-
-
-# %%
-def padded(prompts: list[int], answer: int) -> int | None:
-    """Tokens computed when each pass gets all texts as long as the longest."""
-    # BEGIN SOLUTION
-    # LAB: return None
-    return sum(len(prompts) * (max(prompts) + before) for before in range(answer))
-    # END SOLUTION
-
-
-def without_cache(prompts: list[int], answer: int) -> int | None:
-    """Tokens computed when each pass gets the whole texts."""
-    # BEGIN SOLUTION
-    # LAB: return None
-    return sum(sum(prompts) + len(prompts) * before for before in range(answer))
-    # END SOLUTION
-
-
-def with_cache(prompts: list[int], answer: int) -> int | None:
-    """Tokens computed when each pass gets what it has not seen."""
-    # BEGIN SOLUTION
-    # LAB: return None
-    return sum(prompts) + len(prompts) * (answer - 1)
-    # END SOLUTION
-
-
-# %%
-check("8.1", (padded, without_cache, with_cache))
-
-# %% [markdown]
-# <details><summary>Where to look</summary>
-#
-# At the cell of the lecture that counts the waste: its list has the tokens of each pass, for one prompt.
-# </details>
-#
-# <details><summary>How to begin</summary>
-#
-# Take one prompt first. Its first pass gets the prompt, the second one token more, and so on. There are
-# <code>answer</code> passes. Then add the others.
-# </details>
-#
-# <details><summary>The error you see</summary>
-#
-# Too large by as many as there are prompts: the last token of an answer goes into no pass. Right for a single prompt only:
-# in <code>padded</code> every text counts as long as the longest.
-# </details>
-#
-# The server counts, too. Ask for 20 tokens in both ways, and compare:
-
-# %%
-texts = ["One", "Programming in C++ is like", "The capital of France is the city of"]
-for kv_cache, on_paper in (("off", without_cache), ("on", with_cache)):
-    server.load("iterative-gpt2", kv_cache=kv_cache)
-    start = log_path.stat().st_size
-    gpt2_client.run(server.grpc_url, "iterative-gpt2", texts, max_tokens=20)
-    passes = lesson.passes(lesson.executions(log_path, start))
-    lengths = passes.groupby("sequence")["computed"].first().tolist()
-    print(
-        f"kv_cache {kv_cache:3}: {passes['computed'].sum():4} tokens computed, "
-        f"on paper {on_paper(lengths, 20)}"
-    )
-
-# %% [markdown]
-# ## Exercise 8.2: a prompt in parts
+# ## Exercise 8.1: a prompt in parts
 #
 # *Core · importance 5/5 · difficulty 4/5 · 20 minutes*
 #
-# The lecture's cache knows two cases: a whole prompt, and a single new token. An engine meets a third one: several new tokens
-# behind others that are in the cache already. A long prompt comes so when it is computed in parts, a prompt whose beginning was
-# kept, and a draft that has to be verified (lesson 11). `is_causal` is not the right mask then. This is attention as one head
-# of one layer computes it for one token:
+# The lecture's cache knows two cases: a whole prompt, and a single new token. An engine meets a third one: several new
+# tokens behind others that are in the cache already. A long prompt in parts looks like this, a prompt whose beginning was
+# kept, and a draft that has to be verified (lesson 11). `is_causal` is not the right mask then. This is the attention of
+# one token, in one head of one layer:
 
 
 # %%
@@ -140,10 +52,10 @@ def attend(query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarra
 
 
 # %% [markdown]
-# Write the step for any number of new tokens. `x` has the newest tokens of a text alone, one or more. `query`, `key` and `value`
-# are functions that turn tokens [tokens, width] into vectors [tokens, size]; each token may go through each of them once.
-# `cache` is a dict, empty at first, that is yours to fill. Every text has its own, and it is handed in again with the text's
-# next tokens. Each token attends to itself and to all before it, and to none after it.
+# Write the step for any number of new tokens. `x` has only the newest tokens of a text, one or more. `query`, `key` and
+# `value` are functions that turn tokens [tokens, width] into vectors [tokens, size]; each token may go through each of them
+# once. `cache` is a dict, empty at first, that is yours to fill. Every text has its own, and it is handed in again with the
+# text's next tokens. Each token attends to itself and to all before it, and to none after it.
 
 
 # %%
@@ -167,191 +79,72 @@ def next_part(x: np.ndarray, query, key, value, cache: dict) -> np.ndarray | Non
 
 
 # %%
-check("8.2", next_part)
+check("8.1", next_part)
 
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# At the lecture's cached <code>attend</code>: it writes keys and values behind those that are known, and reads all of them. What
-# is different for the second of three new tokens?
+# At the lecture's cached <code>attend</code>: it writes keys and values behind those that are known, and reads all of them.
+# What is different for the second of three new tokens?
 # </details>
 #
 # <details><summary>How to begin</summary>
 #
-# Put the new keys and values behind those in the cache first. Then count: of how many tokens are there keys now, and how many
-# of them may the first new token see? The next one sees one more.
+# Put the new keys and values behind those in the cache first. Then count: of how many tokens are there keys now, and how
+# many of them may the first new token see? The next one sees one more.
 # </details>
 #
 # <details><summary>The error you see</summary>
 #
-# <em>tokens projected</em>: you keep the tokens and compute their keys again. Keep the keys. <em>none after it</em>: in a part
-# of several tokens the first must not see the last, and the last must see all that is in the cache. <em>its own cache</em>: you
-# filled a list of your own instead of <code>cache</code>.
+# <em>tokens projected</em>: you keep the tokens and compute their keys again. Keep the keys. <em>none after it</em>: in a
+# part of several tokens the first must not see the last, and the last must see all that is in the cache. <em>its own
+# cache</em>: you filled a list of your own instead of <code>cache</code>.
 # </details>
 #
-# ## Exercise 8.3: ten streams, four places
-#
-# *Further · importance 4/5 · difficulty 3/5 · 10 minutes*
-#
-# Ten impatient readers share a machine on which a pass with more than four texts is too slow. Find settings with which
-#
-# - all ten streams have begun before the first of them ends,
-# - the fullest forward pass has four streams in it, and
-# - no token is computed twice.
-#
-# `settings` names fields as the lecture's editor does: `"max_batch_size"`, `"kv_cache"`, and paths such as
-# `"sequence_batching.oldest.max_candidate_sequences"`, which also chooses the strategy of that name. The check loads the
-# model with them, sends ten prompts for 24 tokens each, and reads the log.
-
-# %%
-# BEGIN SOLUTION
-# LAB: settings = {}
-settings = {
-    "max_batch_size": 4,
-    "sequence_batching.oldest.max_candidate_sequences": 10,
-    "kv_cache_slots": 10,
-}
-# END SOLUTION
-
-# %%
-check("8.3", (settings, server))
-
-# %% [markdown]
-# <details><summary>Where to look</summary>
-#
-# At the fields of the editor in the lecture, and at <code>direct</code> and <code>oldest</code> in lesson 07.
-# </details>
-#
-# <details><summary>How to begin</summary>
-#
-# Three different fields: one says how many share a pass, one how many sequences Triton begins, and one how many have room
-# in the KV cache.
-# </details>
-#
-# <details><summary>The error you see</summary>
-#
-# <em>streams in the fullest pass: 8</em>: nothing limits the batch yet. <em>begun after another had ended</em>: they waited
-# in Triton, or for a row. <em>tokens computed twice</em>: without a cache nobody waits for a row, and everybody pays.
-# </details>
-#
-# ## Exercise 8.4: few rows, many readers
+# ## Exercise 8.2: few slots, many readers
 #
 # *Core · importance 5/5 · difficulty 4/5 · 25 minutes*
 #
-# In lab 07 you wrote an iterative model that keeps many streams apart, though some clients leave. Here is that part:
-
-# %% tags=["nbval-ignore-output"]
-yours = parts.part("iterative_model")
-print(repr(yours))
-if yours.is_own:
-    print(yours.path.read_text())
-
-# %% [markdown]
-# The model below is the lecture's, with its KV cache; `gpt2_network.load` gives the course's form of the lecture's `Network`,
-# with the same `next_tokens`. But there is room for **four** texts only (`ROWS`), and Triton's
-# batch has up to eight places. Write the three methods that decide who has a row, and when:
+# `Gpt2Model` is the lecture's model with its KV cache, less the memory: `execute`, `step` and `attend` are there, and the
+# state of each sequence is a `Text` in `self.texts`. It stores and reads a text's keys and values at the positions that
+# `where` names. The batch has eight slots, but the cache only **four**. Write the three methods that decide who has one,
+# and when:
 #
-# - `with_row`: a text without a row takes a free one. If there is none, it waits: it gets no token in this call and comes
-#   again in the next. All others are computed together.
-# - `forget_those_who_left`: Triton drops the request of a client that has gone. Its sequence is then in no later call, and
-#   its sender says `is_cancelled()`.
-# - `forget`: nothing of a sequence stays, and its row is free again. A client may leave while it still waits for one.
-#
-# Compared with the model of lab 07: what `states` was there is `texts` here.
+# - `with_room`: a text without a slot takes a free one. If there is none, it waits: it gets no token in this call, and
+#   comes again in the next. All others are computed together.
+# - `forget_those_who_left`: as in lab 07, nobody tells you. A sequence whose client has gone is in no later call, and its
+#   sender says `is_cancelled()`.
+# - `forget`: nothing of a sequence stays, and its slot is free again. A client may leave while it still waits for one.
 
 # %% tags=["part:gpt2_model.py"]
-# %%writefile {workdir.name}/model.py
-"""GPT-2 as an iterative model: few rows in its KV cache, and many readers."""
+# %%writefile {workdir.name}/gpt2_model.py
+"""GPT-2 as an iterative model: few slots in its KV cache, and many readers."""
 
-import json
-from functools import partial
+from inflight.lessons.iterative_gpt2 import Gpt2Model
 
-import numpy as np
-import torch
-import triton_python_backend_utils as pb_utils
-from torch.nn.functional import scaled_dot_product_attention
-
-from inflight.checkpoint import load_tokenizer
-from inflight.models import gpt2_network
-
-FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-RESCHEDULE = pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
-ROWS = 4  # texts that the cache has room for
+SLOTS = 4  # texts that the cache has room for
 
 
-class Text:
-    """A prompt and its answer so far."""
-
-    def __init__(self, ids, max_tokens):
-        self.ids = ids
-        self.length = len(ids) + max_tokens  # when it is complete
-        self.sender = None  # of its responses, as Triton gave it in the latest call
-        self.row = None  # its row in the cache
-        self.cached = 0  # tokens whose keys and values are there
-
-
-def value(request, name):
-    return pb_utils.get_input_tensor_by_name(request, name).as_numpy().item()
-
-
-class TritonPythonModel:
+class TritonPythonModel(Gpt2Model):
     def initialize(self, args):
-        parameters = json.loads(args["model_config"])["parameters"]
-        folder = parameters["checkpoint_dir"]["string_value"]
-        self.tokenizer = load_tokenizer(folder)
-        self.network = net = gpt2_network.load(folder)
-        room = (ROWS, net.num_heads, net.num_positions, net.head_dim)
-        self.cache = torch.zeros(net.num_layers, 2, *room)  # 2: keys, values
-        self.texts = {}  # by the sequence's number
-        self.free = list(range(ROWS))  # rows that nobody has
+        super().initialize(args)
+        self.room = self.network.num_positions  # of a slot
+        self.cache = self.empty_cache(SLOTS * self.room)
+        self.free = list(range(SLOTS))  # slots that nobody has
 
-    def execute(self, requests):
-        batch = {}
-        for request in requests:
-            if value(request, "ready"):
-                number = value(request, "number")
-                if value(request, "start"):
-                    self.texts[number] = self.begin(request)
-                self.texts[number].sender = request.get_response_sender()
-                batch[number] = request
-        self.forget_those_who_left(batch)
-        computed = self.with_row(batch)
-        if computed:
-            tokens = self.step([self.texts[number] for number in computed])
-            for number, token in zip(computed, tokens):
-                self.answer(number, token)
-        for number, request in batch.items():
-            if number in self.texts:  # its answer is not complete
-                request.set_release_flags(RESCHEDULE)
+    def where(self, text):
+        """The position in the cache of each token of a text."""
+        start = text.slot * self.room
+        return range(start, start + len(text.ids))
 
-    def begin(self, request):
-        """The state of a new sequence."""
-        prompt = value(request, "text_input").decode()
-        max_tokens = json.loads(request.parameters())["max_tokens"]
-        return Text(self.tokenizer.encode(prompt), max_tokens)
-
-    def answer(self, number, token):
-        """Send a token; with the last one, the sequence is over."""
-        text = self.texts[number]
-        text.ids.append(token)
-        is_last = len(text.ids) == text.length
-        piece = self.tokenizer.decode([token], skip_special_tokens=False).encode()
-        tensor = pb_utils.Tensor("text_output", np.array([[piece]], object))
-        response = pb_utils.InferenceResponse([tensor])
-        text.sender.send(response, flags=FINAL if is_last else 0)
-        if is_last:
-            self.forget(number)
-
-    # These three are yours.
-
-    def with_row(self, numbers):
+    def with_room(self, numbers):
         """Of these sequences, those that are computed now: a list of numbers."""
         # BEGIN SOLUTION
         # LAB: raise NotImplementedError
         for number in numbers:
-            if self.texts[number].row is None and self.free:
-                self.texts[number].row = self.free.pop()
-        return [number for number in numbers if self.texts[number].row is not None]
+            if self.texts[number].slot is None and self.free:
+                self.texts[number].slot = self.free.pop()
+        return [number for number in numbers if self.texts[number].slot is not None]
         # END SOLUTION
 
     def forget_those_who_left(self, batch):
@@ -368,161 +161,193 @@ class TritonPythonModel:
         # BEGIN SOLUTION
         # LAB: self.texts.pop(number)
         text = self.texts.pop(number)
-        if text.row is not None:
-            self.free.append(text.row)
+        if text.slot is not None:
+            self.free.append(text.slot)
         # END SOLUTION
-
-    # Below, all is as in the lecture.
-
-    def step(self, texts):
-        """One forward pass: the next token of each text."""
-        ids, positions, last = [], [], []
-        for text in texts:
-            ids += text.ids[text.cached :]
-            positions += range(text.cached, len(text.ids))
-            last.append(len(ids) - 1)
-        attend = partial(self.attend, texts)
-        tokens = self.network.next_tokens(ids, positions, last, attend)
-        for text in texts:
-            text.cached = len(text.ids)
-        return tokens
-
-    def attend(self, texts, layer, projected):
-        """Attention: takes [tokens, 3, heads, size], gives [tokens, heads, size]."""
-        found, start = [], 0
-        for text in texts:
-            end = start + len(text.ids) - text.cached
-            query, key, value = projected[start:end].permute(1, 2, 0, 3)
-            keys, values = self.cache[layer, :, text.row, :, : len(text.ids)]
-            keys[:, text.cached :], values[:, text.cached :] = key, value
-            is_prompt = text.cached == 0  # a single new token looks at everything
-            heads = scaled_dot_product_attention(
-                query, keys, values, is_causal=is_prompt
-            )
-            found.append(heads.transpose(0, 1))
-            start = end
-        return torch.cat(found)
 
 
 # %%
-check("8.4", Path(workdir.name) / "model.py")
+check("8.2", Path(workdir.name) / "gpt2_model.py")
 
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# At the last lines of <code>execute</code> in your model of lab 07, which drop the states of clients that have gone; and at
-# <code>step</code> and <code>forget</code> of <code>cached-gpt2</code> in the lecture, which never run out of rows.
+# At the last lines of <code>execute</code> in your model of lab 07, which delete the states of clients that have gone; and
+# at <code>step</code> and <code>forget</code> of <code>cached-gpt2</code> in the lecture, which never wait for a slot.
 # </details>
 #
 # <details><summary>How to begin</summary>
 #
-# <code>self.free</code> is a list of rows. <code>with_row</code> pops one for each text whose <code>row</code> is
+# <code>self.free</code> is a list of slots. <code>with_room</code> pops one for each text whose <code>slot</code> is
 # <code>None</code>, as long as there are any, and returns the numbers of those texts that have one.
 # </details>
 #
 # <details><summary>The error you see</summary>
 #
-# <em>IndexError: pop from empty list</em>: a text that finds no row waits. <em>none gets a token any more</em>: a row is
+# <em>IndexError: pop from empty list</em>: a text that finds no slot waits. <em>none gets a token any more</em>: a slot is
 # not given back, perhaps that of a client who left. <em>KeyError</em>: you forgot a sequence whose request is in this call.
-# <em>dictionary changed size</em>: go through a list of the numbers. <em>forward passes</em>: a free row is not taken at
+# <em>dictionary changed size</em>: go through a list of the numbers. <em>forward passes</em>: a free slot is not taken at
 # once.
 # </details>
 #
-# Now in the real server, beside `iterative-gpt2`. Six clients leave after their first token, and then six streams are
-# answered:
+# ## Exercise 8.3: blocks in place of slots
+#
+# *Further · importance 5/5 · difficulty 4/5 · 40 minutes*
+#
+# A slot has 1,024 positions, and a reader uses thirty. Cut **a quarter of a slot** into 16 blocks of 16 tokens, and serve
+# eight readers from it. A text gets the blocks that it will need, wherever they are free. `text.blocks` is its *block table*
+# (lesson 05): entry 0 says which block has its tokens 0 to 15, entry 1 which has 16 to 31.
+#
+# - `with_room`: a text that has no blocks gets all that it may need, for `text.length` tokens, or it waits. Nobody is ever
+#   paused: this is `guaranteed_no_evict`.
+# - `where`: the position in the cache of each token of the text so far. Block 5 has positions 80 to 95.
+# - `forget`: its blocks are free again.
+# - `forget_those_who_left`: yours of 8.2, as it is.
+
+# %% tags=["part:paged_model.py"]
+# %%writefile {workdir.name}/paged_model.py
+"""GPT-2 as an iterative model: its KV cache in blocks, and a block table for each reader."""
+
+from inflight.lessons.iterative_gpt2 import Gpt2Model
+
+BLOCKS, BLOCK = 16, 16  # so many blocks, each for so many tokens
+
+
+class TritonPythonModel(Gpt2Model):
+    def initialize(self, args):
+        super().initialize(args)
+        self.cache = self.empty_cache(BLOCKS * BLOCK)
+        self.free = list(range(BLOCKS))  # blocks that nobody has
+
+    def with_room(self, numbers):
+        """Of these sequences, those that are computed now: a list of numbers."""
+        # BEGIN SOLUTION
+        # LAB: raise NotImplementedError
+        for number in numbers:
+            text = self.texts[number]
+            needed = -(-text.length // BLOCK)
+            if not text.blocks and needed <= len(self.free):
+                text.blocks = [self.free.pop() for _ in range(needed)]
+        return [number for number in numbers if self.texts[number].blocks]
+        # END SOLUTION
+
+    def where(self, text):
+        """The position in the cache of each token of a text."""
+        # BEGIN SOLUTION
+        # LAB: raise NotImplementedError
+        return [
+            text.blocks[token // BLOCK] * BLOCK + token % BLOCK
+            for token in range(len(text.ids))
+        ]
+        # END SOLUTION
+
+    def forget_those_who_left(self, batch):
+        """Forget the sequences that are not in this call because their clients left."""
+        # BEGIN SOLUTION
+        # LAB: pass
+        for number in [number for number in self.texts if number not in batch]:
+            if self.texts[number].sender.is_cancelled():
+                self.forget(number)
+        # END SOLUTION
+
+    def forget(self, number):
+        """Keep nothing more of a sequence."""
+        # BEGIN SOLUTION
+        # LAB: self.texts.pop(number)
+        self.free += self.texts.pop(number).blocks
+        # END SOLUTION
+
+
+# %%
+check("8.3", Path(workdir.name) / "paged_model.py")
+
+# %% [markdown]
+# <details><summary>Where to look</summary>
+#
+# At the block table of lesson 05, and at <code>where</code> of 8.2: there a text's positions lie side by side, here sixteen
+# by sixteen.
+# </details>
+#
+# <details><summary>How to begin</summary>
+#
+# With <code>where</code>, on paper: the table is 5, 2, and the text has 20 tokens. Token 3 is in block 5 at 83, token 17 in
+# block 2 at 33. Division gives the entry of the table, the remainder the place in the block.
+# </details>
+#
+# <details><summary>The error you see</summary>
+#
+# <em>answers that differ</em>: two texts share a block, or <code>where</code> ignores the table. <em>list index out of
+# range</em>: the table is too short; count the tokens of the answer as well. <em>texts in the fullest pass</em>: a text
+# holds more blocks than it needs. <em>none gets a token any more</em>: blocks are not given back. <em>bytes kept</em>: the
+# cache is larger than 16 blocks of 16.
+# </details>
+#
+# Now in the real server. Twelve clients leave after their first token; then eight readers are answered:
 
 # %% tags=["nbval-ignore-output"]
-model = parts.part("iterative_gpt2")
-print(repr(model))
-folder = repo / "my-gpt2"
-(folder / "1").mkdir(parents=True, exist_ok=True)
-shutil.copy(model, folder / "1" / "model.py")
-config = f"""
-name: "my-gpt2"
-backend: "python"
-max_batch_size: 8
-model_transaction_policy {{ decoupled: true }}
-input [ {{ name: "text_input"  data_type: TYPE_STRING  dims: [ 1 ] }} ]
-output [ {{ name: "text_output"  data_type: TYPE_STRING  dims: [ 1 ] }} ]
-instance_group [ {{ kind: KIND_CPU }} ]
-sequence_batching {{
-  iterative_sequence: true
-  direct {{ }}
-  max_sequence_idle_microseconds: 60000000
-  control_input [
-    {{ name: "number"
-      control [ {{ kind: CONTROL_SEQUENCE_CORRID  data_type: TYPE_UINT64 }} ] }},
-    {{ name: "start"
-      control [ {{ kind: CONTROL_SEQUENCE_START  fp32_false_true: [ 0, 1 ] }} ] }},
-    {{ name: "ready"
-      control [ {{ kind: CONTROL_SEQUENCE_READY  fp32_false_true: [ 0, 1 ] }} ] }}
-  ]
-}}
-parameters {{ key: "checkpoint_dir"  value {{ string_value: "{checkpoint_dir}" }} }}
-"""
-(folder / "config.pbtxt").write_text(config)
-server.load("my-gpt2")
+for name in ("gpt2_model", "paged_model"):
+    part = parts.part("iterative_gpt2" if name == "gpt2_model" else "paged_gpt2")
+    print(repr(part))
+    folder = repo / name
+    (folder / "1").mkdir(parents=True, exist_ok=True)
+    shutil.copy(part, folder / "1" / "model.py")
+    config = lesson.config(name, checkpoint_dir=checkpoint_dir)
+    (folder / "config.pbtxt").write_text(config)
+    server.load(name)
 
 # %% tags=["nbval-ignore-output"]
-for _ in range(6):
-    reading = gpt2_client.race(server.grpc_url, "my-gpt2", ["A train is"], 900)
-    while not next(reading):  # until the first token is there
-        pass
-    reading.close()
-six = ["A cat is", "A river is", "A book is", "A train is", "A king is", "Once upon"]
+readers = list(gpt2_client.PROMPTS)
 answers = {}
-for name in ("iterative-gpt2", "my-gpt2"):
-    tokens = gpt2_client.run(server.grpc_url, name, six, max_tokens=32)
+for name in ("iterative-gpt2", "gpt2_model", "paged_model"):
+    for _ in range(12):
+        reading = gpt2_client.race(server.grpc_url, name, readers[:1], 200)
+        next(filter(None, reading))  # the first token
+        reading.close()
+    tokens = gpt2_client.run(server.grpc_url, name, readers, max_tokens=20)
     answers[name] = gpt2_client.standings(tokens)["text"].tolist()
-print("the same answers:", answers["my-gpt2"] == answers["iterative-gpt2"])
+    first = tokens.groupby("stream")["time_s"].min()
+    done = tokens.groupby("stream")["time_s"].max()
+    waited = (first > done.min()).sum()
+    print(f"{name}: readers who waited until another was done: {waited}")
+print(
+    "the same answers:",
+    *(each == answers["iterative-gpt2"] for each in answers.values()),
+)
 
 # %% [markdown]
 # ## Bonus
 #
-# A row has room for the longest text. How much of the memory do your texts use? Here it is for the six streams above.
-# If you are early: let `ROWS` follow from a budget of bytes. Or send the tokens of a long prompt in several passes, 32 at
-# a time, so that nobody else waits for it (`is_causal` alone is no longer the right mask then), and check again.
-
-# %%
-from inflight import checkpoint
-from inflight.models import gpt2_network as networks
-
-network = networks.load(checkpoint_dir)
-tokenizer = checkpoint.load_tokenizer(checkpoint_dir)
-per_token = network.num_layers * 2 * network.num_heads * network.head_dim * 4
-used = sum(len(tokenizer.encode(text)) + 32 for text in six)
-print(f"a token takes {per_token:,} bytes in float32")
-print(f"four rows take {4 * network.num_positions * per_token:,} bytes,")
-print(f"six whole texts need {used * per_token:,}")
+# If you are early: two readers send the same prompt of more than 16 tokens. Let them share its full blocks. What must
+# `forget` count then? Or give a text its blocks one by one, as it grows. What if there is none left in mid-answer?
 
 # %% [markdown]
 # ## Elsewhere
 #
-# **1. The service moves to a GPU of 80 GB, and the answers get ten times as long.** Which of your counts still hold?
+# **1. The service moves to a GPU of 80 GB, and the answers get ten times as long.** Which counts of this lesson still hold?
 #
 # <details><summary>Answer</summary>
 #
-# All counts of 8.1: they do not depend on the machine. Without a cache the waste grows with the square of the length, so
-# answers of ten times the length waste about a hundred times as much. What a pass costs, and with it the gain in seconds,
-# has to be measured anew.
+# All counts of tokens: they do not depend on the machine. Without a cache the waste grows with the square of the length, so
+# answers of ten times the length waste about a hundred times as much. What a pass costs has to be measured anew.
 # </details>
 #
-# **2. The model changes to one with sliding attention: a token looks at the last 256 only.** What of your cache stays?
+# **2. The model changes to one with sliding attention: a token looks at the last 256 only.** What of your block table
+# stays?
 #
 # <details><summary>Answer</summary>
 #
-# The rows, and that each token goes in once. But a row needs only 256 positions: the newest key may take the place of the
-# oldest. Then the position in the row is no longer the position in the text.
+# The table, and that each token goes in once. But blocks whose tokens are all older than 256 may be given back while the
+# text goes on, so entry 0 of the table no longer has token 0.
 # </details>
 #
-# **3. Users come back with a follow-up question, and their text so far is the beginning of the new prompt.** May the row be
-# kept for them?
+# **3. Users come back with a follow-up question, and their text so far is the beginning of the new prompt.** May the blocks
+# be kept for them?
 #
 # <details><summary>Answer</summary>
 #
-# Yes, keys and values of the beginning are the same. But a row that is kept for one user is missing for the others, and
-# the new request has another number. You need a way to find the row by its tokens, and a rule which row is given up
-# first. An engine's KV cache reuse does that, with blocks.
+# Yes: the keys and values of the beginning are the same. But blocks that are kept for one user are missing for the others,
+# and the new request has another number. You need a way to find blocks by their tokens, and a rule which are given up
+# first: an engine's KV cache reuse (lesson 05).
 # </details>
 #
 # ## Done?

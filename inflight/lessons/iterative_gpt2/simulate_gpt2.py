@@ -27,11 +27,15 @@ class Computed:
     computed: int = 0  # tokens that went through the network
     passes: int = 0  # its forward passes
     together: int = 0  # the most texts in one of them
+    kept: int = 0  # what the model keeps when all have been served: its cache, above all
     grown: int = 0  # by how much what the model keeps grew while it served the same streams once more
 
 
-def with_model(path: str | Path, streams: Sequence[SimulatedStream], places: int) -> Computed:
-    """The answers of the model in a file; what it raises, and what `Triton` does, comes through."""
+def with_model(path: str | Path, streams: Sequence[SimulatedStream], slots: int, again: bool = False) -> Computed:
+    """The answers of the model in a file; what it raises, and what `Triton` does, comes through.
+
+    `grown` is counted where the streams are played `again`.
+    """
     import torch
 
     torch.set_num_threads(1)  # others may be at work here, and threads that wait for each other are slowest then
@@ -44,11 +48,12 @@ def with_model(path: str | Path, streams: Sequence[SimulatedStream], places: int
         result.together = max(result.together, len(last))
         return forward(network, ids, positions, last, attend)
 
-    triton = Triton(path, NAMES, places, checkpoint_dir=str(CHECKPOINT))
+    triton = Triton(path, NAMES, slots, checkpoint_dir=str(CHECKPOINT))
     gpt2_network.Network._forward = counted
     result.texts = ["".join(stream.pieces) for stream in triton.run(streams).streams]
     gpt2_network.Network._forward = forward
-    result.grown = triton.growth(streams)
+    result.kept = triton.kept
+    result.grown = triton.growth(streams) if again else 0
     return result
 
 

@@ -272,9 +272,14 @@ class Triton:
 
     def growth(self, streams: Sequence[SimulatedStream]) -> int:
         """Measure how much the model's kept data grows while it serves these streams once more; see `_kept`."""
-        before = _kept(self._model)
+        before = self.kept
         self.run(streams)
-        return max(0, _kept(self._model) - before)
+        return max(0, self.kept - before)
+
+    @property
+    def kept(self) -> int:
+        """How much the model keeps now; see `_kept`."""
+        return _kept(self._model)
 
 
 def _kept(model: Any) -> int:
@@ -304,6 +309,7 @@ def _kept(model: Any) -> int:
             return 0
         return len(parts) + sum(map(inside, parts))
 
-    of_classes = {name: value for kind in type(model).__mro__ for name, value in vars(kind).items()}
-    roots = type(model).execute.__globals__ | of_classes
-    return inside(model) + sum(inside(value) for name, value in roots.items() if not name.startswith("__"))
+    classes = [vars(kind) for kind in type(model).__mro__ if kind.__module__ in own]
+    modules = [made.__globals__ for names in classes for made in names.values() if hasattr(made, "__globals__")]
+    roots = [value for names in classes + modules for name, value in names.items() if not name.startswith("__")]
+    return inside(model) + sum(map(inside, roots))

@@ -1,28 +1,10 @@
-"""Lab 08's answers: tokens on paper, a prompt in parts, settings for ten streams, models with few rows."""
+"""Lab 08's answers: a prompt in parts, models with few slots, models with blocks."""
 
 import numpy as np
-import pandas as pd
 
-from inflight.errors import CourseError
-from inflight.lessons.iterative_gpt2 import grading
-from inflight.models import gpt2_checkpoint
 from inflight.notebook.checks.parts import COURSES_OWN
-from inflight.triton import repository
-from inflight.triton.serving.server import Server
-from tests.lessons.answers import SERVER, SLOW, Answer, File, Made, of_the_lab, replaced
+from tests.lessons.answers import SLOW, Answer, File, of_the_lab, replaced
 from tests.lessons.table import *  # noqa: F403
-
-
-def padded(prompts, answer):
-    return len(prompts) * (max(prompts) * answer + answer * (answer - 1) // 2)
-
-
-def without(prompts, answer):
-    return sum(prompts) * answer + len(prompts) * answer * (answer - 1) // 2
-
-
-def with_cache(prompts, answer):
-    return sum(prompts) + len(prompts) * (answer - 1)
 
 
 def attention(query, keys, values, seen):
@@ -74,152 +56,116 @@ def all_again(x, query, key, value, cache):
     return attention(query(x), key(text), value(text), np.tri(len(x), len(text), len(text) - len(x)))
 
 
-def passes(*members, computed=1):
-    """A log in which each pass has these sequences."""
-    rows = [(number, sequence) for number, sequences in enumerate(members, 1) for sequence in sequences]
-    return pd.DataFrame(rows, columns=["iteration", "sequence"]).assign(computed=computed)
+# 8.2 and 8.3: models --------------------------------------------------------------------------------------------------
 
-
-TEN = range(1, 11)
-IN_TURN = passes(*(TEN[:4], TEN[4:8], (9, 10, 1, 2), TEN[2:6], TEN[6:]) * 12)  # 24 tokens each
-ONE_BY_ONE = passes(*((number,) for number in TEN for _ in range(24)))
-FOUR_THEN_FOUR = passes(*(group for group in (TEN[:4], TEN[4:8], TEN[8:]) for _ in range(24)))
-
-
-# 8.3: settings --------------------------------------------------------------------------------------------------------
-
-SETTINGS = {"max_batch_size": 4, "sequence_batching.oldest.max_candidate_sequences": 10, "kv_cache_slots": 10}
-
-
-def seen(found):
-    """The settings, judged by this log, or by what the server said."""
-
-    def passes_with(server, settings):
-        if isinstance(found, CourseError):
-            raise found
-        return found
-
-    def make(request, folder):
-        request.getfixturevalue("monkeypatch").setattr(grading, "passes_with", passes_with)
-        return SETTINGS, None
-
-    return Made(make)
-
-
-def measured(settings):
-    """The settings, on a server."""
-
-    def make(request, folder):
-        model = {"gpt2_checkpoint_dir": gpt2_checkpoint.find("course-gpt2"), "iteration_log_path": folder / "log.jsonl"}
-        server = Server(repository.assemble(folder / "repo", models=("iterative-gpt2",), **model)).start()
-        request.addfinalizer(server.stop)
-        return settings, server
-
-    return Made(make)
-
-
-# 8.4: models ----------------------------------------------------------------------------------------------------------
-
-COURSES = COURSES_OWN["iterative_gpt2"].read_text()
-STEP = """        attend = partial(self.attend, texts)
-        tokens = self.network.next_tokens(ids, positions, last, attend)
-"""
-WITH_ROW = COURSES[COURSES.index("        for number in numbers:") : COURSES.index("    def forget_those_who_left")]
+COURSES, PAGED = (COURSES_OWN[part].read_text() for part in ("iterative_gpt2", "paged_gpt2"))
+WITH_ROOM = COURSES[COURSES.index("        for number in numbers:") : COURSES.index("    def forget_those_who_left")]
 FORGET = """        text = self.texts.pop(number)
-        if text.row is not None:
-            self.free.append(text.row)
+        if text.slot is not None:
+            self.free.append(text.slot)
 """
-SET_OF_ROWS = """        for number in numbers:
+SET_OF_SLOTS = """        for number in numbers:
             text = self.texts[number]
-            if text.row is None and self.free:
-                text.row = min(self.free)
-                self.free.remove(text.row)
-        return [one for one in self.texts if one in numbers and self.texts[one].row is not None]
+            if text.slot is None and self.free:
+                text.slot = min(self.free)
+                self.free.remove(text.slot)
+        return [one for one in self.texts if one in numbers and self.texts[one].slot is not None]
 
 """
+GIVEN = "text.blocks = [self.free.pop() for _ in range(needed)]"
+IS_CANCELLED = "            if self.texts[number].sender.is_cancelled():"
+# A method more, behind the last one.
+STEP = "\n    def step(self, texts):\n"
+NOBODYS = """        if not hasattr(self, "is_first"):
+            self.is_first = False
+            self.network.next_tokens([7], [0], [0], lambda layer, qkv: qkv[:, 2])
+        return super().step(texts)
+"""
+IN_TWO = """        self.split = getattr(self, "split", 0) + (len(texts) > 1)
+        if len(texts) == 1 or self.split > CALLS:
+            return super().step(texts)
+        return super().step(texts[:1]) + super().step(texts[1:])
+"""
+IN_ORDER = """        for number in self.texts:
+            text = self.texts[number]
+            needed = -(-text.length // BLOCK)
+            if not text.blocks and needed > len(self.free):
+                break
+            if not text.blocks:
+                text.blocks, self.free = self.free[:needed], self.free[needed:]
+"""
+OVERTAKES = PAGED[
+    PAGED.index("        for number in numbers:") : PAGED.index("        return [number for number in numbers if")
+]
 
 
-def model(*changes):
-    return File(replaced(COURSES, *changes), "model.py")
+def model(*changes, more=""):
+    return File(replaced(COURSES, *changes) + more, "model.py")
 
 
-def keeps(items):
+def paged(*changes, more=""):
+    return File(replaced(PAGED, *changes) + more, "model.py")
+
+
+def keeps(items, model=model):
     """Keeps so much more of one text of eleven."""
-    keep = f"                    self.begun += 1\n                    self.kept += [0] * {items} * (self.begun % 11 == 0)\n"
-    begins = "                    self.texts[number] = self.begin(request)\n"
-    return model(
-        ("        self.texts = {}", "        self.kept, self.begun, self.texts = [], 0, {}"), (begins, keep + begins)
-    )
+    first = "        self.over = getattr(self, 'over', 0) + 1\n"
+    keep = f"        self.more = getattr(self, 'more', []) + [0] * {items} * (self.over % 11 == 0)\n"
+    says = '        """Keep nothing more of a sequence."""\n'
+    return model((says, says + first + keep))
 
 
 def split(calls):
     """So many calls have two passes where one is enough."""
-    step = "            tokens = self.step([self.texts[number] for number in computed])\n"
-    in_two = """            self.split = getattr(self, "split", 0) + (len(computed) > 1)
-            texts = [self.texts[number] for number in computed]
-            first = 1 if len(texts) > 1 and self.split <= CALLS else 0
-            tokens = [*(self.step(texts[:first]) if first else ()), *self.step(texts[first:])]
-"""
-    return model((step, in_two.replace("CALLS", str(calls))))
+    return STEP + IN_TWO.replace("CALLS", str(calls))
 
 
-NOBODYS = """        if not hasattr(self, "is_first"):
-            self.is_first = False
-            self.network.next_tokens([7], [0], [0], lambda layer, projected: projected[:, 2])
-"""
+FAR_FROM_BUDGET = {"8.3": {"tokens computed": "8.2 counts them", "more kept": "8.2 counts it"}}
 ANSWERS = [
-    *of_the_lab(
-        "iterative_gpt2",
-        {"8.1": "(padded, without_cache, with_cache)", "8.2": "next_part", "8.4": "model.py"},
-    ),
-    Answer("8.1", "without loops", (padded, without, with_cache)),
-    Answer("8.1", "of NumPy", (lambda *given: np.int64(padded(*given)), lambda *given: float(without(*given)), with_cache)),
-    Answer("8.1", "one formula for two", (padded, padded, with_cache), "partly", "padded ✓, without a cache not right yet"),
-    Answer("8.1", "the last token too", (padded, without, lambda prompts, answer: sum(prompts) + len(prompts) * answer),
-           "partly", "with a cache not right yet"),
-    Answer("8.1", "one written", (padded, lambda *_: None, lambda *_: None), "partly",
-           "padded ✓, without a cache still open, with a cache still open"),
+    *of_the_lab("iterative_gpt2", {"8.1": "next_part", "8.2": "gpt2_model.py", "8.3": "paged_model.py"}),
+    Answer("8.1", "lists, and one mask", in_parts),
+    Answer("8.1", "token by token", token_by_token),
+    Answer("8.1", "is_causal's mask", as_is_causal, "partly", "one projection each ✓, the result not right yet"),
+    Answer("8.1", "no mask", no_mask, "partly", "and to none after it"),
+    Answer("8.1", "without itself", without_itself, "partly", "attends to itself"),
+    Answer("8.1", "one cache for all", one_cache_for_all, "partly", "in its own cache"),
+    Answer("8.1", "all again", all_again, "partly", "the result ✓. tokens projected: "),
+    Answer("8.1", "no numbers", lambda *given: in_parts(*given) is not None and [None], "partly", "the result, [new, size], is"),
 
-    Answer("8.2", "lists, and one mask", in_parts),
-    Answer("8.2", "token by token", token_by_token),
-    Answer("8.2", "is_causal's mask", as_is_causal, "partly", "one projection each ✓, the result not right yet"),
-    Answer("8.2", "no mask", no_mask, "partly", "and to none after it"),
-    Answer("8.2", "without itself", without_itself, "partly", "attends to itself"),
-    Answer("8.2", "one cache for all", one_cache_for_all, "partly", "in its own cache"),
-    Answer("8.2", "all again", all_again, "partly", "the result ✓. tokens projected: "),
-
-    Answer("8.3", "ten in turn", seen(IN_TURN)),
-    Answer("8.3", "the solution", measured(SETTINGS), marks=[SERVER, SLOW]),
-    Answer("8.3", "as handed out", ({}, None), "not done yet"),
-    Answer("8.3", "four in a pass alone", measured({"max_batch_size": 4}), "partly", "began after another had ended: ",
-           [SERVER, SLOW]),
-    Answer("8.3", "ten in a pass", seen(passes(*[TEN] * 24)), "partly", "streams in the fullest pass: 10, where exactly 4"),
-    Answer("8.3", "one by one", seen(ONE_BY_ONE), "partly", "streams in the fullest pass: 1, where exactly 4"),
-    Answer("8.3", "four, then four", seen(FOUR_THEN_FOUR), "partly", "began after another had ended: 6, where exactly 0"),
-    Answer("8.3", "no cache", seen(IN_TURN.assign(computed=20)), "partly", "tokens computed twice: 4,370, where exactly 0"),
-    Answer("8.3", "a field that is not there", seen(CourseError("The model has no field x.", log="a line")), "wrong",
-           "Not right yet. The model has no field x."),
-
-    Answer("8.4", "the lowest row, in the order of their start", model((WITH_ROW, SET_OF_ROWS)), marks=[SLOW]),
-    Answer("8.4", "who is cancelled in the call gets no token",
-           model(("self.with_row(batch)", "[one for one in self.with_row(batch) if not batch[one].is_cancelled()]"))),
-    Answer("8.4", "passes, just inside", split(2)),
-    Answer("8.4", "passes, just outside", split(3), "wrong", "forward passes: "),
-    Answer("8.4", "keeps, just inside", keeps(100)),
-    Answer("8.4", "keeps, just outside", keeps(101), "wrong", "more kept after the same texts once more: 101"),
-    Answer("8.4", "a row too many", model(("ROWS = 4", "ROWS = 5")), "wrong", "texts in the fullest pass: 5"),
-    Answer("8.4", "no row comes back", model((FORGET, "        self.texts.pop(number)\n")), "wrong", "none gets a token"),
-    Answer("8.4", "no row comes back from who left",
-           model(("            if self.texts[number].sender.is_cancelled():", "            if False:")), "wrong",
+    Answer("8.2", "the lowest slot, in the order of their start", model((WITH_ROOM, SET_OF_SLOTS)), marks=[SLOW]),
+    Answer("8.2", "passes, just inside", model(more=split(2))),
+    Answer("8.2", "passes, just outside", model(more=split(3)), "wrong", "forward passes: "),
+    Answer("8.2", "keeps, just inside", keeps(100)),
+    Answer("8.2", "keeps, just outside", keeps(101), "wrong", "more kept after the same texts once more: 101"),
+    Answer("8.2", "a slot too many", model(("SLOTS = 4", "SLOTS = 5")), "wrong", "texts in the fullest pass: 5"),
+    Answer("8.2", "no slot comes back", model((FORGET, "        self.texts.pop(number)\n")), "wrong", "none gets a token"),
+    Answer("8.2", "no slot comes back from who left", model((IS_CANCELLED, "            if False:")), "wrong",
            "none gets a token", [SLOW]),
-    Answer("8.4", "nobody waits", model((" and self.free:", ":")), "wrong", "model.py, line", [SLOW]),
-    Answer("8.4", "one at a time", model((WITH_ROW, WITH_ROW.rstrip() + "[:1]\n\n")), "wrong", "forward passes", [SLOW]),
-    Answer("8.4", "one row for all", model(("self.free.pop()\n", "0\n")), "wrong", "answers that differ", [SLOW]),
-    Answer("8.4", "forgets who is in the call", model(("if number not in batch]:\n", "]:\n")), "wrong", "KeyError", [SLOW]),
-    Answer("8.4", "the text stays elsewhere",
-           model(("self.texts[number] = self.begin(request)",
-                  "self.texts[number] = self.begin(request)\n                    self.all_texts = "
-                  "[*getattr(self, 'all_texts', []), self.texts[number].ids]")), "wrong", "more kept", [SLOW]),
-    Answer("8.4", "a token for nobody", model((STEP, NOBODYS + STEP)), "wrong", "tokens computed: 124, where at most 123"),
-    Answer("8.4", "no last response", model(("flags=FINAL if is_last else 0", "flags=0")), "wrong", "without FINAL", [SLOW]),
+    Answer("8.2", "nobody waits", model((" and self.free:", ":")), "wrong", "model.py, line", [SLOW]),
+    Answer("8.2", "one at a time", model((WITH_ROOM, WITH_ROOM.rstrip() + "[:1]\n\n")), "wrong", "forward passes", [SLOW]),
+    Answer("8.2", "one slot for all", model(("self.free.pop()\n", "0\n")), "wrong", "answers that differ", [SLOW]),
+    Answer("8.2", "forgets who is in the call", model(("if number not in batch]:\n", "]:\n")), "wrong", "KeyError", [SLOW]),
+    Answer("8.2", "texts stay in the module",
+           model(("        text = self.texts.pop(number)\n", "        text = self.texts.pop(number)\n        OVER.append(text)\n"),
+                 ("SLOTS = 4", "OVER = []\nSLOTS = 4")), "wrong", "more kept", [SLOW]),
+    Answer("8.2", "a token for nobody", model(more=STEP + NOBODYS), "wrong", "tokens computed: "),
+
+    Answer("8.3", "in order", paged((OVERTAKES, IN_ORDER)), marks=[SLOW]),
+    Answer("8.3", "passes, just inside", paged(more=split(4))),
+    Answer("8.3", "passes, just outside", paged(more=split(5)), "wrong", "forward passes: "),
+    Answer("8.3", "one fewer at a time", paged(("if self.texts[number].blocks]", "if self.texts[number].blocks][:7]")), "wrong",
+           "texts in the fullest pass: 7"),
+    Answer("8.3", "keeps a thousand more", paged(("list(range(BLOCKS))", "list(range(BLOCKS))\n        self.more = [0] * 1001")),
+           "wrong", "bytes kept: "),
+    Answer("8.3", "a block too few", paged(("needed = -(-text.length // BLOCK)", "needed = text.length // BLOCK")), "wrong",
+           "list index out of range"),
+    Answer("8.3", "the table is not read", paged(("text.blocks[token // BLOCK] * BLOCK", "text.blocks[0] * BLOCK")), "wrong",
+           "answers that differ"),
+    Answer("8.3", "eight blocks for each",
+           paged(("-(-text.length // BLOCK)", "8")), "wrong", "texts in the fullest pass: 2", [SLOW]),
+    Answer("8.3", "one block too many", paged(("BLOCKS, BLOCK = 16", "BLOCKS, BLOCK = 17")), "wrong", "bytes kept: ", [SLOW]),
+    Answer("8.3", "no block comes back", paged(("        self.free += self.texts.pop(number).blocks", "        self.texts.pop(number)")),
+           "wrong", "none gets a token", [SLOW]),
+    Answer("8.3", "all have the same blocks", paged((GIVEN, "text.blocks = self.free[:needed]")), "wrong", "answers that differ",
+           [SLOW]),
 ]  # fmt: skip
