@@ -1,192 +1,126 @@
 """Lab 11: drafts.
 
-A lookup is asked what followed; the rule is played with many seeds on made-up distributions, and what it brings is
-counted beside what they say; a drafter plays answers that are known, without a model.
+A rule of acceptance is played with many seeds on made-up probabilities, and what it keeps and what comes is counted and
+compared with what they say; a drafter plays answers that are known, without a model; drafts are shared out among users
+whose chances are made up.
 """
 
 import math
 import random
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from operator import index
 from pathlib import Path
 from typing import Any
 
 from inflight.engine.own.part import OwnPart
 from inflight.errors import CourseError
+from inflight.lessons.speculation.counting import Played, columns
 from inflight.notebook.checks import grades
-from inflight.notebook.checks.findings import NOT_YET, RIGHT, Case, Finding, Measured, Wrong, asked, told
+from inflight.notebook.checks.findings import NOT_YET, RIGHT, Finding, Measured, Wrong
 from inflight.notebook.checks.parts import COURSES_OWN
 
-END = 0  # ends an answer of 11.2
-TRIALS, SIGMAS = 2000, 6  # of the rule; a share so many standard deviations off has another probability
-VOCABULARY, LONGEST = 1000, 4  # of the answers of 11.5, and of their drafts
+END = 0  # ends an answer of 11.1
+TRIALS, SIGMAS = 4000, 6  # of the rule; a share so many standard deviations off has another probability
+VOCABULARY, LONGEST = 1000, 4  # of the answers of 11.2, and of their drafts
+OPTIMUM = 1 - 1e-9  # share of the best rate of 11.3 that counts as the best
 
 
-@grades("11.1", "A lookup costs microseconds and knows one thing only: what has been said before.")
-def _lookup(propose: Callable, choose: random.Random) -> Finding:
-    a, b, c, d, x, y = choose.sample(range(100, 999), 6)
-    itself = "The last tokens are found at the end of the text, too: that place does not count."
-    latest = told(
-        "Look for the last three tokens, from the end of the text to its beginning; what followed is the draft.",
-        ([x, a], "The latest place is wanted: search from the end of the text to its beginning."),
-        ([a, b], "Begin behind the place that was found: its tokens are in the answer already."),
-        ([], itself),
-        ([y, a, b, c], "That is more than k tokens."),
-    )
-    cases = [
-        ([a, b, c, x, a, b, c, y, a, b, c], 2, 3, [y, a], latest),
-        ([a, b, c, x, d, c, y, a, b, c], 1, 3, [x], "Try the longest first: it says more of what comes."),
-        ([d, c, y, x, a, c], 2, 3, [y, x], "Three or two tokens are not found here; one is: go down to 1."),
-        ([a, b, c, x, b, c, y, a, b, c], 1, 2, [y], "`longest` says how many tokens to begin with: here 2."),
-        ([a, x, a], 5, 3, [x, a], "There are only two tokens behind that place: propose these."),
-        ([a, a], 3, 3, [a], told("The text is shorter than `longest`: go down to what there is.", ([], itself))),
-        ([a, b, c, d], 3, 3, [], "No token came before: propose nothing, an empty list."),
-        ([a, b, a], 0, 3, [], "k is 0: there is room for no draft."),
+# 11.1 -----------------------------------------------------------------------------------------------------------------
+
+
+@grades("11.1", "A guess is kept as often as it can be; what it took too often, the replacement leaves out.")
+def _rule(accept: Callable, choose: random.Random) -> Finding:
+    for p, q in _cases(choose):
+        played = Played(_not_begun_is_an_error(accept), p, q, END, choose, TRIALS)
+        about = f"The draft was {played.draft}"
+        if played.fault:
+            return Wrong(f"{played.fault} {about}, and it brought {played.came}; {END} ends an answer.")
+        for place in range(len(p)):
+            if problem := _bias(played, place):
+                return Wrong(problem)
+    return RIGHT
+
+
+def _not_begun_is_an_error(accept: Callable) -> Callable:
+    def called(*given: Any) -> list[int]:
+        came = accept(*given)
+        if came is None:
+            raise NotImplementedError
+        if not isinstance(came, list) or not all(isinstance(token, int) for token in came):
+            raise CourseError(f"accept() gave {came!r:.80}: give a list of token ids.")
+        return came
+
+    return called
+
+
+def _cases(choose: random.Random) -> list[tuple[list[list[float]], list[list[float]]]]:
+    """Probabilities of both models: unlike ones, ones of which some are 0, equal ones, and a sure drafter."""
+    unlike = [[0.1, 0.45, 0.25, 0.15, 0.05], [0.1, 0.1, 0.15, 0.25, 0.4]]
+    p, q = ([_mixed(choose, row) for _ in range(3)] for row in unlike)
+    never = [0.2, 0.5, 0.0, 0.3, 0.0], [0.0, 0.4, 0.3, 0.0, 0.3]  # guesses that the model never says, and the reverse
+    sure = [0.0, 0.0, 1.0, 0.0, 0.0]  # as a lookup is
+    return [
+        (p, q[:2]),
+        ([never[0], p[0], p[1]], [never[1], p[0]]),  # the second drafter is as good as the model
+        ([[0.1, 0.1, 0.6, 0.1, 0.1], p[2]], [sure]),
+        ([p[0]], []),
     ]
-    return asked(propose, [Case(tuple(given), right, hint) for *given, right, hint in cases])
+
+
+def _mixed(choose: random.Random, row: list[float]) -> list[float]:
+    """The same chances, each a bit more or less; the end's place stays."""
+    rest = [chance * choose.uniform(0.8, 1.25) for chance in choose.sample(row[1:], 4)]
+    return [row[0], *((1 - row[0]) * chance / sum(rest) for chance in rest)]
+
+
+def _bias(played: Played, place: int) -> str:
+    """Say where guesses are kept too often or too seldom, or tokens come so; blank if nowhere."""
+    for guess, made, kept, wanted in played.kept(place):
+        if _is_off(kept, made, wanted):
+            p, q = played.p[place][guess], played.q[place][guess]
+            advice = "Keep it with the smaller of 1 and p/q; if it is thrown away, another token takes its place."
+            if kept < wanted * made:
+                advice = "More can be kept without changing what comes: the smaller of 1 and p/q."
+            return (
+                f"Of {made} guesses of token {guess} at place {place + 1}, with p = {p:.2f} and q = {q:.2f}, "
+                f"{kept / made:.0%} came; {wanted:.0%} are wanted. {advice}"
+            )
+    for token, total, came, wanted in played.shares(place):
+        if _is_off(came, total, wanted):
+            is_last = place == len(played.q)
+            advice = (
+                "Behind a draft that was kept whole, the token is drawn from the last row of p."
+                if is_last
+                else "Each guess is kept as often as it should be. Look at what replaces one that is thrown away: that "
+                "is drawn from max(0, p − q)."
+            )
+            share = f"Token {token} is {came / total:.0%} of what came at place {place + 1}"
+            return f"{share}; {wanted:.0%} are wanted. {advice}"
+    return ""
+
+
+def _is_off(many: int, of: int, wanted: float) -> bool:
+    return abs(many - wanted * of) > SIGMAS * math.sqrt(of * wanted * (1 - wanted)) + 1e-9
 
 
 # 11.2 -----------------------------------------------------------------------------------------------------------------
 
 
-@grades(
-    "11.2", "Each token is drawn as without a draft, so answers are distributed as without; a guess only saves time."
-)
-def _rule(accept: Callable, choose: random.Random) -> Finding:
-    def draw(row):
-        return choose.choices(range(len(row)), [float(chance) for chance in row])[0]
-
-    for draft in ([2, 3], [3, END, 2], []):
-        rows = [_row(choose, likely=2 + at % 2) for at in range(len(draft) + 1)]
-        brought: Counter[tuple] = Counter()
-        for _ in range(TRIALS):
-            got = accept([list(row) for row in rows], list(draft), draw, END)
-            if got is None:
-                return NOT_YET
-            if problem := _problem(list(got), draft):
-                return Wrong(f"{problem} For a draft of {draft} it brought {list(got)}; {END} ends an answer.")
-            brought[tuple(got)] += 1
-        if problem := _bias(brought, rows, draft):
-            return Wrong(f"{problem} The draft was {draft}.")
-    return RIGHT
-
-
-def _row(choose: random.Random, likely: int) -> list[float]:
-    """Chances of five tokens, of which one has 60 %."""
-    chances = [choose.uniform(0.06, 0.12) for _ in range(5)]
-    chances[likely] = 1.5 * (sum(chances) - chances[likely])
-    return [chance / sum(chances) for chance in chances]
-
-
-def _problem(got: list[int], draft: list[int]) -> str:
-    """Say what is wrong with the tokens of one iteration; blank if nothing is."""
-    if not got:
-        return "No token came: the first row belongs to a text that is there, so its token is right in any case."
-    if len(got) > len(draft) + 1:
-        return "That is more tokens than rows: each row gives one."
-    if any(token != guess for token, guess in zip(got[:-1], draft)):
-        return (
-            "It goes on behind a token that is not the guess: the later rows were computed for a text that the answer "
-            "does not have."
-        )
-    if END in got[:-1]:
-        return "The answer goes on behind its end: stop at `end`, however right the guesses behind it are."
-    if got == draft and got[-1] != END:
-        return "All guesses are right, and the token after the last is forgotten: there is one row more than guesses."
-    if len(got) <= len(draft) and got[-1] == draft[len(got) - 1] != END:
-        return "It stops at a guess that is right: the next row holds too, and gives at least the model's correction."
-    return ""
-
-
-def _bias(brought: Counter, rows: list[list[float]], draft: list[int]) -> str:
-    """Say where the shares of tokens over all iterations differ from the rows; blank if nowhere."""
-    before = 1.0  # the chance that all guesses so far are right
-    for at, (row, guess) in enumerate(zip(rows, [*draft, None])):
-        for token in sorted(range(len(row)), key=lambda token: token != guess):
-            share = sum(many for got, many in brought.items() if got[: at + 1] == (*draft[:at], token)) / TRIALS
-            wanted = before * row[token]
-            if abs(share - wanted) <= SIGMAS * math.sqrt(wanted * (1 - wanted) / TRIALS):
-                continue
-            if token != guess:
-                advice = "A token that replaces a guess is drawn from that guess's own row."
-            elif share > wanted:
-                advice = "Do not accept a guess because it is likely: draw from the row, and accept what was drawn."
-            else:
-                advice = "A guess that is drawn is right, however unlikely it was."
-            return f"{share:.2f} of the answers have token {token} at place {at + 1}, {wanted:.2f} are wanted. {advice}"
-        if guess is None or guess == END:
-            break
-        before *= row[guess]
-    return ""
-
-
-# 11.3 and 11.4 --------------------------------------------------------------------------------------------------------
-
-
-@grades("11.3", "With the users the price of a draft grows and its gain does not: that is where it turns round.")
-def _on_paper(speed_up: Callable, choose: random.Random) -> Finding:
-    return asked(speed_up, [_paper(choose, users) for users in (1, 4, 8)])
-
-
-def _paper(choose: random.Random, users: int) -> Case:
-    drafted, plain_ms, token_ms = choose.uniform(2, 5), choose.uniform(10, 20), choose.uniform(0.4, 0.9)
-    accepted = choose.uniform(0.3, 0.8) * drafted
-
-    def times(brought: float, more_tokens: float) -> float:
-        return brought * plain_ms / (plain_ms + more_tokens * token_ms)
-
-    right = times(1 + accepted, users * drafted)
-    hint = told(
-        "How many tokens does an iteration bring a user, and how many times as long does it take?",
-        (times(accepted, users * drafted), "Each iteration brings one token more than were accepted."),
-        (times(1 + accepted, drafted), "Each of the users has a draft to pay for."),
-        (times(1 + accepted, users * accepted), "Guesses that are thrown away are computed, too: pay for all."),
-        (1 / right, "That is the time with drafts over the time without: turn it round."),
-        (1 + accepted, "That is as if drafts cost nothing: an iteration takes longer with them."),
-        (times(1 + accepted, users * (1 + drafted)), "plain_ms has the first token of each user already."),
-    )
-    return Case((accepted, drafted, users, plain_ms, token_ms), right, hint)
-
-
-@grades("11.4", "The chance that a guess counts falls with each before it, its price does not: there is a best length.")
-def _best_length(best_length: Callable, choose: random.Random) -> Finding:
-    shares = (0.9, 0.15, 0.6, 0.75, 0.4, 0.05)
-    return asked(best_length, [_prices(choose, right, users) for right in shares for users in (1, 8)])
-
-
-def _prices(choose: random.Random, right: float, users: int) -> Case:
-    """A price list on which one length is the best."""
-    second, first, rates, price_ms = 1.0, 1.0, [0.0], [0.0]
-    while first < 1.002 * second:
-        plain_ms, token_ms = choose.uniform(10, 20), choose.uniform(0.3, 1.0)
-        price_ms = [round(plain_ms + users * drafts * token_ms, 2) for drafts in range(9)]
-        rates = [sum(right**place for place in range(drafts + 1)) / ms for drafts, ms in enumerate(price_ms)]
-        second, first = sorted(rates)[-2:]
-    best, least = rates.index(first), 1 + rates[1:].index(max(rates[1:]))
-    hint = told(
-        "For each length: the tokens that it brings on average, over its price.",
-        (least if best == 0 else -1, "No draft at all is a length, too: 0."),
-        (8, "The third guess counts only if the first two were right, and each one has its price."),
-    )
-    return Case((right, price_ms), best, hint)
-
-
-# 11.5 -----------------------------------------------------------------------------------------------------------------
-
-
-@grades("11.5", "A drafter may learn from anything: a wrong guess costs time, and never a word.", "drafter", 30)
+@grades("11.2", "A drafter may learn from anything: a wrong guess costs time, and never a word.", "drafter", 30)
 def _drafter(path: str, choose: random.Random) -> list[Measured]:
     letters = _letters(choose)
-    iterations, proposed = _iterations(path, letters)
-    if not proposed:
+    steps = _steps(path, letters)
+    accepted, thrown = map(sum, zip(*steps))
+    if not accepted + thrown:
         raise NotImplementedError
     plain = sum(map(len, letters))
+    course = len(_steps(COURSES_OWN["drafter"], letters))
     advice = "The letters share sentences, not the prompts: remember what earlier requests said."
-    course = _iterations(COURSES_OWN["drafter"], letters)[0]
     return [
-        Measured("iterations", iterations, at_most=plain * 7 // 10, course=course, nothing=plain, advice=advice),
-        Measured("tokens proposed", proposed),
+        Measured("iterations", len(steps), at_most=plain * 7 // 10, course=course, nothing=plain, advice=advice),
+        Measured("drafts accepted", accepted),
+        Measured("drafts thrown away", thrown),
     ]
 
 
@@ -197,23 +131,103 @@ def _letters(choose: random.Random) -> list[list[int]]:
     return [sum([*letter, letter[0]], []) for letter in letters]
 
 
-def _iterations(path: str | Path, answers: list[list[int]]) -> tuple[int, int]:
-    """Iterations that these answers take with a learner's drafts, and how many tokens it proposed."""
+def _steps(path: str | Path, answers: list[list[int]]) -> list[tuple[int, int]]:
+    """Drafts accepted and thrown away in each iteration of these answers, with a learner's drafts."""
     part = OwnPart(path, "Drafter", "propose", "self, token_ids, k")
-    iterations = proposed = 0
+    steps = []
     for number, answer in enumerate(answers):
         drafter = part.call(part.made)  # one for each request, as in the engine
-        at = 0
-        while at < len(answer):
-            most = min(LONGEST, len(answer) - at - 1)
-            draft = part.call(_proposed, drafter, [VOCABULARY + number, *answer[:at]], most)
+
+        def proposed(tokens: list[int], most: int, drafter: Any = drafter) -> list[int]:
+            given = part.call(drafter.propose, list(tokens), most)
+            try:
+                draft = list(map(index, given))
+            except TypeError:
+                raise CourseError(f"{part.place}: propose() gave {given!r:.80}; give a list of token ids.") from None
             if len(draft) > most:
                 raise CourseError(f"{part.place}: propose() gave {len(draft)} tokens; k was {most}.")
-            right = [one == other for one, other in zip(draft, answer[at:])]
-            at += 1 + [*right, False].index(False)
-            iterations, proposed = iterations + 1, proposed + len(draft)
-    return iterations, proposed
+            return draft
+
+        steps += columns(answer, proposed, LONGEST, [VOCABULARY + number])
+    return steps
 
 
-def _proposed(drafter: Any, token_ids: list[int], most: int) -> list[int]:
-    return list(map(index, drafter.propose(token_ids, most)))
+# 11.3 -----------------------------------------------------------------------------------------------------------------
+
+
+@grades(
+    "11.3",
+    "One order for all: the guess that is likeliest to count comes first, until the next is not worth its price.",
+)
+def _shared_out(share_out: Callable, choose: random.Random) -> Finding:
+    has_answered = False
+    cases = [_users(choose, number) for number in range(60)]
+    for chances, price_ms, most in cases:
+        lengths = share_out(list(chances), list(price_ms), most)
+        if lengths is None and not has_answered:
+            continue
+        has_answered = True
+        if problem := _not_lengths(lengths, chances, most):
+            return Wrong(problem)
+        best, best_rate = _best(chances, price_ms, most)
+        rate = _rate(lengths, chances, price_ms)
+        if rate < best_rate * OPTIMUM:
+            prices = ", ".join(f"{ms:.1f}" for ms in price_ms[:6])
+            case = f"Chances of {_two(chances)}, at most {most} each, prices {prices}, …"
+            rates = f"{lengths} brings {rate:.4f} tokens a ms, {best} brings {best_rate:.4f}"
+            return Wrong(f"{case}: {rates}. {_advice(lengths, best)}")
+    return RIGHT if has_answered else NOT_YET
+
+
+def _users(choose: random.Random, number: int) -> tuple[list[float], list[float], int]:
+    """Chances of some users, and what an iteration costs with 0, 1, 2, … drafts in all."""
+    users, most = choose.randint(1, 8), choose.randint(1, 6)
+    chances = [
+        choose.choice((0.0, 0.05, 1.0)) if choose.random() < 0.1 else choose.uniform(0.1, 0.95) for _ in range(users)
+    ]
+    plain_ms, token_ms, step_ms = choose.uniform(8, 14) + 0.8 * users, choose.uniform(0.3, 0.9), 0.0
+    if number % 2:
+        token_ms, step_ms = choose.uniform(0.05, 0.2), choose.uniform(2, 4)  # by steps, as where kernels work in tiles
+    return chances, [plain_ms + n * token_ms + step_ms * -(-n // 4) for n in range(users * most + 1)], most
+
+
+def _rate(lengths: Sequence[int], chances: Sequence[float], price_ms: Sequence[float]) -> float:
+    tokens = sum(chance**place for chance, length in zip(chances, lengths) for place in range(length + 1))
+    return tokens / price_ms[sum(lengths)]
+
+
+def _best(chances: list[float], price_ms: list[float], most: int) -> tuple[list[int], float]:
+    guesses = sorted(
+        ((chance**place, user) for user, chance in enumerate(chances) for place in range(1, most + 1)),
+        key=lambda guess: -guess[0],
+    )
+    tokens = accumulate((chance for chance, _ in guesses), initial=float(len(chances)))
+    rates = [brought / ms for brought, ms in zip(tokens, price_ms)]
+    number = rates.index(max(rates))
+    taken = [user for _, user in guesses[:number]]
+    return [taken.count(user) for user in range(len(chances))], rates[number]
+
+
+def _not_lengths(lengths: Any, chances: list[float], most: int) -> str:
+    if not isinstance(lengths, list) or not all(isinstance(one, int) for one in lengths):
+        return f"share_out() gave {lengths!r:.80}: give a list with a whole number for each user."
+    if len(lengths) != len(chances):
+        return (
+            f"There are {len(chances)} users, and {lengths} has {len(lengths)} numbers: one for each user, 0 for none."
+        )
+    if not all(0 <= one <= most for one in lengths):
+        return f"{lengths} has a number that is not between 0 and {most}, the most that a user may have."
+    return ""
+
+
+def _advice(lengths: list[int], best: list[int]) -> str:
+    if sum(lengths) == sum(best):
+        return "As many drafts in all, at other users: the next draft goes where it is likeliest to count."
+    if not any(best):
+        return "No draft at all is an answer, too."
+    more = "fewer" if sum(lengths) > sum(best) else "more"
+    return f"Here {more} drafts in all bring more a ms: try every number, from 0 on, and all prices."
+
+
+def _two(numbers: Sequence[float]) -> str:
+    return "[" + ", ".join(f"{number:.2f}" for number in numbers) + "]"

@@ -1,13 +1,11 @@
 # %% [markdown]
 # # {heading}
 #
-# Five exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write the lookup, the rule that
-# keeps an answer what it would have been, and the price of a draft on paper. Then you find out how long a draft should
-# be, and put a drafter of your own into the running engine.
+# Three exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write the rule for a drafter that
+# is a model, and a drafter that the running engine asks. Then you share drafts out among users, as an engine does whose
+# batch is full.
 #
-# A check counts and never times. The rule is played on made-up distributions with thousands of seeds: a rule that
-# changes the answers shows in what they come to. A check never stops you: it says *done*, *not done yet*, or what to
-# look at.
+# A check counts and never times. It never stops you: it says *done*, *not done yet*, or what to look at.
 #
 # Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
 # not been run.
@@ -15,11 +13,10 @@
 # {navigation}
 
 # %%
+import random
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from inflight import engine
 from inflight.bench import trace_run, workload
@@ -30,208 +27,84 @@ from inflight.triton import Client, Server, repository
 workdir = tempfile.TemporaryDirectory()
 
 # %% [markdown]
-# ## Exercise 11.1: the lookup
+# ## Exercise 11.1: a drafter that is a model
 #
-# *Core · importance 4/5 · difficulty 2/5 · 12 minutes*
+# *Core · importance 5/5 · difficulty 4/5 · 35 minutes*
 #
-# `tokens` are the ids of prompt and answer so far. Take the last `longest` of them, and find the **latest** place before
-# the end where the same ids stood. Propose what followed there, at most `k` tokens. Where so many are not found, try one
-# less, down to one. Where nothing is found, propose an empty list.
+# A small model has drafted: `draft[i]` was drawn from `q[i]`, its probabilities at that place. The large model has computed
+# `p`: `p[i]` are its probabilities at the place of `draft[i]`, and `p` has one row more than the draft. Return the tokens
+# that the iteration brings, so that
+#
+# - they come with the large model's probabilities, as without drafts;
+# - as many guesses are kept as that allows;
+# - nothing comes behind the token `end`.
+#
+# `chance` is a `random.Random`: `chance.random()` is a number from 0 to 1, and `chance.choices(range(len(row)), row)[0]` draws a
+# token with chances in proportion to `row`, which need not have the sum 1.
+#
+# The check plays your rule thousands of times, with some tokens that only one of the models ever says, and with a drafter
+# that is sure of its guess, as a lookup is.
 
 
 # %%
-def propose(tokens: list[int], k: int, longest: int) -> list[int] | None:
-    """What may come next: at most k tokens."""
-    # BEGIN SOLUTION
-    # LAB: return None
-    for size in range(longest, 0, -1):
-        for start in range(len(tokens) - size - 1, -1, -1):
-            if tokens[start : start + size] == tokens[-size:]:
-                return tokens[start + size : start + size + k]
-    return []
-    # END SOLUTION
-
-
-# %%
-check("11.1", propose)
-
-# %% [markdown]
-# <details><summary>Where to look</summary>
-#
-# At the lesson's <code>propose</code>: two loops, one over sizes and one over places.
-# </details>
-#
-# <details><summary>How to begin</summary>
-#
-# With one size: from which place on would the search find the last tokens themselves? Begin one before it, and go down
-# to 0.
-# </details>
-#
-# <details><summary>The error you see</summary>
-#
-# <em>That place does not count</em>: the last tokens are equal to themselves. <em>Begin behind the place that was
-# found</em>: what was matched is in the answer already, so add the size to the start.
-# </details>
-#
-# ## Exercise 11.2: the rule
-#
-# *Core · importance 5/5 · difficulty 3/5 · 15 minutes*
-#
-# One iteration has computed a draft. `rows` are the model's probabilities: `rows[0]` for the token after the text,
-# `rows[1]` for the token after the text and the first guess, and so on; there is one row more than guesses. `choose(row)`
-# draws a token from a row, as the engine does without drafts. Return the tokens that the iteration brings. They must be
-# distributed as without drafts, they must be as many as can be had, and nothing may come behind the token `end`.
-
-
-# %%
-def accept(rows: list, draft: list[int], choose, end: int) -> list[int] | None:
+def accept(p: list, q: list, draft: list[int], chance, end: int) -> list[int] | None:
     """The tokens that an iteration brings."""
     # BEGIN SOLUTION
     # LAB: return None
     brought = []
-    for row, guessed in zip(rows, [*draft, None]):
-        brought.append(choose(row))
-        if brought[-1] == end or brought[-1] != guessed:
-            break
-    return brought
+    for large, small, guess in zip(p, q, draft):
+        if chance.random() < large[guess] / small[guess]:
+            brought.append(guess)
+            if guess == end:
+                return brought
+        else:
+            left = [max(0, one - other) for one, other in zip(large, small)]
+            return [*brought, chance.choices(range(len(left)), left)[0]]
+    return [*brought, chance.choices(range(len(p[-1])), p[-1])[0]]
     # END SOLUTION
 
 
 # %%
-check("11.2", accept)
+check("11.1", accept)
 
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# Which row is right in any case? And which one if the first guess is what was drawn?
+# The lecture's <em>With chance</em> has the arithmetic for one place. Here there are several, one after the other.
 # </details>
 #
 # <details><summary>How to begin</summary>
 #
-# Draw from the first row. Is it the guess? Then the second row belongs to the text that you have: draw from it. Is it
-# not? Then it is the answer's token all the same, and you are done.
+# With the first guess alone. Keep it with the chance p/q, which may be above 1. If it is thrown away, one more token comes,
+# and the iteration is over. What if it is kept, and what if all are?
 # </details>
 #
 # <details><summary>The error you see</summary>
 #
-# <em>Do not accept a guess because it is likely</em>: an answer that always takes the likely word is another answer.
-# <em>The token after the last is forgotten</em>: where all guesses are right, the last row gives a token more.
-# <em>It goes on behind a token that is not the guess</em>: those rows were computed behind the wrong word.
+# <em>… came; … are wanted</em> about a guess: the chance to keep it is wrong, or its replacement may be the guess itself.
+# <em>Look at what replaces</em>: a replacement drawn from p itself brings the likely words too often.
+# <em>The token after the last is forgotten</em>: p has one row more.
 # </details>
 #
-# Your rule at work: in a language of three words an answer begins with 1 and 2 in 36 of 100 cases, and a draft of these
-# two does not change that.
+# Your rule at work, with three drafters for one place: a good one, one that knows nothing, and a lookup. The share kept is
+# the sum of the smaller of p and q.
 
 # %%
-random = np.random.default_rng(7)
-rows = [[0.1, 0.6, 0.3], [0.3, 0.1, 0.6], [0.5, 0.4, 0.1]]
-played = [
-    accept(rows, [1, 2], lambda row: int(random.choice(3, p=row)), end=9) or []
-    for _ in range(5000)
-]
-print(
-    f"{np.mean([brought[:2] == [1, 2] for brought in played]):.2f} begin with 1 and 2;"
-)
-print(
-    f"an iteration brings {np.mean([len(brought) for brought in played]):.2f} tokens."
-)
+chance, large = random.Random(7), [0.1, 0.6, 0.3]
+drafters = {"good": [0.2, 0.5, 0.3], "flat": [1 / 3] * 3, "lookup": [0, 1, 0]}
+for name, small in drafters.items():
+    played = []
+    for _ in range(5000):
+        guess = chance.choices(range(3), small)[0]
+        played.append(accept([large, large], [small], [guess], chance, end=9) or [])
+    kept = sum(len(brought) == 2 for brought in played) / len(played)
+    least = sum(map(min, large, small))
+    print(f"{name}: {kept:.2f} of the guesses kept, {least:.2f} on paper")
 
 # %% [markdown]
-# ## Exercise 11.3: the price on paper
+# ## Exercise 11.2: a drafter of your own, in the running engine
 #
-# *Core · importance 5/5 · difficulty 2/5 · 10 minutes*
-#
-# An iteration in which each of `users` computes one token takes `plain_ms`. Each token more, whoever it belongs to, takes
-# `token_ms`. In an average iteration each user has `drafted` tokens of a draft, of which `accepted` are right. How many
-# times as fast as without drafts does each of them get an answer?
-
-
-# %%
-def speed_up(accepted, drafted, users, plain_ms, token_ms) -> float | None:
-    """How many times as fast as without drafts."""
-    # BEGIN SOLUTION
-    # LAB: return None
-    with_ms = plain_ms + users * drafted * token_ms
-    return (1 + accepted) * plain_ms / with_ms
-    # END SOLUTION
-
-
-# %%
-check("11.3", speed_up)
-
-# %% [markdown]
-# <details><summary>Where to look</summary>
-#
-# At <code>on_paper</code> and <code>speed_up</code> in the lesson: this is one with the other.
-# </details>
-#
-# <details><summary>How to begin</summary>
-#
-# Tokens over time, with drafts and without. Without: 1 over <code>plain_ms</code>.
-# </details>
-#
-# <details><summary>The error you see</summary>
-#
-# <em>One token more than were accepted</em>: each iteration brings a token of the model's own. <em>Each of the users has a
-# draft to pay for</em>: with eight users an iteration has eight drafts. <em>Thrown away</em>: a wrong guess costs as
-# much as a right one.
-# </details>
-#
-# A draft of four of which two are right, at 14 ms for one user and 19 ms for eight, and 0.6 ms a token:
-
-# %%
-for users, plain_ms in ((1, 14), (8, 19)):
-    times = speed_up(2, 4, users, plain_ms, 0.6)
-    if times is not None:
-        print(f"{users} user{'s' * (users > 1)}: {times:.2f} times as fast")
-
-# %% [markdown]
-# ## Exercise 11.4: when to stop drafting
-#
-# *Further · importance 4/5 · difficulty 3/5 · 12 minutes*
-#
-# A guess is right with the chance `right` if those before it were right, and counts for nothing otherwise. `price_ms[n]`
-# is what an iteration takes with n drafts for each user, from 0 on. Return the length of draft that gives the most tokens
-# per millisecond. It may be 0.
-
-
-# %%
-def best_length(right: float, price_ms: list[float]) -> int | None:
-    """How many tokens to draft: from 0 to the last length that has a price."""
-    # BEGIN SOLUTION
-    # LAB: return None
-    rates, tokens = [], 0
-    for length, ms in enumerate(price_ms):
-        tokens += right**length
-        rates.append(tokens / ms)
-    return rates.index(max(rates))
-    # END SOLUTION
-
-
-# %%
-check("11.4", best_length)
-
-# %% [markdown]
-# <details><summary>Where to look</summary>
-#
-# How many tokens does a draft of two bring on average? One comes anyway, a second with the chance
-# <code>right</code>, a third with <code>right * right</code>.
-# </details>
-#
-# <details><summary>How to begin</summary>
-#
-# A list with a rate for each length: the sum of these chances over the price. Then take the place of its largest.
-# </details>
-#
-# <details><summary>The error you see</summary>
-#
-# <em>No draft at all is a length, too</em>: with many users and poor guesses every draft costs more than it brings.
-# <em>The third guess counts only if the first two were right</em>: the chances are multiplied, not added up.
-# </details>
-#
-# ## Exercise 11.5: a drafter of your own, in the running engine
-#
-# *Further · importance 4/5 · difficulty 3/5 · 20 minutes*
+# *Core · importance 4/5 · difficulty 3/5 · 25 minutes*
 #
 # A support desk sends the same sentences every day, in another order each time. They are not in the prompt, so a lookup
 # in one text finds nothing. But an earlier answer had them. Write a class with one method. The engine makes an object of
@@ -239,7 +112,7 @@ check("11.4", best_length)
 # file below proposes nothing.
 #
 # The check plays twelve letters, each of seven of the same twelve sentences. Without drafts they take as many iterations
-# as tokens.
+# as tokens; with yours they may take at most 70 % of that.
 
 
 # %%
@@ -271,7 +144,7 @@ class Drafter:
 
 
 # %%
-check("11.5", Path(workdir.name) / "drafter.py")
+check("11.2", Path(workdir.name) / "drafter.py")
 
 # %% [markdown]
 # <details><summary>Where to look</summary>
@@ -312,9 +185,8 @@ repo = repository.assemble(
 )
 server = Server(repo).start()
 client = Client(server.grpc_url, timeout_s=600)
-questions = workload.from_dataset(
-    workload.read_dataset(workload.DATASETS["chat"]), tokenizer
-)[:4]
+records = workload.read_dataset(workload.DATASETS["chat"])[:4]
+questions = workload.from_dataset(records, tokenizer)
 questions = [replace(question, max_tokens=48) for question in questions]
 for time in ("first", "second"):
     with progress.wait(f"Four questions, the {time} time"):
@@ -323,13 +195,77 @@ for time in ("first", "second"):
     print(f"{log['accepted'].sum()} of {log['drafted'].sum()} drafts accepted")
 
 # %% [markdown]
-# The second time the answers are known, so most guesses are right, as long as the engine finds them worth their price.
+# The second time the answers are known, so most guesses come true, as long as the engine finds them worth their price.
 # A wrong entry costs time and never changes an answer.
 #
+# ## Exercise 11.3: who gets the drafts?
+#
+# *Further · importance 4/5 · difficulty 4/5 · 25 minutes*
+#
+# Several users share an iteration. `chances[u]` is user u's α: a guess for them is right with that chance if all before it
+# were, and counts for nothing otherwise. `price_ms[n]` is what the iteration takes with n drafted tokens in all, from 0 on,
+# whoever they belong to. Nobody may have more than `most`. Return how many each gets, so that the iteration brings the most
+# tokens per millisecond. Every user gets one token in any case.
+#
+# The prices are measured, so they need not rise evenly. The check plays sixty cases and compares the tokens per
+# millisecond, so of equally good answers any will do.
+
+
+# %%
+def share_out(
+    chances: list[float], price_ms: list[float], most: int
+) -> list[int] | None:
+    """How many tokens are drafted for each user."""
+    # BEGIN SOLUTION
+    # LAB: return None
+    lengths, tokens = [0] * len(chances), float(len(chances))
+    best, best_rate = list(lengths), tokens / price_ms[0]
+    for ms in price_ms[1:]:
+        gains = [
+            chance ** (length + 1) if length < most else -1
+            for chance, length in zip(chances, lengths)
+        ]
+        user = gains.index(max(gains))
+        lengths[user] += 1
+        tokens += gains[user]
+        if tokens / ms > best_rate:
+            best, best_rate = list(lengths), tokens / ms
+    return best
+    # END SOLUTION
+
+
+# %%
+check("11.3", share_out)
+
+# %% [markdown]
+# <details><summary>Where to look</summary>
+#
+# How many tokens does one more draft bring, if a user has two already? It counts if all three are right.
+# </details>
+#
+# <details><summary>How to begin</summary>
+#
+# For a number of drafts that is given: who gets the next one? Give them out one by one, and note the tokens per millisecond
+# after each. Which of these moments was the best?
+# </details>
+#
+# <details><summary>The error you see</summary>
+#
+# <em>As many drafts in all, at other users</em>: a user's third guess may count less often than somebody else's first.
+# <em>Try every number</em>: a price may jump and then stay, so do not stop at the first draft that does not pay.
+# </details>
+#
+# Two editors and six who chat, at the lecture's prices:
+
+# %%
+price_ms = [15.3 + 0.7 * drafted for drafted in range(33)]
+print(share_out([0.9, 0.9] + [0.2] * 6, price_ms, 4))
+
+# %% [markdown]
 # ## Bonus
 #
-# A lookup that finds one token has less reason to be right than one that finds three. Extend your drafter: propose one
-# token where one was found, and `k` where three were. Does it draft less, and are more of its drafts accepted?
+# Extend your drafter: propose one token where one of the last tokens was found, and `k` where three were. Does it draft less,
+# and are more of its drafts accepted?
 #
 # ## Elsewhere
 #
@@ -339,20 +275,20 @@ for time in ("first", "second"):
 # <details><summary>Answer</summary>
 #
 # What an iteration costs with 200 tokens and with 1,000. If the machine's arithmetic is full at 200, each draft is paid
-# in full: at 70 % four drafts bring 1 + 4 × 0.7 = 3.8 tokens for up to five times the price, and at 90 % 4.6: no
-# drafter can repair that.
+# in full: at 70 % accepted over drafted, four drafts bring 1 + 4 × 0.7 = 3.8 tokens for up to five times the price, and at
+# 90 % 4.6: no drafter can repair that.
 # </details>
 #
-# **2.** Temperature 1.0 in place of greedy: what happens to the acceptance rate of a lookup, and to the quality of the
-# answers?
+# **2.** The drafter is a model, and its makers sharpen it: it draws with temperature 0, the large model with 1. Is the rule
+# still right? Are more guesses kept?
 #
 # <details><summary>Answer</summary>
 #
-# A guess is accepted when it is drawn, so with the probability that the model gives it; greedy accepts it whenever it is
-# the likeliest. The rate falls. The answers are distributed as without drafts.
+# It is right if q is what the guess was drawn from: 1 for the likeliest token. Kept is the sum of min(p, q), so the large
+# model's chance of that one token. With the same temperature in both, the two may agree on more.
 # </details>
 #
-# **3.** Your drafter of 11.5 shares what it learnt among all users. One of them measures how fast answers come. What
+# **3.** Your drafter of 11.2 shares what it learnt among all users. One of them measures how fast answers come. What
 # may they learn?
 #
 # <details><summary>Answer</summary>

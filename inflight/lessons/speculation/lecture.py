@@ -1,32 +1,29 @@
 # %% [markdown]
 # # {heading}
 #
-# {minutes} minutes. Afterwards you will be able to
+# {minutes} minutes. Afterwards you can
 #
-# - **price** a draft: what it costs to check k tokens in one iteration, for one user and for eight;
-# - **write** both halves of speculation: a drafter, and the rule that keeps the answer what it would have been;
-# - **decide** for which requests, and for how many users, drafts should be off.
+# - **price** a draft: what four more tokens in an iteration cost one user, and what they cost eight;
+# - **write** a drafter, and the rule that keeps the answer what it would have been, also for a drafter that is a model;
+# - **decide** for which requests, and at how many users, drafts should be off.
 #
-# **What you will use elsewhere:** vLLM, TensorRT-LLM, SGLang and llama.cpp all speculate, with drafters of many kinds.
-# The price, the rule and the two numbers to watch (drafted and accepted tokens) are the same for each of them.
-#
-# You need lesson 04 (iterations) and from lesson 01 the [roofline](glossary.md#Roofline). Engine, repository and
-# server are made here.
+# You need lesson 04. vLLM, TensorRT-LLM, SGLang and llama.cpp all speculate, with the same rule and the same two counters to
+# watch. The lookup that drafts here is the simplest of their drafters.
 #
 # {navigation}
 
 # %% [markdown]
 # ## {question}
 #
-# An editor pastes an article and asks for it again with the spelling corrected. You could write most of the answer
-# yourself: it is the article. The model, though, produces it one token at a time, and for each of them the engine
-# reads all weights once.
+# An editor pastes an article and asks for its spelling to be corrected. The answer is mostly the article. Yet the model
+# writes it one token at a time, and for each of them the engine reads all weights.
 #
-# So guess. Put the next few tokens of the article behind the answer as a *draft*, let one iteration compute all of
-# them, and keep those that the model would have written itself. That is *speculative decoding*. It raises two
-# questions: what does an iteration with a draft cost, and how many of the guesses are right?
+# So guess. Put the next few tokens of the article behind the answer as a [draft](glossary.md#Draft), let one iteration
+# compute them all, and keep those that the model would have written itself. That is *speculative decoding*. Two things
+# decide whether it pays: what an iteration with a draft costs, and how many of its tokens come true.
 
 # %%
+import json
 import tempfile
 import time
 from dataclasses import replace
@@ -34,168 +31,107 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import plotly.express as px
 
 from inflight import CourseError, engine
 from inflight.bench import trace_run, workload
 from inflight.checkpoint import fetch, load_tokenizer
-from inflight.engine import BuildConfig, Chunk, Executor, Request
+from inflight.engine import Chunk, Executor
 from inflight.lessons import speculation as lesson
 from inflight.notebook import charts, progress, session, told_apart, widgets
+from inflight.paths import ASSETS
 from inflight.triton import Client, Server, repository
 
 with progress.wait("The engine, built the first time"):
     engine_dir = engine.cached(fetch())
 executor = Executor.load(engine_dir)
-model = executor.model
-info = model.info
+model, tokenizer = executor.model, load_tokenizer(engine_dir)
 session.others()
-print(f"{info.weight_bytes / 1e6:.0f} MB of weights, computed as {info.precision}")
+print(f"An engine with {model.info.precision}.")
 
 # %% [markdown]
-# ## Predict
+# ## What a draft costs
 #
-# Eight users share the engine, and each of them has a draft of four tokens. An iteration then computes five tokens for
-# each user in place of one.
+# `iteration_ms` runs the model on made-up tokens, behind a past of 200. A `Chunk` is what one user computes, and `num_logits`
+# says after how many of its tokens you want to know what comes next: with a draft, after each.
 
 # %%
-guess = widgets.predict(
-    "Such an iteration takes how many times as long as one without drafts?",
-    {
-        "about as long: weights are read once either way": 1,
-        "about twice as long": 2.1,
-        "about five times as long: five times the tokens": 5,
-    },
-)
-guess
-
-# %% [markdown]
-# ## On paper
-#
-# Lesson 01's roofline has a flat part and a rising one. Left of the ridge an iteration takes as long as reading takes,
-# however many tokens share it; right of it every token costs its multiplications. Two measurements without any draft
-# give both bounds: one token for each user, and 256 tokens at once. `iteration_s` runs the model on made-up tokens. A
-# `Chunk` is what one user computes, here behind a past of 100 tokens; `num_logits` says after how many of its tokens
-# you want to know what comes next. Without drafts that is the last, with drafts it is each. It runs twice: this runtime
-# takes longer for another number of tokens than the iteration before had, and in an engine most have the same.
-
-# %%
-past = 100
-block = info.build_config.tokens_per_block
+past = 200
+block = model.info.build_config.tokens_per_block
 
 
-def iteration_s(users, tokens, past=past):
-    """Seconds of an iteration with so many tokens of each user: at first, and again."""
+def iteration_ms(users, tokens):
+    """An iteration with so many tokens of each user: the first time, and again."""
     blocks = -(-(past + tokens) // block)
     chunks = [
         Chunk([1] * tokens, past, list(range(first, first + blocks)), num_logits=tokens)
         for first in range(0, users * blocks, blocks)
     ]
-    took_s = []
+    took_ms = []
     for _ in range(2):
         started = time.perf_counter()
         model.forward(chunks)
-        took_s.append(time.perf_counter() - started)
-    return took_s
+        took_ms.append(1000 * (time.perf_counter() - started))
+    return took_ms
 
 
 # %% tags=["nbval-ignore-output"]
-few = [(1, 1), (8, 1), (1, 256)]
-measured = [[iteration_s(*case)[1] for case in few] for _ in range(6)]
-one_s, eight_s, many_s = np.median(measured[1:], axis=0)  # the first warms up
-plain_s = {1: one_s, 8: eight_s}
-token_s = (many_s - one_s) / 255
-print(f"One token each: {1e3 * one_s:.1f} ms, with 8 users {1e3 * eight_s:.1f} ms.")
-print(f"A token more among many: {1e3 * token_s:.2f} ms.")
+cases = [(users, tokens) for users in (1, 4, 8) for tokens in (1, 2, 3, 5, 9, 17)]
+rounds = []
+for _ in progress.over(range(7), "Round"):
+    rounds.append([iteration_ms(*case) for case in cases])
+first_ms, again_ms = np.transpose(rounds[1:], (2, 0, 1))  # the first round warms up
+change_ms = np.median(first_ms - again_ms)
+measured = pd.DataFrame(again_ms)
+measured.columns = pd.MultiIndex.from_tuples(cases, names=["users", "tokens"])
+prices = measured.median().unstack()  # ms: a row for so many users, a column for tokens
+token_ms = (prices[17][1] - prices[1][1]) / 16
+print(f"One user, one token: {prices[1][1]:.1f} ms; each further: {token_ms:.2f} ms.")
+print(f"Five tokens take {prices[5][1] / prices[1][1]:.2f} times as long as one.")
+print(f"Eight users, a token each: {prices[1][8]:.1f} ms.")
+
+# %% [markdown]
+# (`change_ms` is what a change of the number of tokens costs in this runtime. It counts later.)
+#
+# ## Predict
+
+# %%
+guess = widgets.predict(
+    "Eight users with five tokens each: how many times as long as with one each?",
+    {
+        "1.3 times: as for one user, since the weights are read once for all": 1.3,
+        "2.4 times: each further token costs the same, whoever it belongs to": 2.4,
+        "5.0 times: there are five times as many tokens": 5,
+    },
+)
+guess
 
 
 # %%
-def on_paper(users, tokens):
-    """Seconds: if drafts fit beside reading, and if they come on top."""
-    roof_s = max(plain_s[users], users * tokens * token_s)
-    # your line: the same, if each token beyond the first of a user is paid in full
-    sum_s = plain_s[users] + users * (tokens - 1) * token_s
+def on_paper(users, drafts):
+    """Milliseconds of an iteration in which each user has so many drafted tokens."""
+    # your line: what it takes without drafts, and token_ms for each drafted token
+    return prices[1][users] + users * drafts * token_ms
 
-    return roof_s, sum_s
-
-
-# %% [markdown]
-# ## Measure
-#
-# 1, 4 and 8 users, with 1 to 17 tokens each; all cases take turns, and the median of the rounds counts.
-
-# %% tags=["nbval-ignore-output"]
-lengths = (1, 2, 3, 5, 9, 13, 17)
-cases = [(users, tokens) for users in (1, 4, 8) for tokens in lengths]
-both = []
-for _ in progress.over(range(6), "Round"):
-    both.append([iteration_s(*case) for case in cases])
-first_ms, rounds = 1000 * np.array(both[1:]).transpose(2, 0, 1)  # round 1 warms up
-change_ms = np.median(first_ms - rounds)
-rounds = pd.DataFrame(rounds)
-rounds.columns = pd.MultiIndex.from_tuples(cases, names=["users", "tokens"])
-prices = rounds.median().unstack()  # ms: a row for so many users, a column for tokens
-print(f"Straight after another number of tokens: {change_ms:.1f} ms more.")
-prices.round(1)
 
 # %% tags=["nbval-ignore-output"]
 rows = []
-for users, tokens in [(1, 2), (1, 5), (1, 17), (8, 2), (8, 5), (8, 17)]:
-    fits, on_top = np.array(on_paper(users, tokens)) / plain_s[users]
-    found = prices[tokens][users] / prices[1][users]
-    rows.append((users, tokens, fits, on_top, found, found / fits, found / on_top))
-columns = ["users", "tokens each", "if they fit", "if on top", "measured"]
-columns += ["measured / fit", "measured / on top"]
+for users, drafts in [(1, 4), (4, 4), (8, 4), (8, 8), (8, 16)]:
+    paper_ms, found_ms = on_paper(users, drafts), prices[drafts + 1][users]
+    rows.append((users, drafts, paper_ms, found_ms, found_ms / prices[1][users]))
+columns = ["users", "drafted each", "on paper (ms)", "measured (ms)"]
+columns += ["measured, times no drafts"]
+print(guess.score(prices[5][8] / prices[1][8], "the ratio of the medians"))
 charts.table(pd.DataFrame(rows, columns=columns), decimals=2)
 
 # %% [markdown]
-# From the third column on, the table has ratios to an iteration with one token for each user.
-
-# %% tags=["nbval-ignore-output"]
-for users in (1, 8):
-    dearer = told_apart(rounds[users, 5], rounds[users, 1], "longer", "shorter")
-    print(f"{users} user{'s' * (users > 1)}, 5 tokens each against 1: {dearer}")
-print(guess.score(dearer.ratio, "that ratio for eight users"))
-
-# %% tags=["nbval-ignore-output"]
-figure = px.line(
-    prices.T.reset_index().melt("tokens", value_name="ms"),
-    x="tokens",
-    y="ms",
-    color="users",
-    markers=True,
-)
-figure.update_layout(xaxis_title="tokens of each user", yaxis_title="time (ms)")
-figure.update_yaxes(rangemode="tozero")
-four = [prices[5][users] / prices[1][users] for users in prices.index]
-summary = "Time of an iteration against the tokens of each user. Five tokens for one: "
-summary += ", ".join(f"{t:.2f} times (users: {u})" for t, u in zip(four, prices.index))
-charts.show(figure, f"{summary}.")
-print(f"{summary}.")
-
-# %% [markdown]
-# Which of the last two columns is nearer to 1? Where it is *on top*, also for one user, multiplying hardly hides behind
-# reading, and each drafted token is paid about in full, or more. For one user a short draft is still cheap: four
-# tokens' multiplications (the line above has the price of one) are little beside reading all weights. Eight users with
-# four drafts each pay for thirty-two, and read no more. Where a ratio lies above both bounds, something costs that the
-# paper leaves out, such as attention, or other kernels for more rows; `iteration_s(1, 5, past=0)` leaves out its part:
-# try it.
-#
-# That drafts are dear for as few as eight users is this machine's doing: a CPU has little arithmetic beside its
-# bandwidth. On a GPU the ridge lies at hundreds of tokens, and vLLM calls drafts at one user [close to
-# free](https://docs.vllm.ai/en/v0.32.0/features/speculative_decoding/adaptive_verification/), but a much more delicate
-# trade at 256. Hold users times (k + 1) against the ridge of your machine. That is for a dense model: in a mixture of
-# experts a further token may need experts whose weights nobody else has read. And it is for short texts: over long ones
-# an iteration of many users mostly reads KV cache, which the tokens of a draft share, so drafts can pay at large
-# batches, too ([MagicDec](https://arxiv.org/abs/2408.11049)). If this notebook runs on a GPU, its table does not show
-# it: for several tokens of a user `iteration_s` starts kernel by kernel what the engine replays as one recorded CUDA
-# graph.
+# A further token costs its arithmetic, which a CPU hardly hides behind reading the weights. For one user, four of them are
+# little compared with the iteration that runs anyway. Eight users share that iteration already, and their thirty-two drafted
+# tokens cost more than all of it.
 #
 # ## The drafter
 #
-# Now the guesses. The simplest drafter is *prompt lookup*: take the last three tokens of the text, look for the place
-# where they stood before, and propose what followed there. Not found? Then try the last two, then one. It needs no
-# second model; TensorRT-LLM calls it `NGram`, vLLM `ngram`.
+# The simplest [drafter](glossary.md#Drafter) is [prompt lookup](glossary.md#Prompt-lookup): take the last three tokens of
+# the text, find where they stood before, and propose what followed there. If they are not found, try two, then one.
 
 
 # %%
@@ -211,19 +147,16 @@ def propose(tokens, k, longest=3):
 
 
 # %%
-tokenizer = load_tokenizer(engine_dir)
 text = "The ferry leaves at six. Its captain is Anna Weber. When? The ferry leaves"
-tokens = tokenizer.encode(text)
-print([tokenizer.decode([token]) for token in propose(tokens, 5)])
+print([tokenizer.decode([token]) for token in propose(tokenizer.encode(text), 5)])
 
 # %% [markdown]
 # ## The rule
 #
 # A draft of k tokens gives k + 1 rows of logits: what the model says after the text, after the first guess, and so on.
-# The first row is right in any case, for the text is there. The second holds only if the first guess is what the model
-# chose, since it was computed as if that were in the text. So go from row to row, choose a token as always, and go on
-# as long as it is the guess. The last token chosen comes in any case: it is either the model's correction or one more
-# than was drafted.
+# The first row counts in any case. The second was computed as if the first guess were in the text, so it counts only if
+# the model chose that guess. Go from row to row, choose a token as always, and go on while it is the guess. The
+# last token chosen is the model's correction, or one more than was drafted.
 
 
 # %%
@@ -239,17 +172,14 @@ def accept(rows, draft, choose, end):
 
 
 # %% [markdown]
-# The loop around it is a whole engine for one user. Watch `computed`, how many tokens are in the KV cache: it counts only
-# those that were kept, and the next iteration overwrites what lies behind. *Padding* keeps all iterations of one length,
-# since changing it has a price (the line above the table). Engines on GPUs pad for a similar reason: TensorRT-LLM's
-# [`enable_padding`](https://nvidia.github.io/TensorRT-LLM/1.3.0rc27/llm-api/reference/DecodeCudaGraphConfig.html) rounds
-# a batch up to a size for which it has a CUDA graph.
+# The loop around it is a whole engine for one user. `computed` counts the tokens in the KV cache that were kept; the next
+# iteration overwrites what lies behind them. Short drafts are padded, so that the number of tokens never changes.
 
 # %%
-BLOCKS = list(range(info.build_config.max_seq_len // block))  # of the only user
+BLOCKS = list(range(model.info.build_config.max_seq_len // block))  # of the only user
 
 
-def answer(model, prompt, most, k, choose=np.argmax):
+def answer(prompt, k, most=250, choose=np.argmax):
     """Of each iteration, the tokens that it brings and how many were drafted."""
     text, computed, room = list(prompt), 0, most
     while room:
@@ -266,120 +196,91 @@ def answer(model, prompt, most, k, choose=np.argmax):
 # %% [markdown]
 # ## Run
 #
-# Four kinds of requests: an article to be rewritten with its spelling corrected, a function in which a variable gets
-# another name, an article to be summarized, and questions. For a rewrite and a question, answers with drafts of four
-# tokens take turns with answers without, three rounds. The clock starts after the prompt's iteration, which is the same
-# for both.
+# Three kinds of requests: articles to be corrected, articles to be summarized, and questions. Each answer is written
+# without drafts and with drafts of four, until the model ends it. The clock starts behind the prompt's iteration.
 
 # %%
-kinds = ("rewrite", "edit", "summary", "chat")
-asked = {kind: workload.read_dataset(workload.DATASETS[kind]) for kind in kinds}
-prompts = {
-    kind: [tokenizer.encode_chat(record.prompt) for record in records]
-    for kind, records in asked.items()
-}
-
-
-def words_of(steps):
-    return [token for brought, _ in steps for token in brought]
-
-
-def right_and_wrong(steps):
-    """Of each iteration, the drafts accepted and those thrown away."""
-    return [
-        (len(brought) - 1, drafted - len(brought) + 1) for brought, drafted in steps
-    ]
+kinds = {"rewrite": 8, "summary": 3, "chat": 3}  # and how many of each
+texts = {}
+for kind, number in kinds.items():
+    records = workload.read_dataset(workload.DATASETS[kind])[:number]
+    texts[kind] = [record.prompt for record in records]
+    if kind == "rewrite":
+        task = "Correct the spelling of this text. Answer with the corrected text only."
+        texts[kind] = [f"{task}\n\n{record.input}" for record in records]
+prompts = {kind: list(map(tokenizer.encode_chat, each)) for kind, each in texts.items()}
 
 
 # %% tags=["nbval-ignore-output"]
-took = {(kind, k): [] for kind in ("rewrite", "chat") for k in (0, 4)}
-said = {}
-for _ in progress.over(range(3), "Round"):
-    for kind, k in took:
-        iterations = answer(model, prompts[kind][1], 64, k)
-        first = next(iterations)
-        started = time.perf_counter()
-        said[kind, k] = [first, *iterations]
-        took_s = time.perf_counter() - started
-        took[kind, k].append(took_s / (len(words_of(said[kind, k])) - len(first[0])))
-print(tokenizer.decode(words_of(said["rewrite", 4])))
+def timed(prompt, k):
+    """Tokens of an answer; (accepted, thrown away) of each iteration; ms a token."""
+    iterations = answer(prompt, k)
+    first = next(iterations)
+    started = time.perf_counter()
+    steps = [first, *iterations]
+    took_ms = 1000 * (time.perf_counter() - started)
+    tokens = sum((brought for brought, _ in steps), [])
+    kept = [(len(some) - 1, drafted - len(some) + 1) for some, drafted in steps]
+    return tokens, kept, took_ms / (len(tokens) - len(first[0]))
+
+
+plain, drafted = {}, {}
+for kind in progress.over(kinds, "Kind"):
+    plain[kind], drafted[kind] = [], []
+    for prompt in prompts[kind]:
+        plain[kind].append(timed(prompt, 0))
+        drafted[kind].append(timed(prompt, 4))
 
 # %% tags=["nbval-ignore-output"]
-for kind in ("rewrite", "chat"):
-    plain, words = words_of(said[kind, 0]), words_of(said[kind, 4])
-    right, wrong = np.sum(right_and_wrong(said[kind, 4]), axis=0)
-    print(f"{kind}: {len(words)} tokens (without drafts {len(plain)})", end=" ")
-    print(f"in {len(said[kind, 4])} iterations;", end=" ")
-    print(f"{right} drafts accepted, {wrong} thrown away;", end=" ")
-    print("the same words as without:", words == plain)
-    quicker = told_apart(took[kind, 0], took[kind, 4], "faster", "slower")
-    print(f"    with drafts, beside the same loop without: {quicker}")
+print(tokenizer.decode(drafted["rewrite"][6][0]))
+clock = {}
+for kind in kinds:
+    ms = [[one[2] for one in some[kind]] for some in (plain, drafted)]
+    clock[kind] = told_apart(*ms, "faster", "slower")
+    same = [one[0] == other[0] for one, other in zip(plain[kind], drafted[kind])]
+    steps = [step for one in drafted[kind] for step in one[1]]
+    accepted, thrown = np.sum(steps, axis=0)
+    print(f"{kind}: {len(steps) + accepted} tokens, {len(steps)} iterations,", end=" ")
+    print(f"{accepted} drafts accepted, {thrown} thrown away;", end=" ")
+    print(f"{sum(same)} of {len(same)} answers as without drafts")
+    print(f"    {clock[kind]}")
 
 # %% [markdown]
-# (Not the same words? A section below says why. Then the answers need not be equally long either.) The ratio is of the
-# time for a token: without drafts over with them. This loop also looks for drafts in Python, from the end of the text
-# to its beginning, and that time is in it.
-#
 # ## See
-#
-# A greedy answer is known once it has been written: but for rounding, which has a section below, drafts do not change it.
-# So what other drafts would have brought can be counted without the model: `accept` compares with the known tokens in
-# place of logits. The executor writes four answers of each kind:
 
 # %% tags=["nbval-ignore-output"]
-requests = [
-    Request(prompt, 96, end_id=tokenizer.end_id)
-    for kind in kinds
-    for prompt in prompts[kind][:4]
-]
-with progress.wait("Sixteen answers"):
-    responses = executor.generate_all(requests)
-known = {kind: [] for kind in kinds}
-for number, (request, response) in enumerate(zip(requests, responses)):
-    ended = [tokenizer.end_id] * (response.finish_reason == "end_id")
-    known[kinds[number // 4]].append((request.input_ids, response.token_ids + ended))
-
-
-# %% tags=["nbval-ignore-output"]
-def replay(prompt, words, k):
-    """Of each iteration of a known answer, what `answer` yields."""
-    at = 0
-    while at < len(words):
-        room = len(words) - at
-        draft = propose(prompt + words[:at], min(k, room - 1)) if k else []
-        brought = accept(words[at:], draft, int, tokenizer.end_id)
-        yield brought, len(draft)
-        at += len(brought)
-
-
-steps = {kind: right_and_wrong(replay(*known[kind][1], 4)) for kind in kinds}
+steps = {kind: drafted[kind][0][1] for kind in kinds}
 charts.show(lesson.steps(steps), lesson.steps_summary(steps))
 
 # %% [markdown]
-# One answer of each kind, drafts of at most four tokens. A column is an iteration, and its upper part is as high as the
-# tokens that it brought: blue is the token that comes in any case, green are accepted drafts, and grey, below the line,
-# are those thrown away. High columns: the answer needs fewer iterations. Grey costs time and brings nothing.
+# One answer of each kind, a column an iteration. Above the line is what it brought: blue the token that comes in any case,
+# green the accepted drafts. Grey, below the line, was thrown away: it costs time and brings nothing.
+#
+# ## When does it pay?
+#
+# The answers are known now, so what drafts of any length would have brought can be counted without the model.
 
 # %% tags=["nbval-ignore-output"]
 rows = []
 for kind in kinds:
-    for k in (0, 1, 2, 4, 8, 12, 16):
-        done = [step for one in known[kind] for step in replay(*one, k)]
-        accepted, thrown = np.mean(right_and_wrong(done), axis=0)
-        rows.append((kind, k, accepted + thrown, accepted, 1 + accepted))
-columns = ["workload", "drafts", "drafted", "accepted", "brought"]
-brought = pd.DataFrame(rows, columns=columns)  # of an average iteration
-brought["share"] = brought["accepted"] / brought["drafted"]
-charts.table(brought[brought["drafts"].isin([2, 4, 8])], decimals=2)
+    for k in (0, 1, 2, 4, 8, 16):
+        steps = []
+        for prompt, (tokens, _, _) in zip(prompts[kind], plain[kind]):
+            steps += lesson.columns(tokens, propose, k, prompt)
+        accepted, thrown = np.sum(steps, axis=0)
+        tried = accepted + sum(away > 0 for _, away in steps)  # to the first wrong one
+        brought, share = 1 + accepted / len(steps), accepted / (accepted + thrown or 1)
+        rows.append((kind, k, brought, share, accepted / (tried or 1)))
+names = ["workload", "drafts", "brought", "accepted / drafted", "α"]
+counts = pd.DataFrame(rows, columns=names)
+charts.table(counts[counts["drafts"].isin([1, 4, 16])], decimals=2)
 
 # %% [markdown]
-# `share` is the *acceptance rate*, accepted over drafted. Longer drafts lower it: a guess counts only if all before it
-# were right.
-#
-# ## Explain: when does it pay?
-#
-# An iteration with drafts brings more tokens and takes longer. The tokens are counted, the price was measured. Padding
-# is paid like a draft, so the price is that of `k + 1` tokens, however many were drafted.
+# `brought` is tokens an iteration. The last two columns are both called [acceptance
+# rate](glossary.md#Acceptance-rate). Servers count **accepted over drafted**; it falls with the length of the draft, since
+# a guess counts only if all before it were right. Papers mean the **conditional chance** α: right, if all before were. With
+# α, a draft of k brings 1 + α + … + αᵏ tokens, and of the k drafted α + … + αᵏ are accepted. At α = 0.8 and k = 4 that is
+# 3.4 tokens, and 59 % accepted.
 
 
 # %%
@@ -391,134 +292,89 @@ def speed_up(brought, k, users):
 
 
 # %% tags=["nbval-ignore-output"]
-rows = [
+times = [
     (users, row.workload, row.drafts, speed_up(row.brought, row.drafts, users))
     for users in (1, 8)
-    for row in brought.itertuples()
+    for row in counts.itertuples()
 ]
-gains = pd.DataFrame(rows, columns=["users", "workload", "drafts", "times"])
+gains = pd.DataFrame(times, columns=["users", "workload", "drafts", "times"])
 charts.show(lesson.gains(gains), lesson.gains_summary(gains))
-for users, of in gains[gains["drafts"] == 16].groupby("users"):
-    slower = (of["times"] < 1).sum()
-    print(f"Drafts of 16, users: {users}. {slower} of {len(of)} kinds are slower.")
+picture = gains.set_index(["workload", "users", "drafts"])["times"]
+for kind in kinds:
+    print(f"{kind}, one user, drafts of 4: picture {picture[kind, 1, 4]:.2f},", end=" ")
+    print(f"your loop by the clock {clock[kind].ratio:.2f}")
+for users in (1, 8):
+    least = prices[2][users] / prices[1][users] - 1
+    print(f"Users: {users}. A guess pays if it comes true in {least:.0%} of iterations.")
 
 # %% [markdown]
-# Above the dashed line drafts make an answer faster, below it slower. Both panels have the same counts; only the prices
-# differ. With eight users each draft makes the iteration longer for the seven others, too; where a line turns down, the
-# next guess costs more than it brings.
-
-# %% tags=["nbval-ignore-output"]
-for kind in ("rewrite", "chat"):
-    right, _ = np.mean(right_and_wrong(said[kind, 4])[1:], axis=0)
-    expected = speed_up(1 + right, 4, 1)
-    found = told_apart(took[kind, 0], took[kind, 4]).ratio
-    print(f"{kind}, the answer that was timed: predicted {expected:.2f} times", end=" ")
-    print(f"as fast, {found:.2f} by the clock; ratio {found / expected:.2f}")
-
-# %% [markdown]
-# The prediction leaves out the search for drafts, which makes the clock's ratio smaller, and that these prompts are
-# longer than 100 tokens, while attention grows with what lies before. A difference within the interval of the run above
-# is noise.
-#
-# How could this mislead? One model of 135 million weights wrote all answers. A small model, greedy, may repeat itself
-# (print the end of an answer in `known["rewrite"]`), and a lookup guesses repetitions well, so part of the rewrite's
-# gain may be a loop's; a better model may repeat less and copy more faithfully. Four answers are a small sample. The
-# eight users of the picture all send the same kind of request, and all draft in every iteration.
+# Both panels have the same counts; only the prices differ. With eight users a guess must come true so often that only an
+# article will do. Along a draft the chance falls and the price does not: where a line turns down, the next guess costs more
+# than it brings.
 #
 # ## The same words?
 #
-# Mathematically drafts change nothing: each row of logits belongs to the text that the answer has in the end. A computer
-# rounds, though, and products of one row and of five are not always rounded alike. Where two tokens are almost equally
-# likely, that decides. The default engine rounds activations to 8 bits where the processor has such products (A8 in its
-# name); `W4A16` does not. A rewrite, a summary and a question, with both builds:
+# By the rule, drafts change nothing: each row belongs to the text that the answer has in the end. But products of one row
+# and of five are rounded differently, above all where activations have 8 bits (A8). Each answer that was different above,
+# at its first different token:
 
 # %% tags=["nbval-ignore-output"]
-with progress.wait("A build that does not round activations to 8 bits"):
-    exact_dir = engine.cached(fetch(), BuildConfig(quant_algo="W4A16"))
-exact = Executor.load(exact_dir)
-
-
-def parted(model, prompt, plain, words):
-    """Where two answers part, and how likely the model finds both tokens there."""
-    at = next(n for n, (one, other) in enumerate(zip(plain, words)) if one != other)
-    [logits] = np.asarray(model.forward([Chunk(prompt + plain[:at], 0, BLOCKS)]))
-    chances = np.exp(logits - logits.max())
-    one, other = chances[[plain[at], words[at]]] / chances.sum()
-    return f"part at token {at}, at probabilities of {one:.3f} and {other:.3f}"
-
-
-# %% tags=["nbval-ignore-output"]
-for one in (model, exact.model):
-    print(f"{one.info.quant_algo}:")
-    for kind in progress.over(("rewrite", "summary", "chat"), one.info.quant_algo):
-        prompt = prompts[kind][1]
-        plain, words = (words_of(answer(one, prompt, 40, k)) for k in (0, 4))
-        same = "the same" if plain == words else parted(one, prompt, plain, words)
-        print(f"    {kind}, {len(plain)} tokens: {same}")
+for kind in kinds:
+    for prompt, *both in zip(prompts[kind], plain[kind], drafted[kind]):
+        one, other = (tokens for tokens, *_ in both)
+        if one != other:
+            at = next(n for n, (a, b) in enumerate(zip(one, other)) if a != b)
+            [logits] = model.forward([Chunk(prompt + one[:at], 0, BLOCKS)])
+            chances = np.exp(logits - np.max(logits))
+            a, b = chances[[one[at], other[at]]] / chances.sum()
+            print(f"{kind}, token {at}: probabilities of {a:.3f} and {b:.3f}")
 
 # %% [markdown]
-# Where two answers part, the line has the probabilities of their two tokens. Where these are close, it was a near-tie.
-# Three answers cannot prove that nothing changes; the rule does. What they show is whether the differences go when this
-# rounding, of activations to 8 bits, goes. Only 40 tokens are compared here: an answer that was longer above may part
-# behind them. Batching does the same to an answer as soon as somebody else joins. vLLM, too, calls its speculation
-# lossless up to the precision of the hardware's numbers ([its
-# documentation](https://docs.vllm.ai/en/v0.17.0/features/speculative_decoding/)).
+# These are near-ties. Company in a batch tips them in the same way; lab 01 has an engine without that rounding.
 #
 # ## With chance
 #
-# Chats are rarely greedy. Then each token has a probability, and the rule needs no change. It draws
-# from each row as always and asks only whether the token drawn is the guess. A language of three words shows it: a row
-# of `after` says what follows "a", "b" and "c". The answer begins after an "a", and the draft is "b c".
-
-# %%
-after = np.array([[0.1, 0.6, 0.3], [0.3, 0.1, 0.6], [0.5, 0.4, 0.1]])
-guesses = [1, 2]  # b, c
-exact_share = after[0, 1] * after[1, 2]  # of answers that begin with b c
-random = np.random.default_rng(0)
-
-
-def drawn(row):
-    """The word at which the sum of the chances passes the row's random number."""
-    chances, number = row
-    return np.searchsorted(np.cumsum(chances), number)
+# Chats are rarely greedy: each token is drawn. For a lookup your rule needs no change. It draws from each row as always, so
+# a guess comes true with the probability p that the model gives it.
+#
+# A drafter that is a model, smaller and with the same tokenizer, draws its guess from probabilities q of its own. Then more
+# can be kept: **keep the guess with the chance min(1, p/q). Otherwise draw a replacement from what the guesses left, max(0, p −
+# q), scaled to a sum of 1** ([Leviathan et al. 2023](https://arxiv.org/abs/2211.17192), [Chen et al.
+# 2023](https://arxiv.org/abs/2302.01318)). What comes, word by word?
 
 
 # %%
-def accept_likely(rows, draft, choose, end):
-    """A rule that looks sensible: a guess that is likely enough is accepted."""
-    for row, (place, guessed) in zip(rows, enumerate(draft)):
-        if row[0][guessed] < 0.5:
-            return [*draft[:place], int(choose(row))]
-    return [*draft, int(choose(rows[-1]))]
+def split(p, q):
+    """Of each word: the chance to be guessed and kept, and to be the replacement."""
+    # your lines: q times the chance to be kept; and what replacements are drawn from
+    kept = np.minimum(p, q)
+    left = np.maximum(p - q, 0)
+
+    return kept, left / left.sum()
 
 
 # %%
-for rule in (accept, accept_likely):
-    shares = []
-    for _ in range(10):
-        tries = [list(zip(after, random.random(3))) for _ in range(1000)]
-        answers = [rule(rows, guesses, drawn, end=None) for rows in tries]
-        shares.append(np.mean([brought[:2] == guesses for brought in answers]))
-    found = told_apart(shares, [exact_share] * 10)
-    print(f"{rule.__name__}: {np.mean(shares):.2f} begin with b c,", end=" ")
-    print(f"where {exact_share:.2f} should. {found}")
+p = np.array([0.1, 0.6, 0.3])  # the model: of the words a, b, c
+drafters = {"a model": np.array([0.3, 0.3, 0.4]), "a lookup": np.array([0, 1, 0])}
+rows = []
+for name, q in drafters.items():
+    kept, left = split(p, q)
+    rows.append((name, "min(1, p/q)", kept.sum(), *(kept + (1 - kept.sum()) * left)))
+    kept = q * (p >= 0.5)  # looks sensible: a guess that is likely is accepted
+    rows.append((name, "p ≥ 0.5", kept.sum(), *(kept + (1 - kept.sum()) * p)))
+columns = ["drafter", "kept if", "guesses kept", "a", "b", "c"]
+charts.table(pd.DataFrame(rows, columns=columns), decimals=2)
 
 # %% [markdown]
-# The second rule accepts more and writes other answers: likely words become likelier still. (At 95 % about one in
-# twenty comparisons of equal things is told apart by chance; with another seed it may be this one.) The names for the
-# two kinds are *lossless* and *lossy*; Medusa's [typical acceptance](https://arxiv.org/abs/2401.10774) is of the
-# second. A drafter that is a model gives each guess a probability q. The guess is then accepted with the smaller of 1
-# and p/q, where p is the large model's probability, and otherwise a token is drawn from max(0, p − q), scaled to sum to
-# 1 ([Leviathan et al. 2023](https://arxiv.org/abs/2211.17192)). A lookup is sure of its guess: q is 1, and that is your
-# rule. The flatter the distribution, the less often the token drawn is the guess: a higher temperature lowers the
-# acceptance rate.
+# With min(1, p/q) the words come with 0.10, 0.60 and 0.30, as from the model alone, whoever drafts: the rule is
+# [lossless](glossary.md#Lossless). And the sum of min(p, q) is α. The other rule keeps more of the lookup's guesses, and then
+# every answer says b: it is *lossy*, as Medusa's [typical acceptance](https://arxiv.org/abs/2401.10774) is. At a higher
+# temperature p is flatter, so a lookup's guesses come true less often.
 #
 # ## In the running engine
 #
-# The same in the server, with batching, and with prompts on the clock. `speculative_config` has the names of
-# TensorRT-LLM's `NGramDecodingConfig`. (Its `is_use_oldest` and `is_public_pool` are on by default: it takes the oldest
-# match, and shares what it found among requests.) The engine writes into its log how many tokens were drafted and
-# accepted.
+# The same in the server, with batching. This engine measures prices when it is loaded, and gives each iteration as many
+# drafts as have lately brought the most tokens a millisecond: often fewer than four.
 
 # %%
 workdir = tempfile.TemporaryDirectory()
@@ -532,191 +388,176 @@ repo = repository.assemble(
 with progress.wait("The server starts"):
     server = Server(repo).start()
 client = Client(server.grpc_url, timeout_s=600)
-ngram = {"decoding_type": "NGram", "max_draft_len": 4, "max_matching_ngram_size": 3}
+
+
+def run(requests, users):
+    """So many users, each with one request at a time; answers end by themselves."""
+    how = {"tokenizer": tokenizer, "concurrency": users}
+    return trace_run.run(client, requests, log_path, **how)
+
 
 # %% tags=["nbval-ignore-output"]
-jobs = {
-    kind: [
-        replace(one, max_tokens=48)
-        for one in workload.from_dataset(asked[kind], tokenizer)
-    ]
-    for kind in ("rewrite", "chat")
-}
-runs = {(kind, users, k): [] for kind in jobs for users in (1, 8) for k in (0, 4)}
+articles = [
+    workload.TimedRequest(text, 250, 0.0, len(prompt))
+    for text, prompt in zip(texts["rewrite"], prompts["rewrite"])
+]
+ngram = {"decoding_type": "NGram", "max_draft_len": 4, "max_matching_ngram_size": 3}
+runs = {(users, k): [] for users in (1, 8) for k in (0, 4)}
 for _ in progress.over(range(3), "Round"):
     for k in (0, 4):
         server.load("tensorrt_llm", speculative_config=ngram if k else None)
-        for kind, texts in jobs.items():
-            trace_run.run(client, texts[:1], log_path)  # warms up
-            for users in (1, 8):
-                sent = texts[: max(users, 3)]
-                run = trace_run.run(client, sent, log_path, concurrency=users)
-                runs[kind, users, k].append(run)
+        run([replace(articles[0], max_tokens=8)], 1)  # warms up
+        for users, requests in {1: articles[-2:], 8: articles}.items():
+            runs[users, k].append(run(requests, users))
+
+
+# %% [markdown]
+# What do your prices say of these runs? For each iteration the log has the answers in it and the rows of logits.
 
 
 # %%
-def log_of(kind, users, k):
-    return pd.concat([run.log for run in runs[kind, users, k]])
-
-
-def priced_ms(log, users):
-    """Time of iterations: those with prompts as measured, the others by price."""
-    prompts = log["context_tokens"] > 0
-    tokens = log["rows"][~prompts] / users
-    decode_ms = np.interp(tokens, prices.columns, prices.loc[users]).sum()
-    return log["iteration_ms"][prompts].sum() + decode_ms
+def priced_ms(log):
+    """Iterations with a prompt as they were measured, the others at your prices."""
+    each = log["rows"] / log["scheduled"]
+    known = [np.interp(each, prices.columns, prices.loc[n]) for n in prices.index]
+    ms = change_ms * (log["rows"].diff().fillna(0) != 0)  # a new number of tokens
+    ms += [
+        np.interp(n, prices.index, some)
+        for n, some in zip(log["scheduled"], np.transpose(known))
+    ]
+    return log["iteration_ms"].where(log["context_tokens"] > 0, ms).sum()
 
 
 # %% tags=["nbval-ignore-output"]
-for kind, users in [(kind, users) for kind in jobs for users in (1, 8)]:
-    off, on = ([run.tokens_per_s for run in runs[kind, users, k]] for k in (0, 4))
-    print(f"{kind}, users: {users}. {told_apart(on, off, 'faster', 'slower')}")
-    plain, log = (log_of(kind, users, k) for k in (0, 4))
-    predicted = priced_ms(plain, users) / priced_ms(log, users)
-    drafted, accepted = log["drafted"].sum(), log["accepted"].sum()
-    print(f"    by your prices {predicted:.2f} times;", end=" ")
-    print(f"{len(plain)} iterations without, {len(log)} with;", end=" ")
-    print(f"{accepted} of {drafted} drafts accepted")
+for users in (1, 8):
+    off, on = runs[users, 0], runs[users, 4]
+    before, log = (pd.concat([one.log for one in some]) for some in (off, on))
+    answers = log["scheduled"][log["context_tokens"] == 0].sum()
+    print(f"{users} at a time: {len(before)} iterations without drafts,", end=" ")
+    drafts, accepted = log["drafted"].sum(), log["accepted"].sum()
+    print(f"{len(log)} with, and {drafts / answers:.1f} drafts each", end=" ")
+    print(f"({accepted / drafts:.0%} accepted)")
+    rates = ([one.tokens_per_s for one in some] for some in (on, off))
+    print(f"    tokens a second: {told_apart(*rates, 'faster', 'slower')}")
+    print(f"    by your prices {priced_ms(before) / priced_ms(log):.2f} times as fast")
+    waits = ([one.requests["latency_ms"].mean() for one in some] for some in (on, off))
+    print(f"    mean latency: {told_apart(*waits, 'longer', 'shorter')}")
 
 # %% [markdown]
-# The verdict compares tokens a second, with drafts over without. The engine goes one step further than your loop: when
-# it is loaded it measures prices as you did, and each iteration gets as many drafts as have lately brought the most
-# tokens a millisecond. It also compares guesses that it did not draft with what came, so it knows when to begin again.
-# For chat it may draft almost nothing, and *not told apart* then says only that this run shows no cost of choosing, not
-# that drafts do no harm: your loop had to pay for them. *Slower* is possible: where your prices give less than 1, too,
-# the drafted iterations themselves did not pay; where the clock alone does, trying, changing the number of drafts (the
-# line above the price table) and looking guesses up may be why. With eight users the slowest answer ends a run; drafts
-# shorten the others, and their places stay empty. That is one reason if the picture's speed-up for eight is not reached
-# here; another is the share of guesses that were right, where it is below the table's. A server with a queue gives such
-# a place to the next request: the picture is nearer to that case. Prompts are on this clock, and pull every ratio
-# towards 1. Where the prediction lies outside the interval, what it leaves out counts: looking guesses up, the change
-# of length when a request comes or goes, and eight users of whom some have finished.
+# The prompts are on this clock, which pulls every ratio towards 1. The same comparison on the [course's
+# H200](../assets/results/README.md), with eight answers of 104 tokens each:
+
+# %%
+rows = []
+seen = "throughput", "mean_latency", "p99_latency"
+for users in (1, 8):
+    name = f"compare-inflight_fused_batching-ngram-rewrite-{users}_*h200.json"
+    [path] = (ASSETS / "results").glob(name)
+    found = json.loads(path.read_text())
+    ratios = [found["ratios"][one]["median"] for one in seen]
+    rows.append((users, 1000 * users / found["rows"][0]["tokens_per_s"], *ratios))
+columns = ["users", "ms an iteration, no drafts", "tokens a second, times no drafts"]
+columns += ["mean latency, times", "slowest answer, times"]
+charts.table(pd.DataFrame(rows, columns=columns), decimals=2)
+
+# %% [markdown]
+# **Everybody in an iteration pays for a draft, and one answer gains.** With eight users there, the mean wait falls to 0.85.
+# The answer whose guesses came true least often waits 1.09 times as long, and it ends the run: tokens a second are 0.92 of
+# those without drafts. Look at both figures before you switch drafts off.
+#
+# Why does a draft cost anything there? Forty tokens are far left of an H200's [ridge](glossary.md#Roofline), which lies at
+# hundreds. But eight answers take 2.4 times as long as one, and reading the weights takes less than 0.1 ms of either. The
+# time goes into starting kernels and into handling tokens one by one
+# ([overhead-bound](../assets/elsewhere.md#01--build-the-engine)), drafted ones too. The ridge says when arithmetic is free,
+# not when a token is.
 #
 # ## Turn the knob
 #
-# From your prices and counts, for drafts of a fixed length: move the slider from one user to eight. At how many users
-# does each line fall below 1, if it does, and which length of draft is the last to pay? Nothing is run.
+# From your prices, for a drafter of your choice. Guess the best length first:
+#
+# 1. α = 0.8, with one user, then with eight.
+# 2. One user, α = 0.8, and a guess costs 0.3 of an iteration, as of a draft model a third as large.
+#
+# <details><summary>What to see</summary>
+#
+# 1. Long drafts with one user; shorter ones, worth much less, with eight.
+# 2. One or two guesses, and hardly a gain: a draft model must be many times smaller.
+#
+# </details>
 
 # %% tags=["nbval-ignore-output"]
-lesson.turning_point(prices, brought)
+lesson.turning_point(prices)
 
 # %% [markdown]
 # ## Elsewhere
 #
-# | | Here | TensorRT-LLM (`llmapi`) | vLLM |
+# | | vLLM | TensorRT-LLM (`llmapi`) | here |
 # |---|---|---|---|
-# | prompt lookup | `decoding_type` `NGram` | `NGramDecodingConfig` | `"method": "ngram"` |
-# | longest draft | `max_draft_len` | `max_draft_len` | `num_speculative_tokens` |
-# | tokens that must match | `max_matching_ngram_size` | `max_matching_ngram_size` | `prompt_lookup_max`, `prompt_lookup_min` |
-# | fewer drafts with more users | from measured prices | `draft_len_schedule`, `max_concurrency` | `num_speculative_tokens_per_batch_size` |
-# | off where guesses are wrong | from acceptance so far, and on again | `acceptance_rate_threshold`: off for good, for all requests | `enable_adaptive_verification`: for drafters that are models, not for `ngram` |
-# | a drafter of your own | `drafter_path` | `UserProvidedDecodingConfig` | custom proposer, experimental |
+# | Prompt lookup | `"method": "ngram"`: the earliest match | `NGramDecodingConfig`, `SADecodingConfig` | `NGram`: the latest match |
+# | Longest draft | `num_speculative_tokens` | `max_draft_len` | `max_draft_len` |
+# | Fewer with more users | `num_speculative_tokens_per_batch_size` | `draft_len_schedule` | from measured prices |
+# | Fewer where guesses are wrong | `enable_adaptive_verification`, for `dspark` alone | `acceptance_rate_threshold`: off for good | from what came true lately |
+# | A drafter of your own | custom proposer, experimental | `UserProvidedDecodingConfig` | `drafter_path` |
+# | Watch | <code>vllm:spec_decode_num_<wbr>draft_tokens_total</code>, <code>…accepted…</code> | `acceptance_rate` of an answer | `drafted`, `accepted` of the log |
 #
-# Sources:
-# [NGramDecodingConfig](https://nvidia.github.io/TensorRT-LLM/1.4.0rc4/llm-api/reference/NGramDecodingConfig.html),
-# [draft_len_schedule](https://github.com/NVIDIA/TensorRT-LLM/pull/10860), [vLLM's
-# n-gram](https://docs.vllm.ai/en/latest/features/speculative_decoding/n_gram/), [its schedule by batch
-# size](https://docs.vllm.ai/en/v0.25.0/features/speculative_decoding/dynamic_speculative_decoding/) and [its adaptive
-# verification](https://docs.vllm.ai/en/v0.32.0/features/speculative_decoding/adaptive_verification/), which weighs
-# drafts of all requests by their chances and by prices that it measures when it starts, as the engine here does. In
-# production, watch `vllm:spec_decode_num_draft_tokens_total` and `vllm:spec_decode_num_accepted_tokens_total`: the
-# ratio of their rates is the acceptance rate. For `speed_up` you need the tokens that an iteration brings to a request,
-# those without a draft included: the rate of `vllm:generation_tokens_total` over that rate less the rate of accepted
-# tokens. (vLLM's "mean acceptance length" counts only steps that had a draft; for a lookup that often finds nothing it
-# is too high.) The nearest to your lookup in vLLM (which takes the earliest match, where yours takes the latest):
-#
-# ```bash
-# vllm serve MODEL --speculative-config '{"method": "ngram", "num_speculative_tokens": 4,
-#   "prompt_lookup_max": 3, "prompt_lookup_min": 1}'
-# ```
-#
-# With drafts a chunk of a stream may hold several tokens: divide by tokens, not by chunks, before you compare ITL with
-# and without. Drafts also take room in `max_num_tokens` and blocks of the KV cache. With a guide (lesson 10) each drafted
-# position needs a mask of its own, up to k + 1 an answer, and a draft that breaks the guide is cut.
-#
-# Three drafters that can guess what was never written before, and cost more than a lookup:
-#
-# - A **draft model** is a small model with the same tokenizer that writes the guesses; it takes time and memory of its
-#   own ([Chen et al. 2023](https://arxiv.org/abs/2302.01318)).
-# - **EAGLE-3** trains a small head on the inner states of the large model, and reports up to 6.5 times the speed of
-#   one answer ([Li et al. 2025](https://arxiv.org/abs/2503.01840)).
-# - **MTP** (multi-token prediction) trains the model with a head for the token after the next; DeepSeek-V3 reports 85 to
-#   90 % of these accepted ([section 5.4.3](https://arxiv.org/abs/2412.19437)).
-#
-# The price of checking is the same for all of them, for as many drafted tokens. The price of guessing is not: add the
-# drafter's time to the price with drafts.
+# Services mostly use drafters that are models: [the linked page](../assets/elsewhere.md#11--speculation) has them, with
+# sources. A chunk of a stream may hold several tokens now: divide by tokens before you compare ITL.
 #
 # ## What breaks
 #
-# `drafter_path` names a file with a drafter of your own; the lab is about that. **A drafter that guesses more than it was
-# asked for** breaks the engine's limits, so its requests fail, with file and line:
-
-
-# %%
-# %%writefile {workdir.name}/drafter.py
-class Drafter:
-    """Guesses that the prompt comes again."""
-
-    def propose(self, token_ids, k):
-        return token_ids[: k + 1]
-
-
-# %%
-own = Path(workdir.name) / "drafter.py"
-few = jobs["chat"][:2]
-try:
-    server.load("tensorrt_llm", speculative_config=ngram, drafter_path=own)
-    trace_run.run(client, few, log_path)
-except CourseError as error:
-    print(error)
-
-# %% [markdown]
-# **A drafter that is always wrong** is not refused. It costs time, and shows in two counters only. An engine that
-# counts takes ever fewer of its guesses. Cut the list to `k` and see:
+# **A drafter that guesses more than it was asked for.** `drafter_path` names a file of your own:
 
 # %% tags=["nbval-ignore-output"]
-own.write_text(own.read_text().replace("k + 1", "k"))
-server.load("tensorrt_llm", speculative_config=ngram, drafter_path=own)
-log = trace_run.run(client, few, log_path).log
-print(f"{log['generation_tokens'].sum()} tokens computed for answers,", end=" ")
-print(f"{log['drafted'].sum()} of them drafts, {log['accepted'].sum()} accepted")
+own = Path(workdir.name) / "drafter.py"
+some = [replace(one, max_tokens=48) for one in articles[:2]]
+for number in ("k + 1", "k"):
+    own.write_text(f"""
+class Drafter:
+    def propose(self, token_ids, k):
+        return token_ids[:{number}]  # guesses that the prompt comes again
+""")
+    server.load("tensorrt_llm", speculative_config=ngram, drafter_path=own)
+    try:
+        log = run(some, 2).log
+        print(f"{log['drafted'].sum()} drafted, {log['accepted'].sum()} accepted")
+    except CourseError as error:
+        print(error)
 
 # %% [markdown]
+# **A drafter that is always wrong** (the second line) is no error. It costs time, and shows in two counters only. This
+# engine soon takes hardly any of its guesses; one with a fixed length pays for all of them.
+#
 # ## Recap
 #
-# - An iteration with one user is spent on reading weights. A few tokens more in it cost far less than an iteration for
-#   each, so guesses pay.
-# - Eight users' drafts are eight times as many tokens beside the same reading. The more tokens an iteration has
-#   already, the larger is a draft's share of its time, and long or bad drafts make everybody slower.
-# - The rule that keeps the answer: choose from each row as always, and go on as long as what was chosen is the guess. The
-#   last token comes in any case.
-# - Accepted or not depends on the text: much in rewriting and editing, little in open questions. Speed-up is tokens an
-#   iteration times the ratio of two prices.
-# - The words stay the same within rounding, and with chance the distribution does. A rule that accepts what is merely
-#   likely changes both.
+# One user's iteration has room for a few more tokens, and most of the article is easily guessed: so do not compute it a
+# token at a time.
 #
-# Three questions to answer without running anything:
+# - Each further token costs about the same, whoever it belongs to. One user hardly feels four; eight feel thirty-two.
+# - The rule: choose from each row as always, and go on while the choice is the guess. For a drafter that is a model: keep
+#   with min(1, p/q), replace from max(0, p − q).
+# - Both rules are lossless, within rounding. A rule that accepts whatever is likely is not.
+# - Speed-up is tokens an iteration times the ratio of two prices. The text decides the first, users and machine the second.
+# - Everybody pays for a draft and one answer gains: look at latency and at tokens a second.
 #
-# <details><summary>1. A draft of four, and each guess is right with a chance of 80 % if those before it were. How many
-# tokens does an iteration bring?</summary>
+# <details><summary>1. A draft of four, α = 0.8. How many tokens does an iteration bring? How much faster is one user at 1.27
+# times the price, and eight at 2.4 times?</summary>
 #
-# 1 + 0.8 + 0.64 + 0.51 + 0.41 = 3.4. With one user at 1.2 times the price that is 2.8 times as fast; with eight at 2.2
-# times the price 1.5 times.
+# 1 + 0.8 + 0.64 + 0.51 + 0.41 = 3.4. One user: 2.6 times as fast. Eight: 1.4 times.
 # </details>
 #
-# <details><summary>2. Your server's acceptance rate falls from 60 % to 10 % on the day on which a new customer arrives. Their
+# <details><summary>2. Accepted over drafted falls from 60 % to 10 % on the day on which a new customer arrives. Their
 # answers are fine. What do you look at?</summary>
 #
-# At what they ask for: perhaps they chat where others edit. The answers are right whatever was guessed. Compare the
-# time per token with drafts and without, at the number of users that you have now.
+# At what they ask for: perhaps they chat where others edit. Then compare the time per token with drafts and without, at
+# today's number of users.
 # </details>
 #
-# <details><summary>3. Why do the rejected tokens not have to be removed from the KV cache?</summary>
+# <details><summary>3. A guess has p = 0.2 and q = 0.8. How often is it kept, and can it come as its own
+# replacement?</summary>
 #
-# Only the number of computed tokens counts. Attention looks no further than that, and the next iteration writes over what
-# lies behind it.
+# In a quarter of the cases, 0.2/0.8. It cannot: max(0, 0.2 − 0.8) is 0. So it comes with 0.8 × 1/4 = 0.2, as it should.
 # </details>
 #
-# Now [do the lab]({lab}): there you write the lookup, the rule and the price, and a drafter that the running engine asks.
+# Now [do the lab]({lab}): the rule for a drafter that is a model, and a drafter that the running engine asks.
 #
-# The server ends with this notebook's kernel (*Kernel → Shut Down Kernel*).
+# The server ends with this notebook's kernel.

@@ -1,6 +1,6 @@
-"""Lab 11's answers: a lookup, the rule of acceptance, prices on paper, and a drafter in a file."""
+"""Lab 11's answers: the rule for a drafter that is a model, a drafter in a file, and drafts shared out among users."""
 
-import random
+from fractions import Fraction
 
 import numpy as np
 
@@ -9,105 +9,61 @@ from tests.lessons.answers import Answer, File, of_the_lab, replaced
 from tests.lessons.table import *  # noqa: F403
 
 
-def lookup(tokens, k, longest, *, latest=True, skip=0, sizes=None, cut=True):
-    """The lookup, and each way to get it wrong."""
-    for size in sizes or range(longest, 0, -1):
-        places = range(len(tokens) - size)
-        for start in reversed(places) if latest else places:
-            if tokens[start : start + size] == tokens[-size:]:
-                begin = start + size - skip * size
-                return tokens[begin : begin + k] if cut else tokens[begin:]
-    return []
+def drawn(chance, row):
+    return chance.choices(range(len(row)), row)[0]
 
 
-def wrong(**how):
-    return lambda tokens, k, longest: lookup(tokens, k, longest, **how)
+def left_over(p, q, guess):
+    return [max(0, one - other) for one, other in zip(p, q)]
 
 
-def finds_itself(tokens, k, longest):
-    return tokens[len(tokens) :][:k]
+def rule(keep=lambda p, q: p / q, left=left_over, *, last=True, goes_on=False, end=True):
+    """The rule, and each way to get it wrong."""
+
+    def accept(p, q, draft, chance, ending):
+        brought = []
+        for large, small, guess in zip(p, q, draft):
+            kept = chance.random() < keep(large[guess], small[guess])
+            brought.append(guess if kept else drawn(chance, left(large, small, guess)))
+            if (end and brought[-1] == ending) or not (kept or goes_on):
+                return brought
+        return [*brought, drawn(chance, p[-1])] if last or not draft else brought
+
+    return accept
 
 
-def by_text(tokens, k, longest):
-    """With strings: an unusual way that is right."""
-    for size in range(min(longest, len(tokens) - 1), 0, -1):
-        text = "".join(map(chr, tokens))
-        place = text[:-1].rfind(text[-size:])
-        if place >= 0:
-            return np.array([ord(letter) for letter in text[place + size :][:k]], int)
-    return ()
-
-
-def plain_rule(rows, draft, choose, end):
+def in_numpy(p, q, draft, chance, end):
+    """With a generator of its own, and arrays."""
+    p, own = np.array(p), np.random.default_rng(chance.getrandbits(32))
     brought = []
-    for row, guess in zip(rows, [*draft, None]):
-        brought.append(choose(row))
-        if brought[-1] == end or brought[-1] != guess:
+    for place, guess in enumerate(draft):
+        small = np.array(q[place])
+        if own.random() >= min(1, p[place][guess] / small[guess]):
+            left = np.clip(p[place] - small, 0, None)
+            return np.array([*brought, own.choice(len(left), p=left / left.sum())])
+        brought.append(guess)
+        if guess == end:
+            return np.array(brought)
+    return np.array([*brought, own.choice(len(p[-1]), p=p[-1] / p[-1].sum())])
+
+
+def as_a_lookup(p, q, draft, chance, end):
+    """The lecture's rule for greedy answers and lookups: the right words, and fewer guesses kept than can be."""
+    brought = []
+    for row, guess in zip(p, [*draft, None]):
+        brought.append(drawn(chance, row))
+        if brought[-1] in (end,) or brought[-1] != guess:
             break
     return brought
 
 
-def textbook(rows, draft, choose, end):
-    """Leviathan's rule for a drafter that is sure of its guess."""
-    for at, guess in enumerate(draft):
-        if random.random() >= rows[at][guess]:
-            return [*draft[:at], choose([0 if token == guess else p for token, p in enumerate(rows[at])])]
-        if guess == end:
-            return draft[: at + 1]
-    return [*draft, choose(rows[-1])]
+def stops_when_kept(p, q, draft, chance, end):
+    return rule()(p[:2], q[:1], draft[:1], chance, end)[:1]
 
 
-def likely(threshold):
-    def rule(rows, draft, choose, end):
-        for at, guess in enumerate(draft):
-            if rows[at][guess] < threshold:
-                return [*draft[:at], choose(rows[at])]
-            if guess == end:
-                return draft[: at + 1]
-        return [*draft, choose(rows[-1])]
-
-    return rule
-
-
-def without_the_last(rows, draft, choose, end):
-    brought = plain_rule(rows[: len(draft)], draft, choose, end)
-    return brought if draft else plain_rule(rows, draft, choose, end)
-
-
-def without_the_correction(rows, draft, choose, end):
-    brought = plain_rule(rows, draft, choose, end)
-    return brought if len(brought) == 1 or len(brought) > len(draft) or brought[-1] == end else brought[:-1]
-
-
-def past_the_end(rows, draft, choose, end):
-    return plain_rule(rows, draft, choose, None)
-
-
-def goes_on(rows, draft, choose, end):
-    return [choose(row) for row in rows]
-
-
-def drawn_from_the_next(rows, draft, choose, end):
-    brought = plain_rule(rows, draft, choose, end)
-    at = len(brought) - 1
-    wrong_one = at < len(draft) and brought[at] != draft[at]
-    if not wrong_one:
-        return brought
-    token = choose(rows[at + 1])
-    return brought if token == draft[at] else [*brought[:-1], token]
-
-
-def nothing_where_wrong(rows, draft, choose, end):
-    brought = plain_rule(rows, draft, choose, end)
-    return brought[:-1] if brought[:1] != draft[:1] else brought
-
-
-def speed(accepted, drafted, users, plain, token):
-    return (1 + accepted) * plain / (plain + users * drafted * token)
-
-
-def best(right, price_ms, lengths=None, brought=lambda right, n: sum(right**place for place in range(n + 1))):
-    return max(lengths or range(len(price_ms)), key=lambda n: brought(right, n) / price_ms[n])
+def nothing_when_wrong(p, q, draft, chance, end):
+    brought = rule()(p, q, draft, chance, end)
+    return [] if draft and brought[0] != draft[0] else brought
 
 
 COURSES = COURSES_OWN["drafter"].read_text()
@@ -126,51 +82,92 @@ def only_the_first(number):
     )
 
 
+def proposes(what):
+    return File(f"class Drafter:\n    def propose(self, token_ids, k):\n        return {what}\n")
+
+
+def by_sorting(chances, price_ms, most):
+    """All guesses in one order, as the engine has them."""
+    guesses = sorted((-(chance**n), user) for user, chance in enumerate(chances) for n in range(1, most + 1))
+    tokens = np.cumsum([len(chances), *(-chance for chance, _ in guesses)])
+    taken = [user for _, user in guesses[: np.argmax(tokens / price_ms)]]
+    return np.array([Fraction(taken.count(user)) for user in range(len(chances))])
+
+
+def rate(lengths, chances, price_ms):
+    return sum(c**n for c, k in zip(chances, lengths) for n in range(k + 1)) / price_ms[sum(lengths)]
+
+
+def alike(chances, price_ms, most):
+    return max(([n] * len(chances) for n in range(most + 1)), key=lambda lengths: rate(lengths, chances, price_ms))
+
+
+def each_alone(chances, price_ms, most):
+    return [max(range(most + 1), key=lambda n, c=c: rate([n], [c], price_ms)) for c in chances]
+
+
+def while_it_pays(chances, price_ms, most):
+    """Stops at the first draft that does not pay."""
+    lengths = [0] * len(chances)
+    while sum(lengths) < len(price_ms) - 1:
+        gains = [c ** (n + 1) if n < most else -1 for c, n in zip(chances, lengths)]
+        further = list(lengths)
+        further[gains.index(max(gains))] += 1
+        if rate(further, chances, price_ms) <= rate(lengths, chances, price_ms):
+            break
+        lengths = further
+    return lengths
+
+
+def all_for_the_best(chances, price_ms, most):
+    best = chances.index(max(chances))
+    return [most if user == best else 0 for user in range(len(chances))]
+
+
+def at_least_one(chances, price_ms, most):
+    return [max(1, n) for n in by_sorting(chances, price_ms, most)]
+
+
 ANSWERS = [
-    *of_the_lab(
-        "speculation",
-        {"11.1": "propose", "11.2": "accept", "11.3": "speed_up", "11.4": "best_length", "11.5": "drafter.py"},
-    ),
-    Answer("11.1", "with strings, in NumPy", by_text),
-    Answer("11.1", "the first place", wrong(latest=False), "wrong", "The latest place is wanted"),
-    Answer("11.1", "the match itself", wrong(skip=1), "wrong", "Begin behind the place that was found"),
-    Answer("11.1", "finds the end", finds_itself, "wrong", "that place does not count"),
-    Answer("11.1", "short ones first", wrong(sizes=(1, 2, 3)), "wrong", "Try the longest first"),
-    Answer("11.1", "only of that size", lambda t, k, n: lookup(t, k, n, sizes=(n,)), "wrong", "go down to 1"),
-    Answer("11.1", "all that followed", wrong(cut=False), "wrong", "more than k tokens"),
-    Answer("11.1", "always three", wrong(sizes=(3, 2, 1)), "wrong", "`longest` says"),
+    *of_the_lab("speculation", {"11.1": "accept", "11.2": "drafter.py", "11.3": "share_out"}),
+    Answer("11.1", "in NumPy", in_numpy),
+    Answer("11.1", "in fractions", rule(lambda p, q: min(1, Fraction(p) / Fraction(q)))),
+    Answer("11.1", "as for a lookup", as_a_lookup, "wrong", "More can be kept"),
+    Answer("11.1", "replaced from p", rule(left=lambda p, q, guess: p), "wrong", "its own replacement"),
+    Answer("11.1", "replaced from p without the guess",
+           rule(left=lambda p, q, guess: [0 if t == guess else one for t, one in enumerate(p)]), "wrong",
+           "drawn from max(0, p − q)"),
+    Answer("11.1", "kept with p", rule(lambda p, q: p), "wrong", "its own replacement"),
+    Answer("11.1", "kept with q/p", rule(lambda p, q: q / p if p else 1), "wrong", "its own replacement"),
+    Answer("11.1", "kept where p is above q", rule(lambda p, q: p >= q), "wrong", "More can be kept"),
+    Answer("11.1", "likely is right", rule(lambda p, q: p >= 0.2), "wrong", ""),
+    Answer("11.1", "all kept", rule(lambda p, q: 1), "wrong", "the smaller of 1 and p/q"),
+    Answer("11.1", "forgets the last", rule(last=False), "wrong", "the token after the last is forgotten"),
+    Answer("11.1", "past the end", rule(end=False), "wrong", "goes on behind its end"),
+    Answer("11.1", "goes on", rule(goes_on=True), "wrong", "It goes on behind a token that is not the guess"),
+    Answer("11.1", "one guess alone", stops_when_kept, "wrong", "go on with the next row"),
+    Answer("11.1", "nothing", nothing_when_wrong, "wrong", "No token came"),
+    Answer("11.1", "the last from q", lambda p, q, d, chance, end: rule()([*p[:-1], q[-1] if q else p[-1]], q, d, chance,
+                                                                         end), "wrong", "from the last row of p"),
+    Answer("11.1", "a text", lambda *given: "tokens", "wrong", "give a list of token ids"),
 
-    Answer("11.2", "by the textbook", textbook),
-    Answer("11.2", "likely is right", likely(0.5), "wrong", "Do not accept a guess because it is likely"),
-    Answer("11.2", "always right", likely(0), "wrong", "Do not accept a guess because it is likely"),
-    Answer("11.2", "forgets the last", without_the_last, "wrong", "the token after the last is forgotten"),
-    Answer("11.2", "forgets the correction", without_the_correction, "wrong", "It stops at a guess that is right"),
-    Answer("11.2", "past the end", past_the_end, "wrong", "goes on behind its end"),
-    Answer("11.2", "all rows", goes_on, "wrong", "It goes on behind a token that is not the guess"),
-    Answer("11.2", "the next row", drawn_from_the_next, "wrong", "drawn from that guess's own row"),
-    Answer("11.2", "nothing", nothing_where_wrong, "wrong", "No token came"),
-    Answer("11.2", "never right", lambda r, d, choose, end: [choose(r[0])], "wrong", "It stops at a guess that is right"),
-
-    Answer("11.3", "of rates", lambda a, d, u, p, t: (1 + a) / (1 + u * d * t / p)),
-    Answer("11.3", "without its own token", lambda a, d, u, p, t: speed(a - 1, d, u, p, t), "wrong", "one token more"),
-    Answer("11.3", "one draft for all", lambda a, d, u, p, t: speed(a, d, 1, p, t), "wrong", "has a draft to pay for"),
-    Answer("11.3", "accepted ones alone", lambda a, d, u, p, t: speed(a, a, u, p, t), "wrong", "thrown away"),
-    Answer("11.3", "turned round", lambda a, d, u, p, t: 1 / speed(a, d, u, p, t), "wrong", "turn it round"),
-    Answer("11.3", "for nothing", lambda a, d, u, p, t: 1 + a, "wrong", "as if drafts cost nothing"),
-    Answer("11.3", "the first token twice", lambda a, d, u, p, t: speed(a, 1 + d, u, p, t), "wrong",
-           "has the first token"),
-
-    Answer("11.4", "in NumPy", lambda r, p: np.argmax(np.cumsum(r ** np.arange(len(p))) / p)),
-    Answer("11.4", "never none", lambda r, p: best(r, p, range(1, len(p))), "wrong", "No draft at all is a length"),
-    Answer("11.4", "each on its own", lambda r, p: best(r, p, brought=lambda r, n: 1 + n * r), "wrong",
-           "counts only if the first two were right"),
-    Answer("11.4", "the longest", lambda r, p: len(p) - 1, "wrong", "each one has its price"),
-
-    Answer("11.5", "the course's", File(COURSES)),
-    Answer("11.5", "just inside", only_the_first(310)),
-    Answer("11.5", "just outside", only_the_first(300), "wrong", "iterations: "),
-    Answer("11.5", "forgets", File(FORGETS), "wrong", "remember what earlier requests said"),
-    Answer("11.5", "guesses", File(replaced(COURSES, ("if last not in followed", "if False"),
+    Answer("11.2", "the course's", File(COURSES)),
+    Answer("11.2", "just inside", only_the_first(310)),
+    Answer("11.2", "just outside", only_the_first(300), "wrong", "iterations: "),
+    Answer("11.2", "forgets", File(FORGETS), "wrong", "remember what earlier requests said"),
+    Answer("11.2", "guesses", File(replaced(COURSES, ("if last not in followed", "if False"),
                                             ("followed[last]", "len(draft)"))), "wrong", "iterations: "),
-    Answer("11.5", "too many", File(replaced(COURSES, ("len(draft) < k", "len(draft) < 5"))), "wrong", "k was "),
+    Answer("11.2", "too many", File(replaced(COURSES, ("len(draft) < k", "len(draft) < 5"))), "wrong", "k was "),
+    Answer("11.2", "None", proposes("None"), "wrong", "propose() gave None; give a list of token ids"),
+    Answer("11.2", "texts", proposes("['a'][:k]"), "wrong", "give a list of token ids"),
+
+    Answer("11.3", "sorted, in fractions", by_sorting),
+    Answer("11.3", "all alike", alike, "wrong", "tokens a ms"),
+    Answer("11.3", "each on its own", each_alone, "wrong", "drafts in all"),
+    Answer("11.3", "stops too soon", while_it_pays, "wrong", "try every number"),
+    Answer("11.3", "all for the best", all_for_the_best, "wrong", "tokens a ms"),
+    Answer("11.3", "at least one", at_least_one, "wrong", "tokens a ms"),
+    Answer("11.3", "too many", lambda chances, price_ms, most: [most + 1] * len(chances), "wrong", "the most that a user"),
+    Answer("11.3", "a sum", lambda chances, price_ms, most: len(chances), "wrong", "a whole number for each user"),
+    Answer("11.3", "one short", lambda chances, price_ms, most: [0] * (len(chances) - 1), "wrong", "one for each user"),
 ]  # fmt: skip
