@@ -90,7 +90,7 @@ print(f"Five tokens take {prices[5][1] / prices[1][1]:.2f} times as long as one.
 print(f"Eight users, a token each: {prices[1][8]:.1f} ms.")
 
 # %% [markdown]
-# (`change_ms` is what a change of the number of tokens costs in this runtime. It counts later.)
+# (`change_ms` is what a new number of tokens costs in this runtime.)
 #
 # ## Predict
 
@@ -130,8 +130,8 @@ charts.table(pd.DataFrame(rows, columns=columns), decimals=2)
 #
 # ## The drafter
 #
-# The simplest [drafter](glossary.md#Drafter) is [prompt lookup](glossary.md#Prompt-lookup): take the last three tokens of
-# the text, find where they stood before, and propose what followed there. If they are not found, try two, then one.
+# The simplest [drafter](glossary.md#Drafter) is [prompt lookup](glossary.md#Prompt-lookup): find where the last three tokens
+# of the text stood before, and propose what followed there. If they are not found, try two, then one.
 
 
 # %%
@@ -214,12 +214,10 @@ prompts = {kind: list(map(tokenizer.encode_chat, each)) for kind, each in texts.
 # %% tags=["nbval-ignore-output"]
 def timed(prompt, k):
     """Tokens of an answer; (accepted, thrown away) of each iteration; ms a token."""
-    iterations = answer(prompt, k)
-    first = next(iterations)
-    started = time.perf_counter()
+    first, started = next(iterations := answer(prompt, k)), time.perf_counter()
     steps = [first, *iterations]
     took_ms = 1000 * (time.perf_counter() - started)
-    tokens = sum((brought for brought, _ in steps), [])
+    tokens = sum((some for some, _ in steps), [])
     kept = [(len(some) - 1, drafted - len(some) + 1) for some, drafted in steps]
     return tokens, kept, took_ms / (len(tokens) - len(first[0]))
 
@@ -305,12 +303,12 @@ for kind in kinds:
     print(f"your loop by the clock {clock[kind].ratio:.2f}")
 for users in (1, 8):
     least = prices[2][users] / prices[1][users] - 1
-    print(f"Users: {users}. A guess pays if it comes true in {least:.0%} of iterations.")
+    print(f"Users: {users}. One guess pays if it is right in {least:.0%} of iterations.")
 
 # %% [markdown]
-# Both panels have the same counts; only the prices differ. With eight users a guess must come true so often that only an
-# article will do. Along a draft the chance falls and the price does not: where a line turns down, the next guess costs more
-# than it brings.
+# Both panels have the same counts; only the prices differ. With eight users a guess must be right so often that only an
+# article will do. Along a draft the chance falls and the price does not: where a line turns down, the next guess costs
+# more than it brings.
 #
 # ## The same words?
 #
@@ -346,7 +344,7 @@ for kind in kinds:
 # %%
 def split(p, q):
     """Of each word: the chance to be guessed and kept, and to be the replacement."""
-    # your lines: q times the chance to be kept; and what replacements are drawn from
+    # your line: kept is q times the chance to keep it; left is what p has above q
     kept = np.minimum(p, q)
     left = np.maximum(p - q, 0)
 
@@ -439,13 +437,14 @@ for users in (1, 8):
     print(f"({accepted / drafts:.0%} accepted)")
     rates = ([one.tokens_per_s for one in some] for some in (on, off))
     print(f"    tokens a second: {told_apart(*rates, 'faster', 'slower')}")
-    print(f"    by your prices {priced_ms(before) / priced_ms(log):.2f} times as fast")
+    paper = priced_ms(before) / priced_ms(log), picture["rewrite", users, 4]
+    print("    by your prices {:.2f}; picture, drafts of 4: {:.2f}".format(*paper))
     waits = ([one.requests["latency_ms"].mean() for one in some] for some in (on, off))
     print(f"    mean latency: {told_apart(*waits, 'longer', 'shorter')}")
 
 # %% [markdown]
-# The prompts are on this clock, which pulls every ratio towards 1. The same comparison on the [course's
-# H200](../assets/results/README.md), with eight answers of 104 tokens each:
+# The picture has neither prompts, which pull every ratio towards 1, nor an engine that drafts with care: your prices have
+# both. The same comparison on the [course's H200](../assets/results/README.md), with answers of 104 tokens:
 
 # %%
 rows = []
@@ -529,8 +528,8 @@ class Drafter:
 #
 # ## Recap
 #
-# One user's iteration has room for a few more tokens, and most of the article is easily guessed: so do not compute it a
-# token at a time.
+# One user's iteration has room for more tokens, and most of the article is easily guessed: do not compute it a token at a
+# time.
 #
 # - Each further token costs about the same, whoever it belongs to. One user hardly feels four; eight feel thirty-two.
 # - The rule: choose from each row as always, and go on while the choice is the guess. For a drafter that is a model: keep
