@@ -284,8 +284,9 @@ print(share_out([0.9, 0.9] + [0.2] * 6, price_ms, 4))
 #
 # <details><summary>Answer</summary>
 #
-# It is right if q is what the guess was drawn from: 1 for the likeliest token. Kept is the sum of min(p, q), so the large
-# model's chance of that one token. With the same temperature in both, the two may agree on more.
+# It is right if q is what the guess was drawn from: 1 for the likeliest token, 0 for the others. Kept is then p of that
+# token, in place of the sum of min(p, q). That is more where the large model is nearly sure of the same token, and less
+# where it is undecided.
 # </details>
 #
 # **3.** Your drafter of 11.2 shares what it learnt among all users. One of them measures how fast answers come. What

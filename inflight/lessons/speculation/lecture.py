@@ -303,7 +303,7 @@ for kind in kinds:
     print(f"your loop by the clock {clock[kind].ratio:.2f}")
 for users in (1, 8):
     least = prices[2][users] / prices[1][users] - 1
-    print(f"Users: {users}. One guess pays if it is right in {least:.0%} of iterations.")
+    print(f"Users: {users}. A guess pays if right in {least:.0%} of iterations.")
 
 # %% [markdown]
 # Both panels have the same counts; only the prices differ. With eight users a guess must be right so often that only an
@@ -328,7 +328,7 @@ for kind in kinds:
             print(f"{kind}, token {at}: probabilities of {a:.3f} and {b:.3f}")
 
 # %% [markdown]
-# These are near-ties. Company in a batch tips them in the same way; lab 01 has an engine without that rounding.
+# These are near-ties. Company in a batch tips them, too; lab 01 has an engine without that rounding.
 #
 # ## With chance
 #
