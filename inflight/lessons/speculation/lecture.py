@@ -243,6 +243,12 @@ for kind in kinds:
     print(f"{sum(same)} of {len(same)} answers as without drafts")
     print(f"    {clock[kind]}")
 
+# %% tags=["remove-cell"]
+for tokens, kept, _ in plain["rewrite"] + drafted["rewrite"]:
+    assert sum(1 + accepted for accepted, _ in kept) == len(tokens)
+sizes = [(len(kept), len(tokens)) for tokens, kept, _ in drafted["rewrite"]]
+assert 2 * np.sum(sizes, axis=0)[0] < np.sum(sizes, axis=0)[1]
+
 # %% [markdown]
 # ## See
 
@@ -434,13 +440,17 @@ for users in (1, 8):
     print(f"{users} at a time: {len(before)} iterations without drafts,", end=" ")
     drafts, accepted = log["drafted"].sum(), log["accepted"].sum()
     print(f"{len(log)} with, and {drafts / answers:.1f} drafts each", end=" ")
-    print(f"({accepted / drafts:.0%} accepted)")
+    print(f"({accepted / max(drafts, 1):.0%} accepted)")
     rates = ([one.tokens_per_s for one in some] for some in (on, off))
     print(f"    tokens a second: {told_apart(*rates, 'faster', 'slower')}")
     paper = priced_ms(before) / priced_ms(log), picture["rewrite", users, 4]
     print("    by your prices {:.2f}; picture, drafts of 4: {:.2f}".format(*paper))
     waits = ([one.requests["latency_ms"].mean() for one in some] for some in (on, off))
     print(f"    mean latency: {told_apart(*waits, 'longer', 'shorter')}")
+
+# %% tags=["remove-cell"]
+before, log = (pd.concat([one.log for one in runs[1, k]]) for k in (0, 4))
+assert len(log) < len(before) and before["drafted"].sum() == 0 < log["accepted"].sum()
 
 # %% [markdown]
 # The picture has neither prompts, which pull every ratio towards 1, nor an engine that drafts with care: your prices have
