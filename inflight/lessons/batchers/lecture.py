@@ -348,12 +348,12 @@ for callers in progress.over((100, 4), "Callers"):
         somebody.submit(tester, summarize, [due_s[30]] * 2, 2)
         both.append(tester(ask, due_s, callers))
 behind_articles = views(*both)
-figure, summary = lesson.latencies(behind_articles, limit_ms=round(5000 * alone_s))
+figure, summary = lesson.latencies(behind_articles, limit_ms=round(3000 * alone_s))
 charts.show(figure, summary)
 print(summary)
 
 # %% tags=["remove-cell"]
-late = (behind_articles > 5000 * alone_s).sum()
+late = (behind_articles > 3000 * alone_s).sum()
 assert late.iloc[1] <= late.iloc[2]
 
 # %% [markdown]
