@@ -9,8 +9,6 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-import pandas as pd
-
 from inflight.engine.scheduler import GuaranteedNoEvict, Scheduler, StaticBatching
 from inflight.engine.settings import BuildConfig
 from inflight.engine.simulate import SimulatedRequest, Simulation
@@ -36,6 +34,8 @@ def _wasted(wasted: Callable, choose: random.Random) -> Finding:
 
 def _log(choose: random.Random) -> Case:
     """An iteration log, with the columns that count requests and tokens."""
+    import pandas as pd
+
     slots, rows = choose.randint(2, 8), []
     for iteration in range(1, choose.randint(10, 40)):
         scheduled = choose.randint(1, slots)
@@ -201,6 +201,8 @@ def _requests_in_flight(in_flight: Callable, choose: random.Random) -> Finding:
 
 def _requests(choose: random.Random) -> Case:
     """Make the table of a run's requests; the first is sent some time after the run began."""
+    import pandas as pd
+
     begin = choose.uniform(0.5, 2)
     rows = []
     for request in range(choose.randint(5, 30)):

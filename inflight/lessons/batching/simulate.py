@@ -8,12 +8,14 @@ len(static.iterations), len(joining.iterations)
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from inflight.engine.scheduler import built_in
 from inflight.engine.settings import BuildConfig, ExecutorConfig
 from inflight.engine.simulate import SimulatedRequest, Simulation
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ def schedule(lengths: list[int], slots: int, gpt_model_type: str) -> Schedule:
     gpt_model_type : str
         "V1": a batch begins when every slot is free, and leaves together. Otherwise a slot is taken as it gets free.
     """
+    import pandas as pd
+
     is_static = gpt_model_type == "V1"
     taken_until, stays = [0] * slots, []  # of each slot, the last iteration of whoever had it latest
     for number, tokens in enumerate(lengths):

@@ -1,4 +1,5 @@
 from . import parts, record
-from .grading import check, grades
+from .graders import grades
+from .grading import check
 
 __all__ = ["check", "grades", "parts", "record"]

@@ -17,9 +17,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
 from inflight.errors import CourseError
 
 LONGEST_CALL_S = 60  # of a learner's function that is called here, in the notebook's kernel
@@ -57,14 +54,13 @@ def plain(answer: Any) -> Any:
     """
     if isinstance(answer, dict):
         return {key: _item(each) for key, each in answer.items()}
-    if isinstance(answer, pd.Series) and answer.index.inferred_type == "string":
-        return plain(answer.to_dict())
-    if isinstance(answer, np.ndarray | pd.Series | pd.Index):
+    # NumPy and pandas are told by what they offer: a browser has neither.
+    if hasattr(answer, "tolist"):
+        if getattr(getattr(answer, "index", None), "inferred_type", "") == "string":
+            return plain(answer.to_dict())
         answer = answer.tolist()
     if type(answer) in (list, tuple) or isinstance(answer, Iterator | range | ValuesView):
         return [_item(each) for each in answer]
-    if isinstance(answer, np.generic):
-        answer = answer.item()
     if isinstance(answer, Fraction | Decimal):
         answer = float(answer)
     if isinstance(answer, float) and answer.is_integer():
@@ -76,7 +72,8 @@ def plain(answer: Any) -> Any:
 
 def _item(value: Any) -> Any:
     value = plain(value)
-    return None if value is pd.NA or (isinstance(value, float) and math.isnan(value)) else value
+    is_missing = type(value).__name__ == "NAType" or (isinstance(value, float) and math.isnan(value))
+    return None if is_missing else value
 
 
 def _in_plain_terms(function: Callable) -> Callable:
@@ -130,9 +127,9 @@ _brief.maxlist = _brief.maxdict = _brief.maxtuple = 12
 _brief.maxstring = _brief.maxother = 80
 
 
-def brief(value: object) -> str:
+def brief(value: Any) -> str:
     """Describe a value for a sentence, in few words however large it is."""
-    if isinstance(value, pd.DataFrame):
+    if type(value).__name__ == "DataFrame":
         return f"a table of {len(value)} rows"
     return repr(value.name) if isinstance(value, Path) else _brief.repr(value)
 
@@ -141,7 +138,7 @@ def as_json(value: object) -> object:
     """Convert for `json.dumps`: NumPy numbers to Python's, a server to its addresses and repository, others to text."""
     if hasattr(value, "grpc_url"):
         return {name: str(getattr(value, name)) for name in ("grpc_url", "http_url", "repo")}
-    return value.item() if isinstance(value, np.generic) else str(value)
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def load(path: str | Path, *names: str) -> SimpleNamespace:
@@ -174,3 +171,9 @@ def what_failed(error: BaseException, path: str | Path = "") -> str:
     where = f"{name}, line {lines[-1]}" if lines else name or "Your answer could not be checked"
     said = f"{where}: {type(error).__name__}: {what}".removesuffix(": ")
     return f"{said}{'' if said[-1] in '.?!' else '.'}{notes}"
+
+
+def late(where: str, within_s: float) -> str:
+    """Say that a learner's file had not ended in time."""
+    ended = f"it had not ended after {within_s:g} s"
+    return f"{where}: {ended}. Is there a loop that does not end, or a wait for what never comes?"

@@ -1,6 +1,5 @@
-"""Runs a grader: here, or in a process of its own if the answer may hang, crash or take all memory.
+"""Runs a grader in a process of its own, for an answer that may hang, crash or take all memory.
 
-    found = graded(grade, answer, seed=48151)
     found = graded_apart(grade, "quantizer.py", seed=48151, within_s=30)
 
 A learner's file is graded apart: a process that it ends, or leaves hanging, is not the notebook's.
@@ -13,7 +12,6 @@ import faulthandler
 import importlib
 import json
 import os
-import random
 import re
 import resource
 import signal
@@ -26,54 +24,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from inflight.notebook.checks.answers import as_json, brief, plain, what_failed
+from inflight.notebook.checks.answers import as_json, brief, late, what_failed
 from inflight.notebook.checks.findings import NOT_YET, RIGHT, Finding, Measured, NotYet, Right, Wrong, figures
-from inflight.notebook.pages import progress
+from inflight.notebook.checks.graders import found_by, parts_of
 
 MOST_MEMORY = 12 << 30  # bytes of address space: a runtime reserves more than it uses
 FEW_THREADS = {"OPENBLAS_NUM_THREADS": "1"}  # each takes address space
 
 
-def graded(grade: Callable, answer: object, seed: int | None) -> dict[str, Finding]:
-    """Return a grader's finding for each part of an answer; "" stands for the whole.
-
-    Parameters
-    ----------
-    seed : int or None
-        Of the hidden cases, where the grader has any.
-    """
-    found = {}
-    for part, given in _parts(grade, answer, seed).items():
-        progress.say(part)
-        found[part] = _found(given)
-    return found
-
-
-def _parts(grade: Callable, answer: object, seed: int | None, path: str = "") -> dict[str, Any]:
-    """Return for each part the grader's finding, or a function that finds it."""
-    hidden = [] if seed is None else [random.Random(seed)]
-    found = _found(lambda: grade(plain(answer), *hidden), path)
-    return found if isinstance(found, dict) else {"": found}
-
-
-def _found(given: Any, path: str = "") -> Any:
-    """Return a function's finding, or its error as one: an answer of any type may arrive, and a lab must go on."""
-    try:
-        found = given() if callable(given) else given
-        is_finding = isinstance(found, dict | list | Right | NotYet | Wrong | Measured)
-        if not is_finding:
-            raise ValueError(f"the grader gave {found!r}, which is no finding")
-        return found
-    except NotImplementedError:
-        return NOT_YET
-    except (Exception, SystemExit) as error:
-        return Wrong(what_failed(error, path))
-
-
 def graded_apart(
     grade: Callable, answer: object, seed: int | None, within_s: float, of_file: bool = True
 ) -> dict[str, Finding]:
-    """Return what `graded` gives, from another process, in which each part may take `within_s`.
+    """Return what `graders.graded` gives, from another process, in which each part may take `within_s`.
 
     What that process has started ends with it.
 
@@ -175,9 +137,7 @@ def _what_ended(printed: str, status: int, path: str, within_s: float) -> str:
     name, last = Path(path).name or "Your answer", printed.strip().splitlines()
     if any(line.startswith("Timeout (") for line in last):
         own = re.findall(rf'File "{re.escape(path)}", line (\d+)', printed) if path else []
-        where = f"{name}, line {own[0]}" if own else name
-        ended = f"it had not ended after {within_s:g} s"
-        return f"{where}: {ended}. Is there a loop that does not end, or a wait for what never comes?"
+        return late(f"{name}, line {own[0]}" if own else name, within_s)
     return f"{name} ended its process (exit status {status}). {last[-1] if last else ''}".strip()
 
 
@@ -202,9 +162,9 @@ def main() -> None:
 
     threading.excepthook = end_of_thread
     faulthandler.dump_traceback_later(request["within_s"], exit=True)
-    parts = _parts(getattr(importlib.import_module(module), name), request["answer"], request["seed"], path)
+    parts = parts_of(getattr(importlib.import_module(module), name), request["answer"], request["seed"], path)
     tell(parts=list(parts))
     for part, given in parts.items():
-        found = _found(given, path)
+        found = found_by(given, path)
         tell(part=part, found=_to_json(found))
     os._exit(0)

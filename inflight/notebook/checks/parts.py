@@ -14,13 +14,16 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from inflight.errors import CourseError
 from inflight.files import replace_text
+from inflight.notebook import pages
 from inflight.notebook.checks import answers
-from inflight.notebook.pages import syllabus, workspace
+from inflight.notebook.pages import syllabus
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Every part: the name of its file or folder; and the course's own, made of its lab's solution.
 PARTS = {name: file for lesson in syllabus.read() for name, file in lesson.parts.items()}
@@ -119,12 +122,12 @@ def keep(name: str, path: Path, exercise: str) -> str:
         return ""
     own, passed = folder / PARTS[name], _passed(folder)
     if own.exists() and _order(passed.get(name, "")) > _order(exercise):
-        return f"{workspace.MINE}/{PARTS[name]} stays as it is: yours of exercise {passed[name]}, a later one."
+        return f"{pages.workspace.MINE}/{PARTS[name]} stays as it is: yours of exercise {passed[name]}, a later one."
     try:
         folder.mkdir(exist_ok=True)
         if not own.exists() or not own.samefile(path):
             if own.exists() and (own.is_dir() or not filecmp.cmp(path, own, shallow=False)):
-                workspace.set_aside(own)
+                pages.workspace.set_aside(own)
             if path.is_dir():
                 shutil.copytree(path, own, ignore=LITTER)
             else:
@@ -133,12 +136,14 @@ def keep(name: str, path: Path, exercise: str) -> str:
         replace_text(folder / PASSED, json.dumps(told, indent=1) + "\n")
     except OSError as error:
         return f"Your {name} is right, but not kept: {own} cannot be written ({error.strerror or error})."
-    return f"Kept as {workspace.MINE}/{PARTS[name]}, your {name} from here on."
+    return f"Kept as {pages.workspace.MINE}/{PARTS[name]}, your {name} from here on."
 
 
 def table(folder: Path) -> pd.DataFrame:
     """The parts of the learner whose workspace is `folder`: `part`, `whose`, the `exercise` that it passed."""
-    folder = folder / workspace.MINE
+    import pandas as pd
+
+    folder = folder / pages.workspace.MINE
     passed, rows = _passed(folder), []
     for name, file in PARTS.items():
         is_own = name in passed and (folder / file).exists()
@@ -148,8 +153,8 @@ def table(folder: Path) -> pd.DataFrame:
 
 def _folder() -> Path | None:
     """Return the folder of the learner's parts, or None outside of a workspace."""
-    work = workspace.around(Path.cwd())
-    return None if work is None else work / workspace.MINE
+    work = pages.workspace.around(Path.cwd())
+    return None if work is None else work / pages.workspace.MINE
 
 
 def _passed(folder: Path) -> dict[str, str]:

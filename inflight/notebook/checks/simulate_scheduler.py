@@ -7,11 +7,10 @@ compared.own.pauses, compared.course.pauses, compared.nothing.pauses
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from inflight.engine.own.part import PartError
 from inflight.engine.own.plan_rules import COMPUTED_NOTHING
@@ -110,5 +109,5 @@ def counted(scheduler: Scheduler, trials: Sequence[Simulation]) -> Counts:
             counts.too_soon += len(admitted - set(each.plan.compute))
             if len(places) < len(waiting):
                 counts.empty_slots += trial.limits.max_batch_size - len(each.plan.compute)
-    counts.p99 = int(np.quantile(latencies, 0.99, method="higher"))
+    counts.p99 = sorted(latencies)[math.ceil(0.99 * (len(latencies) - 1))]
     return counts

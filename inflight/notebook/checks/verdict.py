@@ -5,8 +5,6 @@ from __future__ import annotations
 import html
 from dataclasses import dataclass, field
 
-import pandas as pd
-
 from inflight.notebook.charts import palette
 from inflight.notebook.checks.findings import Finding, Measured, NotYet, Right, Wrong, figures, judged
 
@@ -21,6 +19,7 @@ _LOOK = {
     PARTLY: (palette.PARTLY, "Partly right"),
     WRONG: (palette.WRONG, "Not right yet"),
 }
+COLUMNS = "yours", "wanted", "the course's", "doing nothing"
 _OF_A_PART = {DONE: "{} ✓", OPEN: "{} still open", WRONG: "{} not right yet"}
 
 
@@ -77,17 +76,21 @@ class Result:
 
     def __repr__(self) -> str:
         lines = [" ".join(filter(None, [f"Exercise {self.exercise}: {self._verdict()}.", self.hint, self.insight]))]
-        for what, row in self._table().iterrows():
-            lines.append(f"  {what}: {'; '.join(f'{name} {value}' for name, value in row.items() if value)}")
+        for what, *row in self._rows():
+            lines.append(f"  {what}: {'; '.join(f'{name} {value}' for name, value in zip(COLUMNS, row) if value)}")
         return "\n".join([*lines, *filter(None, [self.kept, self._cases()])])
 
     def _repr_html_(self) -> str:
         style = f"border-left: 6px solid {_LOOK[self.status][0]}; padding: 4px 12px"
+        return f'<div style="{style}">{self.as_html()}</div>'
+
+    def as_html(self) -> str:
+        """Return it without its frame."""
         more = "".join(f"<br>{html.escape(text)}" for text in (self.hint, self.insight) if text)
         less = "".join(f"<br><small>{html.escape(text)}</small>" for text in (self.kept, self._cases()) if text)
         verdict = html.escape(f"Exercise {self.exercise}: {self._verdict()}.")
-        table = self._table().to_html(border=0, justify="left") if self.figures else ""
-        return f'<div style="{style}"><strong>{verdict}</strong>{more}{table}{less}</div>'
+        table = self._table() if self.figures else ""
+        return f"<strong>{verdict}</strong>{more}{table}{less}"
 
     def _verdict(self) -> str:
         word = _LOOK[self.status][1]
@@ -95,19 +98,23 @@ class Result:
             return word
         return f"{word}: {', '.join(_OF_A_PART[status].format(part) for part, status in self.parts.items())}"
 
-    def _table(self) -> pd.DataFrame:
-        """Return the figures as a table, a row each, without empty columns."""
-        rows = [
-            {
-                "yours": figure.number(figure.value),
-                "wanted": figure.budget,
-                "the course's": figure.number(figure.course),
-                "doing nothing": figure.number(figure.nothing),
-            }
-            for figure in self.figures
+    def _rows(self) -> list[tuple[str, ...]]:
+        """Return a row a figure: its name, and what `COLUMNS` say."""
+        return [
+            (each.what, each.number(each.value), each.budget, each.number(each.course), each.number(each.nothing))
+            for each in self.figures
         ]
-        table = pd.DataFrame(rows, index=[figure.what for figure in self.figures])
-        return table.loc[:, (table != "").any()]
+
+    def _table(self) -> str:
+        """Return the figures as a table, without columns in which nothing stands."""
+        rows = [("", *COLUMNS), *self._rows()]
+        filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
+        head, *body = [[html.escape(text) for text in row] for row in zip(*filled, strict=True)]
+        told = "".join(
+            f"<tr><th scope=row>{row[0]}</th>{''.join(f'<td>{each}</td>' for each in row[1:])}</tr>" for row in body
+        )
+        names = "".join(f"<th scope=col>{name}</th>" for name in head[1:])
+        return f'<table class="dataframe"><thead><tr><td></td>{names}</tr></thead><tbody>{told}</tbody></table>'
 
     def _cases(self) -> str:
         return "" if self.seed is None else f"Hidden cases: seed {self.seed} ({SEED}={self.seed} repeats them)."

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from decimal import Decimal
 from fractions import Fraction
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from inflight.notebook.checks import answers, check, grades, record
 from inflight.notebook.checks import grading as checks
 from inflight.notebook.checks.answers import load, plain
 from inflight.notebook.checks.findings import NOT_YET, RIGHT, Case, Measured, Wrong, asked, is_same, told
+from inflight.notebook.checks.graders import Grader, graders
 from inflight.notebook.pages import workspace
 from inflight.paths import PACKAGE
 
@@ -22,9 +24,10 @@ from inflight.paths import PACKAGE
 @pytest.fixture(autouse=True)
 def as_in_a_lab(monkeypatch):
     """No graders but those of the test; checks report and do not raise."""
-    monkeypatch.setattr(checks, "graders", {})
     monkeypatch.setattr(checks, "_lessons", dict)
     monkeypatch.delenv("COURSE_STRICT", raising=False)
+    with patch.dict(graders, clear=True):
+        yield
 
 
 def checked(answer, grade, **how):
@@ -141,9 +144,10 @@ def test_every_check_of_a_lab_has_a_grader_with_an_insight():
     script = """
 import sys
 from inflight.notebook.checks import grading as checks
+from inflight.notebook.checks.graders import graders
 for lesson in checks._lessons():
     checks._import_graders(lesson)
-for exercise, grader in checks.graders.items():
+for exercise, grader in graders.items():
     print(exercise, grader.insight)
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -266,7 +270,7 @@ FIRST = "from inflight.notebook.checks.findings import RIGHT\ndef first(): retur
     ],
 )
 def test_a_file_that_fails_is_told_where_and_what_was_right_before_stays(text, parts, says, tmp_path, monkeypatch):
-    monkeypatch.setitem(checks.graders, "0.1", checks.Grader(graded_apart, "", "", WITHIN_S))
+    monkeypatch.setitem(graders, "0.1", Grader(graded_apart, "", "", WITHIN_S))
     path = tmp_path / "answer.py"
     path.write_text(text)
     result = check("0.1", path)
@@ -288,12 +292,12 @@ def test_a_file_that_fails_is_told_where_and_what_was_right_before_stays(text, p
     ],
 )
 def test_an_answer_that_is_no_path_is_told_to_be_one(answer, says, monkeypatch):
-    monkeypatch.setitem(checks.graders, "0.1", checks.Grader(graded_apart, "", "", WITHIN_S))
+    monkeypatch.setitem(graders, "0.1", Grader(graded_apart, "", "", WITHIN_S))
     assert repr(check("0.1", answer)).startswith("Exercise 0.1: Not right yet. ") and says in check("0.1", answer).hint
 
 
 def test_what_a_file_has_started_ends_with_its_check(tmp_path, monkeypatch):
-    monkeypatch.setitem(checks.graders, "0.1", checks.Grader(graded_apart, "", "", WITHIN_S))
+    monkeypatch.setitem(graders, "0.1", Grader(graded_apart, "", "", WITHIN_S))
     path, held = tmp_path / "answer.py", tmp_path / "held"
     path.write_text(
         f"{FIRST}import fcntl, subprocess\ndef second():\n"

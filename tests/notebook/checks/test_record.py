@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from inflight.cli.commands import app
 from inflight.errors import CourseError
 from inflight.notebook.checks import check, parts, record
-from inflight.notebook.checks import grading as checks
 from inflight.notebook.checks.findings import Measured
+from inflight.notebook.checks.graders import Grader, graders
 from inflight.notebook.pages import workspace
 from inflight.notebook.widgets.prediction import predict
 from inflight.paths import COURSE
@@ -99,8 +99,7 @@ def test_on_a_full_disk_a_line_that_is_not_kept_is_said_and_costs_no_other(work)
 
 def test_figures_of_numpy_are_kept_as_numbers(work, monkeypatch):
     figure = Measured("iterations", np.int64(3), at_most=np.int64(4), course=np.float32(2.5))
-    monkeypatch.setattr(checks, "graders", {})
-    checks.grades("4.99")(lambda answer, choose: figure)
+    monkeypatch.setitem(graders, "4.99", Grader(lambda answer, choose: figure, "", "", None))
     assert check("4.99", 1).status == "done"
     for measured in (np.float64(8), np.int64(9)):
         guess = predict("How many?")
