@@ -13,7 +13,7 @@ SCRIPTS := inflight/lessons/*/lecture.py inflight/lessons/*/lab.py
 CHECKS := lint imports types workflows scripts sources advisories
 
 .DEFAULT_GOAL := help
-.PHONY: help setup course check $(CHECKS) quick test lectures test-all mutants lab notebooks site release address clean
+.PHONY: help setup course check $(CHECKS) quick test lectures test-all mutants lab notebooks site play release address clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/make \1	\2/p' Makefile | expand -t 18
@@ -53,7 +53,7 @@ advisories: setup ## what is known of the packages; skipped where the package in
 quick: setup ## the tests that start no server and no browser: a minute and a half
 	@$(PYTEST) -m "not server and not browser and not slow" tests
 
-test: setup ## every test but the slow ones, and lectures 00, 04 and 09 against their stored outputs
+test: setup $(if $(shell command -v npm),play) ## every test but the slow ones, and lectures 00, 04 and 09 against their stored outputs
 	@$(PYTEST) -m "not slow" $(GATED) tests
 
 lectures: setup ## every other lecture against its stored outputs
@@ -62,7 +62,7 @@ lectures: setup ## every other lecture against its stored outputs
 mutants: setup ## fifty faults drawn at random, and whether the tests see them; SEED=7 draws the same again
 	@$(PYTHON) -m tools.mutants 6 --seed $(SEED)
 
-test-all: setup ## every test, lecture and solution: an hour
+test-all: setup $(if $(shell command -v npm),play) ## every test, lecture and solution: an hour
 	@$(PYTEST) notebooks solutions tests
 
 lab: setup ## copy the lessons to work/, which is yours, and open JupyterLab there, on this machine only
@@ -73,7 +73,17 @@ notebooks: setup ## make notebooks/, labs/ and solutions/ again from inflight/le
 
 site: build/site-venv/stamp ## make the pages for the web in build/site from the stored notebooks; nothing is run
 	@build/site-venv/bin/sphinx-build --fail-on-warning --keep-going --quiet --jobs auto -c site -d build/site-doctrees . build/site
-	@echo "Open build/site/index.html in a browser."
+	@$(MAKE) --no-print-directory play
+	@echo "Open build/site/index.html in a browser; Play wants a server: $(PYTHON) -m http.server -b 127.0.0.1 -d build/site"
+
+play: setup build/site-node/stamp ## make the front page and Play alone in build/site; needs Node
+	@$(PYTHON) -m tools.front build/site build/site-node/node_modules
+
+# Pyodide, the editor and what bundles it: from npm, held to the hashes of the lock file; no script of theirs is run.
+build/site-node/stamp: site/package-lock.json
+	@mkdir -p build/site-node && cp site/package.json site/package-lock.json build/site-node
+	@npm --prefix build/site-node ci --ignore-scripts --no-audit --no-fund --silent
+	@touch $@
 
 # Sphinx is no part of a learner's set-up.
 build/site-venv/stamp: site/requirements.txt | setup

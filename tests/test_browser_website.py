@@ -3,14 +3,10 @@
 `make site` makes the pages.
 """
 
-import functools
-import http.server
-import threading
-
 import pytest
 
 from inflight.paths import COURSE
-from tests.browser import needs_chromium
+from tests.browser import needs_chromium, served
 
 SITE = COURSE / "build" / "site"
 PAGES = sorted(
@@ -37,17 +33,10 @@ pytestmark = [
 ]
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_): ...
-
-
 @pytest.fixture(scope="module")
 def address():
-    """The pages behind a server, as the web has them."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=SITE)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with served(SITE) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,232 @@
+"""Makes what stands in front of the course's pages: where one lands, and Play. `make play`, and `make site`.
+
+    python -m tools.front build/site build/site-node/node_modules
+
+Play runs the course's own modules in the browser: they are packed as they are, with Pyodide from npm.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from string import Template
+
+from inflight.engine import scheduler
+from inflight.notebook.pages import syllabus
+from inflight.paths import COURSE as CLONE
+from tools import address
+
+SITE = CLONE / "site"
+PYODIDE = ["pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip"]
+# What Play runs of the package. They need the standard library alone: tests/tools/test_play.py holds them to it.
+SHIPPED = [
+    "inflight/__init__.py",
+    "inflight/errors.py",
+    "inflight/faces.py",
+    "inflight/files.py",
+    "inflight/paths.py",
+    "inflight/py.typed",
+    *(f"inflight/engine/{name}" for name in ("__init__.py", "__init__.pyi", "kv_cache.py", "messages.py")),
+    *(f"inflight/engine/{name}.py" for name in ("scheduler", "sequences", "settings", "simulate")),
+    *(f"inflight/engine/own/{name}.py" for name in ("__init__", "part", "plan_rules", "scheduler")),
+    *(f"inflight/notebook/{name}" for name in ("__init__.py", "__init__.pyi")),
+    *(f"inflight/notebook/{room}/__init__.py{i}" for room in ("charts", "checks", "pages") for i in ("", "i")),
+    "inflight/notebook/charts/palette.py",
+    "inflight/notebook/pages/syllabus.py",
+    *(
+        f"inflight/notebook/checks/{name}.py"
+        for name in ("answers", "findings", "graders", "parts", "simulate_scheduler", "verdict")
+    ),
+    "inflight/lessons/__init__.py",
+    "inflight/lessons/order.toml",
+    "inflight/lessons/*/lesson.toml",
+    *(f"inflight/lessons/batching/{name}" for name in ("__init__.py", "__init__.pyi", "grading.py", "simulate.py")),
+    *(f"inflight/lessons/kv_cache/{name}" for name in ("__init__.py", "__init__.pyi", "grading.py")),
+    "inflight/lessons/kv_cache/parts/scheduler.py",
+]
+
+
+def pack(place: Path) -> None:
+    """Write the zip file of all that Play runs; the same sources give the same bytes."""
+    found = {path.relative_to(CLONE).as_posix(): path for name in SHIPPED for path in sorted(CLONE.glob(name))}
+    found |= {path.name: path for path in sorted((SITE / "play").glob("*.py"))}
+    with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, path in sorted(found.items()):
+            archive.writestr(zipfile.ZipInfo(name), path.read_bytes(), zipfile.ZIP_DEFLATED)
+
+
+# Play -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of Play; the exercise's file, what stands in it at first, and its hints are those of the lab.
+
+    Attributes
+    ----------
+    name, title : str
+    question : list of str
+        Paragraphs.
+    exercises : dict of str to str
+        Which exercise judges -> how it is called.
+    built_in : dict of str to type
+        Schedulers of the engine that one may begin with, by their name.
+    traces : dict of str to str
+    sliders : dict of str to tuple
+        By name: its words, least, most, step, and where it begins.
+    """
+
+    name: str
+    title: str
+    question: list[str]
+    exercises: dict[str, str]
+    traces: dict[str, str]
+    sliders: dict[str, tuple[str, int, int, int, int]]
+    built_in: dict[str, type] = field(default_factory=dict)
+    function: str = ""
+
+
+PAGES = [
+    Page(
+        "slots",
+        "Eight slots",
+        [
+            "Forty-eight requests wait for an engine with eight slots. Most ask for 8 tokens, every sixth for 128; "
+            "each <em>iteration</em> gives one token to each request in a slot. When may the next request start?",
+            "Before each iteration the engine asks your <code>schedule(now)</code>, and does what its "
+            "<code>Plan</code> says. Below it runs one request at a time. Do better.",
+        ],
+        {"4.3": "in flight", "4.2": "static"},
+        {
+            "skewed": "48 answers, every sixth long",
+            "sorted": "the same, sorted by length",
+            "equal": "48 equal answers",
+            "mild": "32 answers of 8 to 128 tokens",
+        },
+        {"slots": ("slots", 1, 16, 1, 8), "longest": ("tokens of the longest", 16, 256, 16, 128)},
+        {"static batching": scheduler.StaticBatching, "guaranteed_no_evict": scheduler.GuaranteedNoEvict},
+    ),
+    Page(
+        "blocks",
+        "The blocks run out",
+        [
+            "Every token of a running request takes a place in the KV cache, and the cache has 32 blocks of 32 tokens. "
+            "You may promise each request blocks for its longest answer, and leave most of them idle; or let more "
+            "requests in, and <em>pause</em> one when the blocks run out: all its tokens are then computed again.",
+            "Whom do you pause, and how many do you let in? Your <code>schedule(now)</code> decides.",
+        ],
+        {"5.3": "a better pause"},
+        {
+            "whole": "answers as long as they may be",
+            "early": "answers that end long before their limit",
+            "spread": "requests that come one after the other",
+        },
+        {"blocks": ("blocks", 24, 96, 4, 32)},
+        {"guaranteed_no_evict": scheduler.GuaranteedNoEvict, "max_utilization": scheduler.MaxUtilization},
+    ),
+]
+
+
+def make_play(out: Path, modules: Path) -> None:
+    """Write the pages of Play, and all that they load, to the folder `out`."""
+    (out / "pyodide").mkdir(parents=True, exist_ok=True)
+    for name in PYODIDE:
+        shutil.copyfile(modules / "pyodide" / name, out / "pyodide" / name)
+    packages = json.loads((modules / "pyodide" / "pyodide-lock.json").read_text(encoding="utf-8"))
+    (out / "pyodide" / "pyodide-lock.json").write_text(json.dumps(packages | {"packages": {}}), encoding="utf-8")
+    for path in (SITE / "play").glob("*.js"):
+        shutil.copyfile(path, out / path.name)
+    (out.parent / "_static").mkdir(exist_ok=True)
+    for name in ("front.css", "theme.js"):
+        shutil.copyfile(SITE / "_static" / name, out.parent / "_static" / name)
+    bundle = [f"--outfile={out / 'editor.js'}", "--bundle", "--minify", "--format=esm", "--log-level=warning"]
+    command = ["node", str(modules / "esbuild-wasm" / "bin" / "esbuild"), str(SITE / "play" / "editor.js"), *bundle]
+    subprocess.run(command, check=True, env={**os.environ, "NODE_PATH": str(modules)})
+    pack(out / "play.zip")
+    template = Template((SITE / "play" / "page.html").read_text(encoding="utf-8"))
+    loaded = [*(out / "pyodide" / name for name in PYODIDE if name != "pyodide.mjs"), out / "play.zip"]
+    total = sum(path.stat().st_size for path in loaded)
+    for page in PAGES:
+        told = template.substitute(
+            _filled(page),
+            total=total,
+            megabytes=round(total / 1e6),
+            site=f"https://{address.forms(address.current(CLONE))[1]}",
+        )
+        (out / f"{page.name}.html").write_text(told, encoding="utf-8")
+
+
+def _filled(page: Page) -> dict[str, str]:
+    """Return what a page's template is filled with."""
+    exercise = next(iter(page.exercises))
+    lesson = next(each for each in syllabus.read() if int(each.number) == int(exercise.split(".")[0]))
+    file, begun, hints = _of_the_lab(lesson, exercise)
+    starts = {"what the lab hands out": begun} | {name: _source(kind) for name, kind in page.built_in.items()}
+    judged = _options(page.exercises, lambda number, words: f"{number}, {words}")
+    current = ' aria-current="page"'
+    pages = [f'<a href="{each.name}.html"{current * (each is page)}>{each.title}</a>' for each in PAGES]
+    sliders = [
+        f'<label>{words} <input type="range" name="{name}" min="{least}" max="{most}" step="{step}" value="{begin}">'
+        f"<output>{begin}</output></label>"
+        for name, (words, least, most, step, begin) in page.sliders.items()
+    ]
+    traces = f'<label>Requests <select name="trace">{_options(page.traces)}</select></label>' if page.traces else ""
+    return {
+        "page": page.name,
+        "title": page.title,
+        "description": escape(re.sub("<.*?>", "", page.question[0])[:150].rsplit(" ", 1)[0] + " …"),
+        "question": "".join(f"<p>{words}</p>" for words in page.question),
+        "file": file,
+        "function": page.function,
+        "pages": "".join(pages),
+        "start": "".join(f"<option>{name}</option>" for name in starts),
+        "starts": json.dumps(starts).replace("<", "\\u003c"),
+        "exercise": f'<label>Judged as exercise <select name="exercise">{judged}</select></label>',
+        "controls": traces + "".join(sliders),
+        "hints": hints,
+        "real": f"<p>Download your file, and let a real server run it: lesson {lesson.number}, "
+        f'<a href="../notebooks/{lesson.name}.html">{escape(lesson.title)}</a>, and exercise {exercise} of '
+        f'<a href="../labs/{lesson.name}_lab.html">its lab</a>. '
+        f"Both open with <code>inflight lab {lesson.number}</code>.</p>",
+    }
+
+
+def _options(choices: dict[str, str], words: Callable[[str, str], str] = lambda value, words: words) -> str:
+    return "".join(f'<option value="{value}">{escape(words(value, said))}</option>' for value, said in choices.items())
+
+
+def _source(kind: type) -> str:
+    """Return one of the engine's schedulers as a file of its own."""
+    source = inspect.getsource(kind).replace(f"class {kind.__name__}", "class Scheduler")
+    names = sorted(name for name in vars(scheduler) if re.search(rf"\b{name}\b", source) and name != "Scheduler")
+    taken = [name for name in names if getattr(vars(scheduler)[name], "__module__", "") == scheduler.__name__]
+    standard = "from itertools import chain\n\n" if "chain(" in source else ""
+    return f"{standard}from inflight.engine.scheduler import {', '.join(taken)}\n\n\n{source}"
+
+
+def _of_the_lab(lesson: syllabus.Lesson, exercise: str) -> tuple[str, str, str]:
+    """Return the name of an exercise's file, what the lab hands out in it, and its hints as HTML."""
+    lab = json.loads((CLONE / "labs" / f"{lesson.name}_lab.ipynb").read_text(encoding="utf-8"))
+    cells = [(cell["cell_type"], "".join(cell["source"])) for cell in lab["cells"]]
+    at = next(place for place, (_, text) in enumerate(cells) if f'check("{exercise}"' in text)
+    begun = next(text for kind, text in reversed(cells[:at]) if kind == "code")
+    first, _, rest = begun.partition("\n")
+    file = first.rpartition("/")[2] if first.startswith("%%writefile") else ""
+    prose = "\n\n".join(text for kind, text in cells[at + 1 :] if kind == "markdown")
+    hints = re.findall(r"<details>.*?</details>", re.split("^## ", prose, flags=re.M)[0], re.S)
+    made = "\n".join(re.sub(r"\n\n+(?=\S)", "\n<p>", hint) for hint in hints)
+    return file or f"{begun[4 : begun.index('(')]}.py", f"{rest if file else begun}\n", made
+
+
+if __name__ == "__main__":
+    make_play(Path(sys.argv[1]) / "play", Path(sys.argv[2]))
