@@ -53,6 +53,7 @@ SHIPPED = [
     *(f"inflight/lessons/batching/{name}" for name in ("__init__.py", "__init__.pyi", "grading.py", "simulate.py")),
     *(f"inflight/lessons/kv_cache/{name}" for name in ("__init__.py", "__init__.pyi", "grading.py")),
     "inflight/lessons/kv_cache/parts/scheduler.py",
+    *(f"inflight/lessons/replicas/{name}" for name in ("__init__.py", "__init__.pyi", "grading.py", "simulate.py")),
 ]
 
 
@@ -134,6 +135,25 @@ PAGES = [
         {"blocks": ("blocks", 24, 96, 4, 32)},
         {"guaranteed_no_evict": scheduler.GuaranteedNoEvict, "max_utilization": scheduler.MaxUtilization},
     ),
+    Page(
+        "servers",
+        "Two servers",
+        [
+            "Two servers, and prompts that begin alike: a server that has seen a beginning need not compute it again. "
+            "Send like to like, and the server with the popular beginning falls behind; send in turn, and every "
+            "beginning is computed twice. One server may be slow, or die.",
+            "Your <code>choose(request, servers)</code> says who gets each request.",
+        ],
+        {"12.1": "a policy for every day"},
+        {
+            "hot": "a popular beginning",
+            "even": "twelve beginnings, equally popular",
+            "slow": "one server takes three times as long",
+            "dies": "one server dies",
+            "three": "three servers",
+        },
+        {},
+    ),
 ]
 
 
@@ -191,7 +211,9 @@ def _filled(page: Page) -> dict[str, str]:
         "pages": "".join(pages),
         "start": "".join(f"<option>{name}</option>" for name in starts),
         "starts": json.dumps(starts).replace("<", "\\u003c"),
-        "exercise": f'<label>Judged as exercise <select name="exercise">{judged}</select></label>',
+        "exercise": f'<label>Judged as exercise <select name="exercise">{judged}</select></label>'
+        if len(page.exercises) > 1
+        else f'<input type="hidden" name="exercise" value="{exercise}">',
         "controls": traces + "".join(sliders),
         "hints": hints,
         "real": f"<p>Download your file, and let a real server run it: lesson {lesson.number}, "

@@ -21,6 +21,7 @@ from html import escape
 from pathlib import Path
 
 import drawing
+from drawing import Box, Panel
 
 from inflight.engine.own.scheduler import OwnScheduler
 from inflight.engine.scheduler import GuaranteedNoEvict, MaxUtilization, Scheduler, StaticBatching
@@ -201,4 +202,70 @@ def draw_blocks(path: Path, asked: dict) -> tuple[str, str]:
     return drawing.picture(panels, legend), words
 
 
-DRAW: dict[str, Callable[[Path, dict], tuple[str, str]]] = {"slots": draw_slots, "blocks": draw_blocks}
+# Servers --------------------------------------------------------------------------------------------------------------
+
+DAYS = {"even": 0, "hot": 1, "slow": 3, "dies": 4, "three": 5}  # of the lab's hidden days
+HIGHEST = 10  # requests under way that a row has room for
+
+
+def draw_servers(path: Path, asked: dict) -> tuple[str, str]:
+    from inflight.lessons.replicas.simulate import InTurn, days, simulate
+
+    day = days(random.Random(12))[DAYS[asked["trace"]]]
+    panels, computed, leads = [], [], []
+    for title, policy in (("yours", load(path, "Policy").Policy()), ("in turn", InTurn())):
+        watched = _WatchedPolicy(policy.choose, day.names)
+        counts = simulate(watched.choose, day)
+        said = f"{counts.computed:,} blocks of prompts computed, {counts.lost} requests sent to a dead server"
+        panels.append(Panel(f"{title}: {said}", watched.boxes, watched.number, HIGHEST * len(day.names), "request"))
+        computed.append(f"{title} {counts.computed:,}")
+        leads.append(f"{title} {counts.lead:.1f}")
+    legend = {
+        "again": "this request: its prompt’s first blocks are computed",
+        "short": "this request: they are there",
+        "shade1": "other requests under way",
+        "paused": "known to be dead",
+    }
+    words = (
+        f"{len(day.names)} servers, a row each, as high as the requests that it has. "
+        f"Blocks computed: {', '.join(computed)}. Mean lead of the fullest server: {', '.join(leads)} requests."
+    )
+    return drawing.picture(panels, legend), words
+
+
+class _WatchedPolicy:
+    """Wraps a policy, and draws what it sees and chooses."""
+
+    def __init__(self, choose: Callable, names: tuple[str, ...]):
+        self._choose, self._cached = choose, {name: set[str]() for name in names}
+        self.boxes: list[Box] = []
+        self.number = 0
+
+    def choose(self, request, servers):
+        seen = [(one.name, one.under_way, one.is_healthy) for one in servers]
+        chosen = self._choose(request, servers)
+        name = getattr(chosen, "name", "")
+        for row, (server, under_way, is_healthy) in enumerate(seen, 1):
+            cached = self._cached[server]
+            if not is_healthy:
+                cached.clear()
+                self._add(row, 1, "paused", f"server {server} is dead")
+            if under_way:
+                self._add(row, under_way, "shade1", f"server {server}: {under_way} under way")
+            if server == name:
+                kind = "short" if request.prefix in cached else "again"
+                self._add(row, under_way + 1, kind, f"request {self.number + 1} goes to server {server}")
+                cached.add(request.prefix)
+        self.number += 1
+        return chosen
+
+    def _add(self, row: int, height: int, kind: str, words: str) -> None:
+        height = min(height, HIGHEST - 1)
+        self.boxes.append(Box(self.number, row * HIGHEST - height, 1, height, kind, words))
+
+
+DRAW: dict[str, Callable[[Path, dict], tuple[str, str]]] = {
+    "slots": draw_slots,
+    "blocks": draw_blocks,
+    "servers": draw_servers,
+}

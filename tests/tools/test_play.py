@@ -47,8 +47,15 @@ def blocks(source: str, **controls) -> dict:
     return asked | {"trace": "early", "blocks": 32} | controls
 
 
+def servers(source: str, **controls) -> dict:
+    asked = {"page": "servers", "exercise": "12.1", "file": "policy.py", "source": source, "seed": 7}
+    return asked | {"trace": "dies"} | controls
+
+
 SOLVED = written("batching", "solutions", "scheduler.py")
 BETTER_PAUSE = written("kv_cache", "solutions", "scheduler.py")
+POLICY = written("replicas", "solutions", "policy.py")
+TO_THE_FIRST = "class Policy:\n    def choose(self, request, servers):\n        return servers[0]\n"
 FILES = {
     "solved": slots(SOLVED),
     "solved static": slots(written("batching", "solutions", "static.py"), "4.2"),
@@ -62,6 +69,9 @@ FILES = {
     "ends the process": slots("raise SystemExit"),
     "a better pause": blocks(BETTER_PAUSE),
     "the dearest pause": blocks(replaced(BETTER_PAUSE, ("min(running", "max(running"))),
+    "a policy": servers(POLICY),
+    "to the first": servers(TO_THE_FIRST),
+    "to none": servers(replaced(TO_THE_FIRST, ("servers[0]", "0"))),
 }
 
 
@@ -74,6 +84,17 @@ def test_the_verdict_is_that_of_the_labs_check(ask, name, tmp_path, monkeypatch)
     path.write_text(asked["source"])
     [told] = ask(asked)
     assert told["verdict"] == check(asked["exercise"], path).as_html()
+
+
+@pytest.mark.parametrize(
+    "asked", [blocks(BETTER_PAUSE, trace=trace) for trace in ("whole", "early", "spread")]
+    + [servers(POLICY, trace=trace) for trace in ("even", "hot", "slow", "dies", "three")]
+    + [slots(SOLVED, trace=trace) for trace in ("sorted", "equal", "mild")],
+    ids=lambda asked: f"{asked['page']} {asked['trace']}",
+)  # fmt: skip
+def test_every_trace_is_drawn(ask, asked):
+    [told] = ask(asked)
+    assert told["picture"].count("<rect") > 30, told["words"]
 
 
 def test_the_first_of_what_is_printed_is_shown_and_the_rest_counted(ask):
