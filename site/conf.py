@@ -63,7 +63,11 @@ CONTENTS = {
     ],
     "Work on it": ["CONTRIBUTING", "SECURITY"],
 }
-ADDRESS = tomllib.loads((CLONE / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
+sys.path.append(str(CLONE))
+from tools import address  # noqa: E402
+
+ADDRESS = address.current(CLONE)
+html_baseurl = f"https://{address.forms(ADDRESS)[1]}/"
 suppress_warnings = [
     "misc.highlighting_failure",  # cells with magics, and outputs in a fence: shown as they are
     "mystnb.unknown_mime_type",  # a figure's data for plotly.js
@@ -135,10 +139,8 @@ def _complete(app, pagename: str, template: str, context: dict, doctree) -> None
 
 
 def _finish(app, exception) -> None:
-    """The address of the site leads to README.html; GitHub's pages leave out no folder for its underscore."""
-    out = Path(app.outdir)
-    (out / "index.html").write_text('<meta http-equiv="refresh" content="0; url=README.html">', encoding="utf-8")
-    (out / ".nojekyll").touch()
+    """GitHub's pages leave out no folder for its underscore."""
+    Path(app.outdir, ".nojekyll").touch()
 
 
 def setup(app) -> None:

@@ -7,6 +7,7 @@ Play runs the course's own modules in the browser: they are packed as they are, 
 
 from __future__ import annotations
 
+import base64
 import inspect
 import json
 import os
@@ -21,12 +22,18 @@ from html import escape
 from pathlib import Path
 from string import Template
 
+import numpy as np
+
 from inflight.engine import scheduler
 from inflight.notebook.pages import syllabus
 from inflight.paths import COURSE as CLONE
 from tools import address
 
 SITE = CLONE / "site"
+sys.path.insert(0, str(SITE / "play"))  # as in the browser, where it stands beside the package
+import drawing  # noqa: E402
+
+SITEMAP = "http://www.sitemaps.org/schemas/sitemap/0.9"
 PYODIDE = ["pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip"]
 # What Play runs of the package. They need the standard library alone: tests/tools/test_play.py holds them to it.
 SHIPPED = [
@@ -167,7 +174,7 @@ def make_play(out: Path, modules: Path) -> None:
     for path in (SITE / "play").glob("*.js"):
         shutil.copyfile(path, out / path.name)
     (out.parent / "_static").mkdir(exist_ok=True)
-    for name in ("front.css", "theme.js"):
+    for name in ("card.png", "front.css", "theme.js"):
         shutil.copyfile(SITE / "_static" / name, out.parent / "_static" / name)
     bundle = [f"--outfile={out / 'editor.js'}", "--bundle", "--minify", "--format=esm", "--log-level=warning"]
     command = ["node", str(modules / "esbuild-wasm" / "bin" / "esbuild"), str(SITE / "play" / "editor.js"), *bundle]
@@ -250,5 +257,87 @@ def _of_the_lab(lesson: syllabus.Lesson, exercise: str) -> tuple[str, str, str]:
     return file or f"{begun[4 : begun.index('(')]}.py", f"{rest if file else begun}\n", made
 
 
+# Where one lands ------------------------------------------------------------------------------------------------------
+
+WHAT = (
+    "A hands-on course: you build an engine from a real model, serve it with NVIDIA’s Triton Inference Server, and "
+    "then measure, tune and break it. Everything you run is real, on a laptop without a GPU."
+)
+RUN = "Which of 8 slots was taken"  # lecture 04's picture of its run, in words
+
+
+def make_landing(out: Path) -> None:
+    """Write the page to land on, its pictures, and the list of all pages."""
+    where = address.current(CLONE)
+    image, site, name = address.forms(where)
+    lessons = syllabus.read()
+    batching = next(lesson for lesson in lessons if lesson.topic == "batching")
+    figure = next(shown for shown in _shown(batching) if "".join(shown["text/plain"]).startswith(RUN))
+    static, in_flight = panels = _panels(figure["application/vnd.plotly.v1+json"])
+    told = Template((SITE / "landing.html").read_text(encoding="utf-8")).substitute(
+        description=WHAT,
+        site=f"https://{site}",
+        repository=where,
+        codespaces=f"https://codespaces.new/{name}",
+        image=image,
+        picture=drawing.picture(panels, {"long": "long answer", "short": "short answer", "waste": "empty slot"}),
+        requests=sum(box.kind != "waste" for box in static.boxes),
+        static=static.columns,
+        in_flight=in_flight.columns,
+        cards="\n".join(_card(lesson, out) for lesson in lessons),
+    )
+    (out / "index.html").write_text(told, encoding="utf-8")
+    pages = sorted(path.relative_to(out).as_posix() for path in out.rglob("*.html") if "_static" not in path.parts)
+    urls = "".join(f"<url><loc>https://{site}/{page.removesuffix('index.html')}</loc></url>\n" for page in pages)
+    (out / "sitemap.xml").write_text(
+        f'<?xml version="1.0" encoding="UTF-8"?>\n<urlset xmlns="{SITEMAP}">\n{urls}</urlset>\n', encoding="utf-8"
+    )
+    (out / "robots.txt").write_text(f"User-agent: *\nSitemap: https://{site}/sitemap.xml\n", encoding="utf-8")
+
+
+def _shown(lesson: syllabus.Lesson) -> list[dict]:
+    """Return what the cells of a stored lecture show as pictures, in every form."""
+    lecture = json.loads((CLONE / "notebooks" / f"{lesson.name}.ipynb").read_text(encoding="utf-8"))
+    outputs = (output.get("data", {}) for cell in lecture["cells"] for output in cell.get("outputs", ()))
+    return [data for data in outputs if "image/svg+xml" in data]
+
+
+def _panels(figure: dict) -> list[drawing.Panel]:
+    """Draw a slot map of a lecture anew, from the numbers that its stored figure has."""
+    panels = []
+    for axis, title in (("x", "static"), ("x2", "in flight")):
+        boxes = []
+        for trace in (trace for trace in figure["data"] if trace["xaxis"] == axis):
+            kind = trace["name"].partition(" ")[0].removesuffix(":")
+            for begin, width, slot in zip(*(_numbers(trace[name]) for name in ("base", "x", "y")), strict=True):
+                box = drawing.Box(begin, slot - 0.94, width, 0.88, "waste" if kind == "empty" else kind)
+                boxes.insert(0 if kind == "empty" else len(boxes), box)
+        end = int(max(box.x + box.width for box in boxes))
+        busy = sum(box.width for box in boxes if box.kind != "waste")
+        slots = sum(box.kind == "waste" for box in boxes)
+        said = f"{title}: {end:,} iterations, {1 - busy / (end * slots):.0%} of the slots’ time empty"
+        panels.append(drawing.Panel(said, boxes, end, slots, "iteration"))
+    return panels
+
+
+def _numbers(values: list | dict) -> list[float]:
+    """Return an array of a stored figure, which plotly packs where it can."""
+    if isinstance(values, dict):
+        return np.frombuffer(base64.b64decode(values["bdata"]), values["dtype"]).tolist()
+    return values
+
+
+def _card(lesson: syllabus.Lesson, out: Path) -> str:
+    """Return a lesson's card, and write its lecture's first picture beside the page."""
+    picture = ""
+    if shown := _shown(lesson):
+        (out / "_static" / "lessons").mkdir(parents=True, exist_ok=True)
+        (out / "_static" / "lessons" / f"{lesson.topic}.svg").write_text("".join(shown[0]["image/svg+xml"]), "utf-8")
+        picture = f'<img src="_static/lessons/{lesson.topic}.svg" alt="" width="700" height="400" loading="lazy">'
+    link = f'<a href="notebooks/{lesson.name}.html">{escape(lesson.heading)}</a>'
+    return f"<li>{picture}<h3>{link}</h3><p>{escape(lesson.question)}</p></li>"
+
+
 if __name__ == "__main__":
     make_play(Path(sys.argv[1]) / "play", Path(sys.argv[2]))
+    make_landing(Path(sys.argv[1]))
