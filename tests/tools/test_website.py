@@ -1,7 +1,10 @@
 """Around the course's pages on the web: what makes them, and README.md with its neighbours."""
 
+import json
 import re
 import tomllib
+
+import pytest
 
 from inflight.paths import COURSE
 
@@ -31,3 +34,13 @@ def test_every_link_of_the_readme_and_its_neighbours_leads_somewhere():
         for target in re.findall(r"\]\(([^)#\s]+)", text):
             if not target.startswith("https:"):
                 assert ((COURSE / name).parent / target).exists(), f"{name}: {target}"
+
+
+@pytest.mark.parametrize("kind", ["notebooks", "labs", "solutions"])
+def test_no_page_has_a_formula_that_needs_a_library_to_be_read(kind):
+    """The site and `build/course` have none: a formula is written in letters, as *t*₁."""
+    for path in (COURSE / kind).glob("*.ipynb"):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        text = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+        prose = re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.S)
+        assert re.findall(r"\$[^$\n]+\$", prose) == [], path.name

@@ -141,14 +141,14 @@ print("The same pieces:", [text for text in texts if text] == [t for t, _ in by_
 # %% [markdown]
 # ## Four figures
 #
-# The tokens of an answer arrive at $t_1 … t_n$, in seconds after the request was sent.
+# The tokens of an answer arrive at *t*₁ … *t*ₙ, in seconds after the request was sent.
 #
 # | figure | what it is | `vllm bench serve` | AIPerf |
 # |---|---|---|---|
-# | [TTFT](glossary.md#TTFT) | $t_1$ | TTFT | Time to First Token |
-# | [ITL](glossary.md#ITL) | one gap, $t_{i+1} - t_i$ | ITL | Inter *Chunk* Latency |
+# | [TTFT](glossary.md#TTFT) | *t*₁ | TTFT | Time to First Token |
+# | [ITL](glossary.md#ITL) | one gap, *t*ᵢ₊₁ − *t*ᵢ | ITL | Inter *Chunk* Latency |
 # | [TPOT](glossary.md#TPOT) | the mean of an answer's gaps | TPOT | Inter *Token* Latency |
-# | [E2E](glossary.md#End-to-end-latency) | $t_n$ | E2EL | Request Latency |
+# | [E2E](glossary.md#End-to-end-latency) | *t*ₙ | E2EL | Request Latency |
 #
 # Mind the third row: what [AIPerf](https://docs.nvidia.com/aiperf/reference/ai-perf-metrics-reference) calls inter
 # token latency is vLLM's [TPOT](https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py).
@@ -166,7 +166,7 @@ def tpot(times_s):
 
 
 # %% [markdown]
-# The gaps add up to the last arrival less the first, and *n* tokens have *n* − 1 gaps: TPOT = $(t_n - t_1) / (n - 1)$. So
+# The gaps add up to the last arrival less the first, and *n* tokens have *n* − 1 gaps: TPOT = (*t*ₙ − *t*₁) / (*n* − 1). So
 # E2E = TTFT + (*n* − 1) × TPOT.
 #
 # In this section a piece is a token. Where a server puts two tokens into an event, *n* comes from `usage`, which you
@@ -592,7 +592,7 @@ assert not is_whole(lines)
 # tokens are the same.
 #
 # - A stream is server-sent events over HTTP, or tensors over gRPC.
-# - TTFT is $t_1$, E2E $t_n$, an ITL one gap, TPOT $(t_n - t_1) / (n - 1)$.
+# - TTFT is *t*₁, E2E *t*ₙ, an ITL one gap, TPOT (*t*ₙ − *t*₁) / (*n* − 1).
 # - Eight users share iterations, each of which is longer: they wait longer than one, and far less than eight times as long.
 # - A long gap at the engine is a slow iteration, most often another user's prompt. One that only the client sees is
 #   delivery.
