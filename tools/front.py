@@ -27,7 +27,7 @@ import numpy as np
 from inflight.engine import scheduler
 from inflight.notebook.pages import syllabus
 from inflight.paths import COURSE as CLONE
-from tools import address
+from tools import address, lessons
 
 SITE = CLONE / "site"
 sys.path.insert(0, str(SITE / "play"))  # as in the browser, where it stands beside the package
@@ -245,8 +245,7 @@ def _source(kind: type) -> str:
 
 def _of_the_lab(lesson: syllabus.Lesson, exercise: str) -> tuple[str, str, str]:
     """Return the name of an exercise's file, what the lab hands out in it, and its hints as HTML."""
-    lab = json.loads((CLONE / "labs" / f"{lesson.name}_lab.ipynb").read_text(encoding="utf-8"))
-    cells = [(cell["cell_type"], "".join(cell["source"])) for cell in lab["cells"]]
+    cells = [(cell.cell_type, cell.source) for cell in lessons.source(lesson, "labs").cells]
     at = next(place for place, (_, text) in enumerate(cells) if f'check("{exercise}"' in text)
     begun = next(text for kind, text in reversed(cells[:at]) if kind == "code")
     first, _, rest = begun.partition("\n")
@@ -270,8 +269,8 @@ def make_landing(out: Path) -> None:
     """Write the page to land on, its pictures, and the list of all pages."""
     where = address.current(CLONE)
     image, site, name = address.forms(where)
-    lessons = syllabus.read()
-    batching = next(lesson for lesson in lessons if lesson.topic == "batching")
+    course = syllabus.read()
+    batching = next(lesson for lesson in course if lesson.topic == "batching")
     figure = next(shown for shown in _shown(batching) if "".join(shown["text/plain"]).startswith(RUN))
     static, in_flight = panels = _panels(figure["application/vnd.plotly.v1+json"])
     told = Template((SITE / "landing.html").read_text(encoding="utf-8")).substitute(
@@ -284,7 +283,7 @@ def make_landing(out: Path) -> None:
         requests=sum(box.kind != "waste" for box in static.boxes),
         static=static.columns,
         in_flight=in_flight.columns,
-        cards="\n".join(_card(lesson, out) for lesson in lessons),
+        cards="\n".join(_card(lesson, out) for lesson in course),
     )
     (out / "index.html").write_text(told, encoding="utf-8")
     pages = sorted(path.relative_to(out).as_posix() for path in out.rglob("*.html") if "_static" not in path.parts)

@@ -99,8 +99,11 @@ def _in_plain_terms(function: Callable) -> Callable:
 
 @contextlib.contextmanager
 def _ended_after(seconds: float) -> Iterator[None]:
-    """Raise _LateError in the block after so many seconds, and again each second; in the main thread only."""
-    if threading.current_thread() is not threading.main_thread():
+    """Raise _LateError in the block after so many seconds, and again each second; in the main thread only.
+
+    A browser has no such timer, and ends a loop by its own means.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         yield
         return
 
