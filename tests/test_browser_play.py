@@ -11,8 +11,12 @@ from playwright.sync_api import expect
 from inflight.paths import COURSE
 from tests.browser import needs_chromium, served
 from tests.lessons.answers import written
+from tests.tools import test_play
+from tests.tools.test_play import FILES, TRACES, slots
 
 PLAY = COURSE / "build" / "site" / "play"
+ENDLESS = "class Scheduler:\n    def schedule(self, now):\n        while True:\n            pass\n"
+ask = test_play.ask
 LATE_MS = 120_000  # Python is loaded, on a machine that does other things, too
 
 pytestmark = [
@@ -63,10 +67,35 @@ def test_a_scheduler_is_run_drawn_and_judged_without_a_mouse(page):
     assert page.locator("#picture rect.long").count() == 3 * 8
 
 
+IN_A_WORKER = """asked => new Promise((done, failed) => {
+    const worker = new Worker("/play/worker.js", { type: "module" }), answers = [];
+    worker.onerror = failed;
+    worker.onmessage = ({ data }) => {
+        if (data.failed) failed(data.failed);
+        if (data.answer && answers.push(data.answer) === asked.length) done(answers);
+    };
+    asked.forEach(each => worker.postMessage(each));
+})"""
+
+
+@pytest.mark.slow
+def test_webassembly_counts_draws_and_says_what_cpython_does(page, ask):
+    page.goto("/play/slots.html")
+    asked = [*FILES.values(), *TRACES]
+    for one, in_browser, here in zip(asked, page.evaluate(IN_A_WORKER, asked), ask(*asked), strict=True):
+        assert in_browser == here, one
+
+
+@pytest.mark.slow
+def test_a_loop_that_does_not_end_is_told_with_its_line(page):
+    page.goto("/play/slots.html")
+    [told] = page.evaluate(IN_A_WORKER, [slots(ENDLESS)])
+    assert told["status"] == "wrong" and "scheduler.py, line 4: it had not ended after 20 s." in told["verdict"]
+
+
 def test_a_loop_that_does_not_end_is_stopped_by_a_button_and_the_page_lives_on(page):
     page.goto("/play/slots.html")
-    endless = "class Scheduler:\n    def schedule(self, now):\n        while True:\n            pass\n"
-    write(page, endless)
+    write(page, ENDLESS)
     page.get_by_role("button", name="Run").click()
     expect(page.locator("#state")).to_have_text("It runs.", timeout=LATE_MS)
     page.get_by_role("button", name="Stop").click()
@@ -76,4 +105,4 @@ def test_a_loop_that_does_not_end_is_stopped_by_a_button_and_the_page_lives_on(p
     with page.expect_download() as loading:
         page.get_by_role("button", name=re.compile("Download")).click()
     assert loading.value.suggested_filename == "scheduler.py"
-    assert loading.value.path().read_text() == endless
+    assert loading.value.path().read_text() == ENDLESS

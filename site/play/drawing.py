@@ -41,7 +41,7 @@ def picture(panels: list[Panel], legend: dict[str, str]) -> str:
 
 
 def _panel(panel: Panel, columns: int) -> str:
-    return f"<h3>{escape(panel.title)}</h3>{svg(panel.boxes, columns, panel.rows)}"
+    return f'<p class="panel">{escape(panel.title)}</p>{svg(panel.boxes, columns, panel.rows)}'
 
 
 def svg(boxes: Iterable[Box], columns: int, rows: float) -> str:

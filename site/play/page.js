@@ -46,7 +46,7 @@ function started() {
       say("It runs.");
       timer = setTimeout(() => stop("It had not ended after 90 seconds, and was stopped."), LONGEST_MS);
     }
-    if (data.failed) stop(`Python could not be loaded (${data.failed}). Are you on line? Run it again.`);
+    if (data.failed) stop(`Python failed (${data.failed}). Are you on line? Run it again.`);
     if (data.answer) show(data.answer);
   };
   made.onerror = (event) => stop(`Python ended (${event.message}). Run it again.`);

@@ -31,5 +31,9 @@ loading.catch((error) => postMessage({ failed: String(error) }));
 onmessage = async ({ data }) => {
   const answer = await loading;
   postMessage({ ready: true });
-  postMessage({ answer: JSON.parse(answer(JSON.stringify(data))) });
+  try {
+    postMessage({ answer: JSON.parse(answer(JSON.stringify(data))) });
+  } catch (error) {
+    postMessage({ failed: String(error) });
+  }
 };

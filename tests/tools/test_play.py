@@ -75,6 +75,13 @@ FILES = {
 }
 
 
+TRACES = [
+    *(slots(SOLVED, trace=trace) for trace in ("sorted", "equal", "mild")),
+    *(blocks(BETTER_PAUSE, trace=trace) for trace in ("whole", "early", "spread")),
+    *(servers(POLICY, trace=trace) for trace in ("even", "hot", "slow", "dies", "three")),
+]
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_the_verdict_is_that_of_the_labs_check(ask, name, tmp_path, monkeypatch):
     monkeypatch.setenv("INFLIGHT_SEED", "7")
@@ -86,12 +93,7 @@ def test_the_verdict_is_that_of_the_labs_check(ask, name, tmp_path, monkeypatch)
     assert told["verdict"] == check(asked["exercise"], path).as_html()
 
 
-@pytest.mark.parametrize(
-    "asked", [blocks(BETTER_PAUSE, trace=trace) for trace in ("whole", "early", "spread")]
-    + [servers(POLICY, trace=trace) for trace in ("even", "hot", "slow", "dies", "three")]
-    + [slots(SOLVED, trace=trace) for trace in ("sorted", "equal", "mild")],
-    ids=lambda asked: f"{asked['page']} {asked['trace']}",
-)  # fmt: skip
+@pytest.mark.parametrize("asked", TRACES, ids=lambda asked: f"{asked['page']} {asked['trace']}")
 def test_every_trace_is_drawn(ask, asked):
     [told] = ask(asked)
     assert told["picture"].count("<rect") > 30, told["words"]
