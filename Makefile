@@ -53,7 +53,7 @@ advisories: setup ## what is known of the packages; skipped where the package in
 quick: setup ## the tests that start no server and no browser: a minute and a half
 	@$(PYTEST) -m "not server and not browser and not slow" tests
 
-test: setup $(if $(shell command -v npm),play) ## every test but the slow ones, and lectures 00, 04 and 09 against their stored outputs
+test: setup ## every test but the slow ones, and lectures 00, 04 and 09 against their stored outputs
 	@$(PYTEST) -m "not slow" $(GATED) tests
 
 lectures: setup ## every other lecture against its stored outputs
@@ -62,7 +62,7 @@ lectures: setup ## every other lecture against its stored outputs
 mutants: setup ## fifty faults drawn at random, and whether the tests see them; SEED=7 draws the same again
 	@$(PYTHON) -m tools.mutants 6 --seed $(SEED)
 
-test-all: setup $(if $(shell command -v npm),play) ## every test, lecture and solution: an hour
+test-all: setup ## every test, lecture and solution: an hour
 	@$(PYTEST) notebooks solutions tests
 
 lab: setup ## copy the lessons to work/, which is yours, and open JupyterLab there, on this machine only
