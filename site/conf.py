@@ -85,6 +85,7 @@ myst_heading_slug_func = "glossary_links.anchor"
 
 html_theme = "pydata_sphinx_theme"
 html_title = project
+html_favicon = "_static/icon.svg"
 html_static_path = ["_static"]
 templates_path = ["_templates"]
 html_css_files = ["site.css"]
@@ -92,7 +93,7 @@ html_js_files = [("site.js", {"defer": "defer"})]
 html_sidebars = {"**": ["course-contents"]}
 html_show_sourcelink = False
 html_copy_source = False
-html_context = {"repository": ADDRESS}
+html_context = {"repository": ADDRESS, "default_mode": "auto"}
 html_theme_options = {
     "logo": {"text": "Serving LLMs with Triton"},
     "navbar_center": [],

@@ -174,7 +174,7 @@ def make_play(out: Path, modules: Path) -> None:
     for path in (SITE / "play").glob("*.js"):
         shutil.copyfile(path, out / path.name)
     (out.parent / "_static").mkdir(exist_ok=True)
-    for name in ("card.png", "front.css", "theme.js"):
+    for name in ("card.png", "front.css", "icon.svg", "theme.js"):
         shutil.copyfile(SITE / "_static" / name, out.parent / "_static" / name)
     bundle = [f"--outfile={out / 'editor.js'}", "--bundle", "--minify", "--format=esm", "--log-level=warning"]
     command = ["node", str(modules / "esbuild-wasm" / "bin" / "esbuild"), str(SITE / "play" / "editor.js"), *bundle]
