@@ -60,6 +60,8 @@ SHIPPED = [
     *(f"inflight/lessons/batching/{name}" for name in ("__init__.py", "__init__.pyi", "grading.py", "simulate.py")),
     *(f"inflight/lessons/kv_cache/{name}" for name in ("__init__.py", "__init__.pyi", "grading.py")),
     "inflight/lessons/kv_cache/parts/scheduler.py",
+    *(f"inflight/lessons/speculation/{name}" for name in ("__init__.py", "__init__.pyi", "counting.py", "grading.py")),
+    "inflight/lessons/speculation/parts/drafter.py",
     *(f"inflight/lessons/replicas/{name}" for name in ("__init__.py", "__init__.pyi", "grading.py", "simulate.py")),
 ]
 
@@ -102,6 +104,7 @@ class Page:
     sliders: dict[str, tuple[str, int, int, int, int]]
     built_in: dict[str, type] = field(default_factory=dict)
     function: str = ""
+    of: str = "Requests"
 
 
 PAGES = [
@@ -161,6 +164,22 @@ PAGES = [
         },
         {},
     ),
+    Page(
+        "drafts",
+        "Keep or throw away",
+        [
+            "A small model guesses the next tokens, and the large one computes all of them in one iteration: its "
+            "chances <code>p</code> stand beside the drafter’s <code>q</code>. Keep as many guesses as you can, and "
+            "let the answer be what the large model alone would have said.",
+            "Your <code>accept</code> returns the tokens that the iteration brings. <code>chance.random()</code> is a "
+            "number from 0 to 1; <code>chance.choices(range(len(row)), row)[0]</code> draws a token.",
+        ],
+        {"11.1": "a drafter that is a model"},
+        {"good": "a good drafter", "flat": "one that knows nothing", "sure": "one that is sure, as a lookup is"},
+        {"k": ("guesses an iteration", 1, 8, 1, 4)},
+        function="accept",
+        of="Drafter",
+    ),
 ]
 
 
@@ -207,7 +226,7 @@ def _filled(page: Page) -> dict[str, str]:
         f"<output>{begin}</output></label>"
         for name, (words, least, most, step, begin) in page.sliders.items()
     ]
-    traces = f'<label>Requests <select name="trace">{_options(page.traces)}</select></label>' if page.traces else ""
+    traces = f'<label>{page.of} <select name="trace">{_options(page.traces)}</select></label>' if page.traces else ""
     return {
         "page": page.name,
         "title": page.title,

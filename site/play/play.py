@@ -268,8 +268,65 @@ class _WatchedPolicy:
         self.boxes.append(Box(self.number, row * HIGHEST - height, 1, height, kind, words))
 
 
+# Drafts ---------------------------------------------------------------------------------------------------------------
+
+ITERATIONS, TOKENS = 60, 5
+NEVER = TOKENS  # the token that ends an answer: none of these does
+
+
+def draw_drafts(path: Path, asked: dict) -> tuple[str, str]:
+    from inflight.lessons.speculation.counting import broken_by
+
+    accept, chance = load(path, "accept").accept, random.Random(11)
+    p = [_chances(chance) for _ in range(asked["k"] + 1)]
+    q = [_drafter(asked["trace"], row, chance) for row in p[:-1]]
+    boxes, tokens, kept, first = [], 0, 0, [0] * TOKENS
+    for number in range(ITERATIONS):
+        draft = [chance.choices(range(TOKENS), row)[0] for row in q]
+        came = list(accept([*p], [*q], [*draft], chance, NEVER) or [])
+        if problem := broken_by(came, draft, NEVER):
+            return "", html.escape(f"{problem} The draft was {draft}, and {came} came.")
+        agreed = [one == guess for one, guess in zip(came[:-1], draft)].count(True)
+        first[came[0]] += 1
+        tokens, kept = tokens + len(came), kept + agreed
+        heights = {"medium": agreed, "short": 1, "waste": len(draft) - agreed}
+        level = asked["k"] + 1
+        for kind, height in heights.items():
+            boxes.append(Box(number + 0.1, level - height, 0.8, height, kind, f"iteration {number + 1}: {height}"))
+            level -= height
+    shares = []
+    for token, came in enumerate(first):
+        shares.append(Box(3 * token, 1 - came / ITERATIONS, 1, came / ITERATIONS, "medium", f"token {token} came"))
+        shares.append(Box(3 * token + 1, 1 - p[0][token], 1, p[0][token], "waste", f"token {token}: the model’s"))
+    said = f"{tokens} tokens in {ITERATIONS} iterations, {kept} of {ITERATIONS * len(q)} guesses kept"
+    columns = drawing.picture(
+        [Panel(f"yours: {said}", boxes, ITERATIONS, asked["k"] + 1, "iteration")],
+        {"medium": "guesses kept", "short": "the model’s own token", "waste": "guesses thrown away"},
+    )
+    first_token = drawing.picture(
+        [Panel("the first token of each iteration", shares, 3 * TOKENS, 1, "column")],
+        {"medium": "how often each of five tokens came", "waste": "how often the model says it"},
+    )
+    return columns + first_token, f"Yours: {said}."
+
+
+def _chances(chance: random.Random) -> list[float]:
+    row = [chance.random() ** 3 + 0.02 for _ in range(TOKENS)]
+    return [each / sum(row) for each in row]
+
+
+def _drafter(kind: str, large: list[float], chance: random.Random) -> list[float]:
+    """Return a drafter's probabilities where the model has `large`."""
+    if kind == "sure":
+        return [float(each == max(large)) for each in large]
+    if kind == "flat":
+        return [1 / TOKENS] * TOKENS
+    return [0.7 * one + 0.3 * other for one, other in zip(large, _chances(chance))]
+
+
 DRAW: dict[str, Callable[[Path, dict], tuple[str, str]]] = {
     "slots": draw_slots,
     "blocks": draw_blocks,
     "servers": draw_servers,
+    "drafts": draw_drafts,
 }

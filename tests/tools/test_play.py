@@ -8,8 +8,10 @@ import zipfile
 import pytest
 
 from inflight.notebook.checks import check
+from inflight.notebook.checks.answers import load
+from inflight.notebook.pages import syllabus
 from tests.lessons.answers import replaced, written
-from tools import front
+from tools import front, lessons
 
 ASK = """
 import json, os, sys
@@ -37,6 +39,13 @@ def ask(tmp_path_factory):
     return ask
 
 
+def handed(topic: str, kind: str, function: str) -> str:
+    """The cell of a lab ("labs") or its solution ("solutions") that defines a function."""
+    [lesson] = [lesson for lesson in syllabus.read() if lesson.topic == topic]
+    cells = [cell.source for cell in lessons.source(lesson, kind).cells if cell.cell_type == "code"]
+    return next(source for source in cells if source.startswith(f"def {function}("))
+
+
 def slots(source: str, exercise: str = "4.3", **controls) -> dict:
     asked = {"page": "slots", "exercise": exercise, "file": "scheduler.py", "source": source, "seed": 7}
     return asked | {"trace": "skewed", "slots": 8, "longest": 128} | controls
@@ -52,9 +61,15 @@ def servers(source: str, **controls) -> dict:
     return asked | {"trace": "dies"} | controls
 
 
+def drafts(source: str, **controls) -> dict:
+    asked = {"page": "drafts", "exercise": "11.1", "file": "accept.py", "source": source, "seed": 7}
+    return asked | {"function": "accept", "trace": "good", "k": 4} | controls
+
+
 SOLVED = written("batching", "solutions", "scheduler.py")
 BETTER_PAUSE = written("kv_cache", "solutions", "scheduler.py")
 POLICY = written("replicas", "solutions", "policy.py")
+RULE = handed("speculation", "solutions", "accept")
 TO_THE_FIRST = "class Policy:\n    def choose(self, request, servers):\n        return servers[0]\n"
 FILES = {
     "solved": slots(SOLVED),
@@ -72,6 +87,10 @@ FILES = {
     "a policy": servers(POLICY),
     "to the first": servers(TO_THE_FIRST),
     "to none": servers(replaced(TO_THE_FIRST, ("servers[0]", "0"))),
+    "a rule": drafts(RULE),
+    "keeps all": drafts(replaced(RULE, ("large[guess] / small[guess]", "1"))),
+    "replaces from p": drafts(replaced(RULE, ("max(0, one - other)", "one"))),
+    "no rule yet": drafts(handed("speculation", "labs", "accept")),
 }
 
 
@@ -79,6 +98,7 @@ TRACES = [
     *(slots(SOLVED, trace=trace) for trace in ("sorted", "equal", "mild")),
     *(blocks(BETTER_PAUSE, trace=trace) for trace in ("whole", "early", "spread")),
     *(servers(POLICY, trace=trace) for trace in ("even", "hot", "slow", "dies", "three")),
+    *(drafts(RULE, trace=trace) for trace in ("good", "flat", "sure")),
 ]
 
 
@@ -90,7 +110,8 @@ def test_the_verdict_is_that_of_the_labs_check(ask, name, tmp_path, monkeypatch)
     path = tmp_path / asked["file"]
     path.write_text(asked["source"])
     [told] = ask(asked)
-    assert told["verdict"] == check(asked["exercise"], path).as_html()
+    given = getattr(load(path), asked["function"]) if "function" in asked else path
+    assert told["verdict"] == check(asked["exercise"], given).as_html()
 
 
 @pytest.mark.parametrize("asked", TRACES, ids=lambda asked: f"{asked['page']} {asked['trace']}")
