@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inflight.engine.block_format import BlockFormat
 from inflight.engine.building.folder import EngineInfo
 from inflight.engine.messages import Chunk
 from inflight.engine.settings import BuildConfig
@@ -29,7 +30,9 @@ class FakeModel:
     """
 
     def __init__(self, build_config: BuildConfig, vocab_size: int = 1024):
-        self.info = EngineInfo(Path(), "fake", {"vocab_size": vocab_size}, build_config)
+        pretrained = {"vocab_size": vocab_size, "quantization": {"quant_algo": None}}
+        self.info = EngineInfo(Path(), "fake", pretrained, build_config)
+        self._format = BlockFormat(self.info)
         self.block_bytes = build_config.tokens_per_block * 8
         self._cache = np.empty((0, build_config.tokens_per_block), np.int64)
 
@@ -50,6 +53,13 @@ class FakeModel:
         logits = np.zeros((len(rows), vocab_size), np.float32)
         logits[np.arange(len(rows)), rows] = 1.0
         return logits
+
+    def read_blocks(self, blocks: list[int]) -> bytes:
+        return self._format.sealed([self._cache[blocks]])
+
+    def write_blocks(self, blocks: list[int], data: bytes) -> None:
+        content = self._format.opened(data, len(blocks) * self.block_bytes)
+        self._cache[blocks] = np.frombuffer(content, np.int64).reshape(len(blocks), -1)
 
 
 def next_token(tokens: list[int], vocab_size: int) -> int:

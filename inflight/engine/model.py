@@ -24,7 +24,7 @@ RUNNERS = {
 
 
 class Model(Protocol):
-    """An engine, loaded: the four things that an executor uses.
+    """An engine, loaded: what an executor uses of it.
 
     Attributes
     ----------
@@ -51,6 +51,20 @@ class Model(Protocol):
         float32 array [sum of num_logits, vocab_size]
             Logits that follow the last `num_logits` tokens of each chunk, in their order; valid until the next call. A
             model that keeps them on a GPU gives rows that know their `argmax()` and that `numpy.asarray` brings.
+        """
+        ...
+
+    def read_blocks(self, blocks: list[int]) -> bytes:
+        """Return what is in blocks of the cache, as `BlockFormat` has it."""
+        ...
+
+    def write_blocks(self, blocks: list[int], data: bytes) -> None:
+        """Put into blocks of the cache what `read_blocks` of an engine of the same kind gave.
+
+        Raises
+        ------
+        CourseError
+            `data` is of another kind of engine, of another number of blocks, or damaged; the cache is as it was.
         """
         ...
 

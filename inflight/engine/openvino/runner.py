@@ -16,6 +16,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from inflight.engine.block_format import BlockFormat
 from inflight.engine.building.folder import EngineInfo, cannot_be_loaded
 from inflight.engine.messages import Chunk
 from inflight.engine.model import rows_with_logits
@@ -44,11 +45,15 @@ class OpenVINOModel:
         self._request = self.program.create_infer_request()
         self._cache_shapes = steps.cache_shapes(self.program)
         self.block_bytes = steps.block_bytes(self.program)
+        self._format = BlockFormat(info)
 
     def allocate_kv_cache(self, num_blocks: int, tokens_of_answer: int = 1) -> None:
         """Give the model a cache of `num_blocks` blocks; memory is taken as blocks are first written."""
+        self._caches = []
         for name, (kind, shape) in self._cache_shapes.items():
-            self._request.set_tensor(name, ov.Tensor(kind, ov.Shape([num_blocks, *shape])))
+            tensor = ov.Tensor(kind, ov.Shape([num_blocks, *shape]))
+            self._request.set_tensor(name, tensor)
+            self._caches.append(tensor.data)
 
     def forward(self, chunks: list[Chunk]) -> NDArray[Any]:
         """Run one iteration; see `Model.forward`."""
@@ -72,3 +77,16 @@ class OpenVINOModel:
         self._request.infer()
         logits: NDArray[Any] = self._request.get_tensor("logits").data
         return logits[:, 0, :]
+
+    def read_blocks(self, blocks: list[int]) -> bytes:
+        """Return what is in blocks; see `Model.read_blocks`."""
+        return self._format.sealed(cache[blocks] for cache in self._caches)
+
+    def write_blocks(self, blocks: list[int], data: bytes) -> None:
+        """Fill blocks; see `Model.write_blocks`."""
+        content = self._format.opened(data, len(blocks) * self.block_bytes)
+        for cache in self._caches:
+            shape = len(blocks), *cache.shape[1:]
+            num_bytes = int(np.prod(shape)) * cache.itemsize
+            cache[blocks] = np.frombuffer(content[:num_bytes], cache.dtype).reshape(shape)
+            content = content[num_bytes:]

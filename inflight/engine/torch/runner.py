@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from inflight.engine.block_format import BlockFormat
 from inflight.engine.building.folder import DTYPE_BYTES, TORCH_WEIGHTS_FILE, EngineInfo, cannot_be_loaded
 from inflight.engine.messages import Chunk
 from inflight.engine.model import rows_with_logits
@@ -106,6 +107,7 @@ class TorchModel:
             raise cannot_be_loaded(info, reason(error)) from error
         numbers = 2 * model["num_hidden_layers"] * model["num_key_value_heads"] * model["head_size"]
         self.block_bytes = numbers * build.tokens_per_block * DTYPE_BYTES[build.dtype]
+        self._format = BlockFormat(info)
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def allocate_kv_cache(self, num_blocks: int, tokens_of_answer: int = 1) -> None:
@@ -150,6 +152,18 @@ class TorchModel:
         else:
             logits, best = self._compute(step.to(self.info.device))
         return LogitsRows(logits, best.tolist())
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
+    def read_blocks(self, blocks: list[int]) -> bytes:
+        """Return what is in blocks; see `Model.read_blocks`."""
+        return self._format.sealed([self._caches[:, blocks].cpu().view(torch.uint8).numpy()])
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
+    def write_blocks(self, blocks: list[int], data: bytes) -> None:
+        """Fill blocks; see `Model.write_blocks`."""
+        content = self._format.opened(data, len(blocks) * self.block_bytes)
+        given = torch.frombuffer(bytearray(content), dtype=self._caches.dtype).to(self._caches.device)
+        self._caches[:, blocks] = given.view(-1, len(blocks), *self._caches.shape[2:])
 
     def _compute(self, step: Step) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits [rows, vocab_size], and of each the highest and its token, [rows, 2], in float32.
