@@ -32,6 +32,7 @@ from inflight.engine.limits import check_memory, out_of_time, within_limits
 from inflight.engine.messages import Chunk, IterationStats, Request, Response
 from inflight.engine.model import Model, free_bytes
 from inflight.engine.model import load as load_model
+from inflight.engine.moving import Moving
 from inflight.engine.own.part import PartError
 from inflight.engine.own.plan_rules import enforce
 from inflight.engine.own.scheduler import accepted
@@ -65,19 +66,24 @@ class Executor:
     Raises
     ------
     CourseError
-        The KV cache would be too small for one longest request; a `drafter_path` of no use.
+        The KV cache would be too small for one longest request; a `drafter_path`, `kv_store_path`, `kv_peer_url` or
+        `kv_policy_path` of no use.
     """
 
     def step(self) -> None:
         """Compute one iteration."""
         started = time.time(), time.perf_counter()
         self._take_in()
+        if self.moving:
+            self.moving.fetch()
         plan = self._plan()
         chunks = self._sequences.carry_out(plan)
         if self.drafting:
             self.drafting.add(chunks, self._sequences)
         logits: Iterable[Any] = self.model.forward(list(chunks.values())) if chunks else ()
         num_finished = self._give_tokens(chunks, logits)
+        if self.moving:
+            self.moving.store()
         if chunks:
             self._record(started, chunks, num_finished)
         self._deliver()  # after the record: a client that has its answer finds its iterations in the log
@@ -113,14 +119,17 @@ class Executor:
         self._sequences = Sequences(
             self.blocks, self.build_config, self.config.enable_chunked_context, self.config.enable_kv_cache_reuse
         )
-        self._statistics = Statistics(self._sequences, self.config.iteration_log_path)
+        self.moving: Moving | None = None
+        if self.config.kv_store_path is not None:
+            self.moving = Moving(model, self._sequences, self.config, self._taken)
+        self._statistics = Statistics(self._sequences, self.config.iteration_log_path, self.moving)
         self.iteration_stats = self._statistics.latest
         self._held: list[Sequence] = []  # finished, to be answered when nobody runs
         self._outbox: list[tuple[Sequence, Response]] = []
         self._num_empty_plans = 0
         # Shared with those who call, under the lock of `_work`.
         self._work = threading.Condition()
-        self._unguided: dict[int, Sequence] = {}  # their guides are not compiled yet
+        self._unready: dict[int, Sequence] = {}  # their guides are not compiled yet, or their blocks not taken
         self._inbox: list[Sequence] = []
         self._unfinished: dict[int, Sequence] = {}
         self._asked_to_end: dict[int, str] = {}  # id -> "stopped" or "cancelled"
@@ -178,19 +187,34 @@ class Executor:
             self._asked_to_end.clear()
             leaving = [(self._unfinished[number], why) for number, why in ending.items() if number in self._unfinished]
             for sequence, _ in leaving:
-                self._unguided.pop(sequence.id, None)  # while the lock is held: its guide may be made right now
+                self._unready.pop(sequence.id, None)  # while the lock is held: it may get ready right now
         for sequence, reason in leaving:
             self._finish(sequence, reason)
 
     def _guide_made(self, sequence: Sequence, made: Matcher | Exception) -> None:
         """Let a request wait whose guide is compiled, or end it with the reason why it cannot be."""
         with self._work:
-            if self._unguided.pop(sequence.id, None) is None:
+            if self._unready.pop(sequence.id, None) is None:
                 return  # it ended meanwhile
             if isinstance(made, Exception):
                 sequence.error, self._asked_to_end[sequence.id] = self._what_happened(made), "error"
             else:
                 sequence.guide = made
+                self._inbox.append(sequence)
+            self._work.notify()
+
+    def _taken(self, sequence: Sequence, failed: PartError | None) -> None:
+        """Let a request wait, or compile its guide, whose blocks have been taken from another engine."""
+        with self._work:
+            if sequence.id not in self._unready:
+                return  # it ended meanwhile
+            if sequence.request.guide and not failed:
+                self._compiler.compile(sequence)
+                return
+            del self._unready[sequence.id]
+            if failed:
+                sequence.error, self._asked_to_end[sequence.id] = failed, "error"
+            else:
                 self._inbox.append(sequence)
             self._work.notify()
 
@@ -319,7 +343,7 @@ class Executor:
             for sequence in failed:
                 self._sequences.remove(sequence)
             self._unfinished.clear()
-            self._unguided.clear()
+            self._unready.clear()
             self._inbox.clear()
             self._asked_to_end.clear()
             self._held.clear()
@@ -330,8 +354,10 @@ class Executor:
 
     def _record(self, started: tuple[float, float], chunks: dict[Sequence, Chunk], num_finished: int) -> None:
         with self._work:
-            unfinished, not_taken_in = len(self._unfinished), len(self._unguided) + len(self._inbox)
+            unfinished, not_taken_in = len(self._unfinished), len(self._unready) + len(self._inbox)
         self._statistics.record(started, chunks, num_finished, unfinished, not_taken_in)
+        if self.moving:
+            self.moving.note(self.iteration_stats[-1])
 
     # What others call -------------------------------------------------------------------------------------------------
 
@@ -354,7 +380,7 @@ class Executor:
         with self._work:
             if self._closing:
                 raise CourseError("The engine is shut down and takes no more requests.", code=SHUT_DOWN)
-            num_waiting = len(self._unguided) + len(self._inbox) + len(self._sequences.waiting)
+            num_waiting = len(self._unready) + len(self._inbox) + len(self._sequences.waiting)
             if self.config.max_queue_size and num_waiting >= self.config.max_queue_size:
                 full = f"The queue is full: {num_waiting} requests wait (max_queue_size). Try later."
                 raise CourseError(full, code=QUEUE_FULL)
@@ -363,8 +389,11 @@ class Executor:
             sequence = Sequence(self._next_id, request, on_response, ends_by_s, guesser)
             self._next_id += 1
             self._unfinished[sequence.id] = sequence
-            if request.guide:
-                self._unguided[sequence.id] = sequence
+            if self.moving and self.moving.takes:
+                self._unready[sequence.id] = sequence
+                self.moving.take(sequence)
+            elif request.guide:
+                self._unready[sequence.id] = sequence
                 self._compiler.compile(sequence)
             else:
                 self._inbox.append(sequence)
@@ -426,6 +455,8 @@ class Executor:
             self._work.notify()
         if not already:
             self._compiler.end()
+            if self.moving:
+                self.moving.end()
             self._thread.join()
             self._fail_all(CourseError("the engine was shut down", code=SHUT_DOWN))
             self._statistics.close()

@@ -2,7 +2,8 @@
 
 A block has room for the keys and values of `tokens_per_block` tokens in every layer. A sequence holds a list of blocks
 that need not be neighbours, as a process holds pages of memory. With reuse, a full block is kept under its tokens and a
-hash of all tokens before them, so that a prompt that begins with the same tokens starts from there.
+hash of all tokens before them, so that a prompt that begins with the same tokens starts from there. The hash begins
+with a request's salt, so that prompts of two salts never meet.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from hashlib import sha256
+from itertools import takewhile
 
 # Content of a full block: the hash of all tokens before it, which its keys and values depend on, and its own tokens.
 Content = tuple[bytes, bytes]
@@ -74,41 +76,65 @@ class BlockManager:
 
     # Reuse ------------------------------------------------------------------------------------------------------------
 
-    def keep(self, blocks: list[int], token_ids: list[int], num_computed: int) -> None:
-        """Remember the full blocks of a sequence whose first `num_computed` tokens have been computed."""
+    def keep(
+        self, blocks: list[int], token_ids: list[int], num_computed: int, salt: bytes = b""
+    ) -> list[tuple[int, Content]]:
+        """Remember the full blocks of a sequence whose first `num_computed` tokens are computed; return new ones."""
         num_full = first_new = num_computed // self.tokens_per_block
         while first_new and blocks[first_new - 1] not in self._content_of:
             first_new -= 1
-        before = _hash(self._content_of[blocks[first_new - 1]]) if first_new else b""
+        before, new = _hash(self._content_of[blocks[first_new - 1]]) if first_new else salt, []
         for block, content in zip(blocks[first_new:], self._contents(token_ids, first_new, num_full, before)):
             self._content_of[block] = content
-            self._kept.setdefault(content, block)  # where a sequence beside this one computed the same, one is enough
+            # Where a sequence beside this one computed the same, one is enough.
+            if self._kept.setdefault(content, block) == block:
+                new.append((block, content))
+        return new
 
-    def find(self, blocks: list[int], token_ids: list[int]) -> int:
+    def find(self, blocks: list[int], token_ids: list[int], salt: bytes = b"") -> int:
         """Fill the empty list `blocks` with kept blocks of the longest prefix of `token_ids`; return its tokens.
 
         The last token is always left to compute, since its logits choose the next one.
         """
-        for block in self._find(token_ids):
+        for block in self._find(token_ids, salt):
             self._idle.pop(block, None)
             self._num_holders[block] += 1
             blocks.append(block)
         self.num_reused += len(blocks)
         return len(blocks) * self.tokens_per_block
 
-    def count_kept(self, token_ids: list[int]) -> int:
-        """Return how many of `token_ids` `find` would find; nothing is changed."""
-        return sum(1 for _ in self._find(token_ids)) * self.tokens_per_block
+    def count_kept(self, token_ids: list[int], salt: bytes = b"") -> int:
+        """Return how many of `token_ids` `find` would find; nothing is changed, and any thread may ask."""
+        kept = takewhile(self._kept.__contains__, self._findable(token_ids, salt))
+        return sum(1 for _ in kept) * self.tokens_per_block
+
+    def lacking(self, token_ids: list[int], salt: bytes = b"") -> list[Content]:
+        """Return the contents of the full blocks of a prompt that `find` would not find, in their order."""
+        return list(self._findable(token_ids, salt))[self.count_kept(token_ids, salt) // self.tokens_per_block :]
+
+    def adopt(self, token_ids: list[int], number: int, salt: bytes = b"") -> list[int]:
+        """Keep the next `number` blocks that a prompt lacks, or as many as are free; the caller fills them.
+
+        Nobody holds them: `find` finds them, and they are forgotten as others are.
+        """
+        held: list[int] = []
+        num_kept = self.find(held, token_ids, salt) // self.tokens_per_block
+        self.num_reused -= num_kept
+        self.grow(held, (num_kept + min(number, self.num_free)) * self.tokens_per_block)
+        self.keep(held, token_ids, len(held) * self.tokens_per_block, salt)
+        adopted = held[num_kept:]
+        self.release(held)
+        return adopted
 
     def count_own(self, blocks: list[int]) -> int:
         """Count the blocks of a sequence that no other holds."""
         return sum(self._num_holders[block] == 1 for block in blocks)
 
-    def _find(self, token_ids: list[int]) -> Iterator[int]:
-        for content in self._contents(token_ids, 0, (len(token_ids) - 1) // self.tokens_per_block, b""):
-            if content not in self._kept:
-                return
-            yield self._kept[content]
+    def _find(self, token_ids: list[int], salt: bytes) -> Iterator[int]:
+        return (self._kept[content] for content in takewhile(self._kept.__contains__, self._findable(token_ids, salt)))
+
+    def _findable(self, token_ids: list[int], salt: bytes) -> Iterator[Content]:
+        return self._contents(token_ids, 0, (len(token_ids) - 1) // self.tokens_per_block, salt)
 
     def _contents(self, token_ids: list[int], first: int, end: int, before: bytes) -> Iterator[Content]:
         """Yield the content of a sequence's blocks `first` to `end` - 1; `before` is the hash of all earlier tokens."""

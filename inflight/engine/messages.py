@@ -61,6 +61,8 @@ class Request:
         The client's name for it, used in the iteration log.
     guide : Guide, optional
         The form that its answer must have.
+    cache_salt : str
+        It finds only blocks that requests of the same salt have left.
     """
 
     input_ids: list[int]
@@ -74,6 +76,7 @@ class Request:
     allotted_time_ms: float | None = None
     request_id: str = ""
     guide: Guide | None = None
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,10 @@ class IterationStats:
     """One iteration in numbers; `active` = `scheduled` + `waiting` + `paused` requests.
 
     `timestamp` is seconds since 1970 at the iteration's start; `iteration_ms` its length; `finished` the requests it
-    completed; `kv_blocks_reused` the blocks found again since the start. `rows` are the rows of logits computed;
+    completed; `kv_blocks_reused` the blocks found again since the start, and `kv_blocks_stored`, `kv_blocks_fetched`
+    and `kv_blocks_taken` those written to the store, read from it, and brought into it from another engine.
+    `not_computed` lists [request id, tokens found in memory, in the store, at another engine] of each request that
+    begins after them. `rows` are the rows of logits computed;
     `drafted` counts the generation tokens that were guesses, `accepted` those that were right and gave another token.
     `requests` lists [request id, context tokens, generation tokens, KV cache blocks] of each scheduled request, and
     `client_ids`, in the same order, the names that their clients gave them, if any; `paused_ids` are those of the
@@ -157,10 +163,14 @@ class IterationStats:
     kv_blocks_free: int = 0
     kv_blocks_max: int = 0
     kv_blocks_reused: int = 0
+    kv_blocks_stored: int = 0
+    kv_blocks_fetched: int = 0
+    kv_blocks_taken: int = 0
     tokens_per_block: int = 0
     finished: int = 0
     empty_seats: int = 0
     requests: list[list[int]] = field(default_factory=list)
     client_ids: list[str] = field(default_factory=list)
     paused_ids: list[int] = field(default_factory=list)
+    not_computed: list[list[int]] = field(default_factory=list)
     longest_wait: list[int] | None = None

@@ -9,9 +9,10 @@ import math
 from collections import abc
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from inflight.engine.kv_cache import BlockManager
+from inflight.engine.kv_cache import BlockManager, Content
 from inflight.engine.messages import Chunk, Request, Response
 from inflight.engine.scheduler import Now, Plan, RequestView
 from inflight.engine.settings import BuildConfig
@@ -57,6 +58,10 @@ class Sequence:
         self.log_probs: list[float] = []
         self.num_sent = 0  # tokens of the answer that were handed over
         self.num_cached = 0
+        self.salt = sha256(request.cache_salt.encode()).digest() if request.cache_salt else b""
+        self.num_taken = self.num_fetched = 0  # tokens of its prompt brought from another engine, and from the store
+        self.was_fetched = False  # the store has been asked for them
+        self.found = (0, 0, 0)  # tokens that need not be computed: from memory, from the store, from another engine
         self.blocks: list[int] = []
         self.last_computed = 0  # iteration in which it was computed last, or before which it came
         self.finish_reason: str | None = None
@@ -107,6 +112,7 @@ class Sequences:
         self.limits = limits
         self.chunked_context = chunked_context
         self.reuse = reuse
+        self.newly_kept: list[tuple[int, Content]] | None = None  # a list where a store takes new blocks from it
         self.waiting: dict[int, Sequence] = {}
         self.running: dict[int, Sequence] = {}
         self.paused: dict[int, Sequence] = {}  # the one that was paused last is last
@@ -138,7 +144,7 @@ class Sequences:
     def _view(self, sequence: Sequence) -> RequestView:
         cached, blocks = sequence.num_cached, sequence.blocks
         if self.reuse and not blocks:
-            cached = self.blocks.count_kept(sequence.tokens)
+            cached = self.blocks.count_kept(sequence.tokens, sequence.salt)
         return RequestView(
             id=sequence.id,
             prompt_tokens=len(sequence.request.input_ids),
@@ -157,11 +163,14 @@ class Sequences:
         for number in plan.pause:
             sequence = self.paused[number] = self.running.pop(number)
             self.blocks.release(sequence.blocks)
-            sequence.num_cached = 0
+            sequence.num_cached, sequence.was_fetched = 0, False
         admitted = [(self.paused if number in self.paused else self.waiting).pop(number) for number in plan.admit]
         if self.reuse:  # before any grows: growing may give up a kept block that nobody holds
             for sequence in admitted:
-                sequence.num_cached = self.blocks.find(sequence.blocks, sequence.tokens)
+                sequence.num_cached = self.blocks.find(sequence.blocks, sequence.tokens, sequence.salt)
+                fetched = min(sequence.num_fetched, sequence.num_cached)
+                taken = min(sequence.num_taken, fetched)
+                sequence.found = (sequence.num_cached - fetched, fetched - taken, taken)
         for sequence in admitted:
             self.blocks.grow(sequence.blocks, len(sequence.tokens))
             self.running[sequence.id] = sequence
@@ -183,7 +192,9 @@ class Sequences:
         """Note that the model has computed so many of a request's pending tokens."""
         sequence.num_cached += num_tokens
         if self.reuse:
-            self.blocks.keep(sequence.blocks, sequence.tokens, sequence.num_cached)
+            new = self.blocks.keep(sequence.blocks, sequence.tokens, sequence.num_cached, sequence.salt)
+            if self.newly_kept is not None:
+                self.newly_kept += new
 
     # Drafts are no tokens of a request before they have been found right. What lies after its computed tokens in a
     # block is overwritten.

@@ -234,6 +234,16 @@ class ExecutorConfig:
         0.5, "Most of the free memory that the KV cache takes.", low=0, high=1
     )
     enable_kv_cache_reuse: bool = setting(False, "Keep the KV blocks of prompts for later ones.")
+    kv_store_path: str | Path | None = setting(
+        None, "Folder in which KV blocks outlive the engine, and which engines may share; blank: none."
+    )
+    kv_store_bytes: int = setting(2**30, "Most bytes in that folder; the least recent blocks go first.", low=1)
+    kv_peer_url: str | None = setting(
+        None, "OpenAI port of an engine, http://host:port, whose store has blocks of prompts for this one; blank: none."
+    )
+    kv_policy_path: str | Path | None = setting(
+        None, "Python file with a class of your own that says when blocks are worth moving; blank: always."
+    )
     enable_chunked_context: bool = setting(False, "Compute a long prompt in parts.")
     max_queue_size: int = setting(0, "Most requests that wait to be admitted; 0: no limit.", low=0)
     iteration_log_path: str | Path | None = setting(None, "File for one JSON line per iteration; blank: none.")
@@ -248,6 +258,11 @@ class ExecutorConfig:
             object.__setattr__(self, "speculative_config", SpeculativeConfig.read(self.speculative_config))
         elif self.drafter_path is not None:
             object.__setattr__(self, "speculative_config", SpeculativeConfig())
+        if self.kv_store_path is not None and not self.enable_kv_cache_reuse:
+            raise CourseError("kv_store_path keeps blocks for later prompts: set enable_kv_cache_reuse as well.")
+        for name in ("kv_peer_url", "kv_policy_path"):
+            if getattr(self, name) is not None and self.kv_store_path is None:
+                raise CourseError(f"{name} is about blocks in a store: set kv_store_path as well.")
 
     def check_prompts_fit(self, build: BuildConfig) -> None:
         """Raise CourseError where an engine could never compute its longest prompt."""

@@ -11,11 +11,14 @@ from dataclasses import asdict
 from itertools import chain, islice
 from operator import attrgetter
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from inflight.engine.messages import Chunk, IterationStats
 from inflight.engine.sequences import Sequence, Sequences
 from inflight.errors import CourseError
+
+if TYPE_CHECKING:
+    from inflight.engine.moving import Moving
 
 log = logging.getLogger("inflight.engine.executor")
 
@@ -30,6 +33,8 @@ class Statistics:
     sequences : Sequences
     log_path : path, optional
         Gets a line of JSON for each iteration.
+    moving : Moving, optional
+        Moves blocks to a store and from it.
 
     Attributes
     ----------
@@ -44,10 +49,10 @@ class Statistics:
         The log cannot be written.
     """
 
-    def __init__(self, sequences: Sequences, log_path: str | Path | None = None):
+    def __init__(self, sequences: Sequences, log_path: str | Path | None = None, moving: Moving | None = None):
         self.iteration = 0
         self.latest: deque[IterationStats] = deque(maxlen=MOST_KEPT)
-        self._sequences = sequences
+        self._sequences, self._moving = sequences, moving
         self._log_file = None if log_path is None else _opened(log_path)
 
     def record(
@@ -98,12 +103,20 @@ class Statistics:
             kv_blocks_free=blocks.num_free,
             kv_blocks_max=blocks.num_blocks,
             kv_blocks_reused=blocks.num_reused,
+            kv_blocks_stored=self._moved("stored"),
+            kv_blocks_fetched=self._moved("fetched"),
+            kv_blocks_taken=self._moved("taken"),
             tokens_per_block=blocks.tokens_per_block,
             finished=finished,
             empty_seats=lines.limits.max_batch_size - len(chunks),
             requests=rows,
             client_ids=[sequence.request.request_id for sequence in chunks],
             paused_ids=list(lines.paused)[::-1],
+            not_computed=[
+                [sequence.id, *sequence.found]
+                for sequence, chunk in chunks.items()
+                if chunk.is_context and 0 < chunk.num_past == sum(sequence.found)
+            ],
             longest_wait=self._longest_wait(),
         )
         self.latest.append(stats)
@@ -113,6 +126,9 @@ class Statistics:
             except OSError as error:
                 log.warning("iteration log %s cannot be written (%s): going on without it", self._log_file.name, error)
                 self._log_file = None
+
+    def _moved(self, way: str) -> int:
+        return self._moving.counts[way].blocks if self._moving else 0
 
     def _longest_wait(self) -> list[int] | None:
         """Return the request that has waited longest: [its id, iterations since it was computed or came]."""
@@ -130,6 +146,9 @@ class Statistics:
             kv_blocks_free=blocks.num_blocks,
             kv_blocks_max=blocks.num_blocks,
             kv_blocks_reused=blocks.num_reused,
+            kv_blocks_stored=self._moved("stored"),
+            kv_blocks_fetched=self._moved("fetched"),
+            kv_blocks_taken=self._moved("taken"),
             tokens_per_block=blocks.tokens_per_block,
             empty_seats=self._sequences.limits.max_batch_size,
         )

@@ -1,16 +1,24 @@
 """Blocks that move: what is taken from a store or another engine is what would have been computed, or is not taken."""
 
+import contextlib
+import http.server
+import json
+import logging
+import resource
+import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from inflight.engine.block_format import BlockFormat
+from inflight.engine.executor import Executor
 from inflight.engine.fake_model import FakeModel
-from inflight.engine.messages import Chunk
+from inflight.engine.messages import Chunk, Guide, Request
 from inflight.engine.model import load as load_model
+from inflight.engine.settings import POLICIES, ExecutorConfig, SamplingConfig
 from inflight.errors import CourseError
-from tests.engines import SMALL_BUILD, build_small, build_tiny
+from tests.engines import SMALL_BUILD, SMALL_VOCAB, build_small, build_tiny, fake_answer
 
 BLOCK = 32
 BUILD = replace(SMALL_BUILD, max_input_len=200, max_seq_len=240, max_num_tokens=240)
@@ -26,6 +34,19 @@ def folder(request, tmp_path_factory):
         return build_tiny(request.getfixturevalue("tiny_llama"), target, **sizes)
     kind = "INT8" if "INT8" in request.param else None
     return build_small(request.getfixturevalue("small_checkpoint"), target, kv_cache_quant_algo=kind, **sizes)
+
+
+def config(store, **settings):
+    return ExecutorConfig(**{"enable_kv_cache_reuse": True, "kv_store_path": store} | settings)
+
+
+def fake(store, **settings):
+    return Executor(FakeModel(BUILD, SMALL_VOCAB), config(store, **settings))
+
+
+def counts(executor):
+    now = executor.snapshot()
+    return now.kv_blocks_stored, now.kv_blocks_fetched, now.kv_blocks_taken
 
 
 # Blocks as bytes ------------------------------------------------------------------------------------------------------
@@ -71,3 +92,236 @@ def test_a_build_that_lays_blocks_out_otherwise_has_another_fingerprint_and_one_
         return BlockFormat(FakeModel(replace(BUILD, **build)).info).fingerprint
 
     assert fingerprint(**change) != fingerprint() == fingerprint(max_batch_size=2, max_seq_len=4000)
+
+
+# The store ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "settings", [{}, {"enable_chunked_context": True}, {"speculative_config": {"max_draft_len": 3}}], ids=str
+)
+def test_a_second_engine_answers_from_the_store_as_the_first_from_its_own_computing(folder, policy, settings, tmp_path):
+    asked = [
+        Request(PROMPT, 24),
+        Request(PROMPT[:70], 24, sampling=SamplingConfig(temperature=0.8, top_p=0.9, random_seed=7)),
+        Request(PROMPT[:100], 24, guide=Guide("regex", "[a-z ]{20,40}")),
+    ]
+    settings = {"batch_scheduler_policy": policy} | settings
+    with Executor.load(folder, ExecutorConfig(**settings)) as executor:
+        expected = [executor.generate(each).token_ids for each in asked]
+    for _ in range(2):
+        with Executor.load(folder, config(tmp_path / "store", **settings)) as executor:
+            assert [executor.generate(each).token_ids for each in asked] == expected
+    stored, fetched, _ = counts(executor)
+    assert (stored, fetched) == (0, FULL // BLOCK)  # the two shorter prompts find the blocks in memory then
+    assert executor.iteration_stats[0].not_computed == [[1, 0, FULL, 0]]
+    assert executor.iteration_stats[0].context_tokens == len(PROMPT) - FULL
+
+
+def test_a_conversation_goes_on_from_the_answers_blocks_as_well(tmp_path):
+    with fake(tmp_path) as executor:
+        said = executor.generate(Request(PROMPT, 50)).token_ids
+    with fake(tmp_path) as executor:
+        again = executor.generate(Request([*PROMPT, *said], 5))
+    assert again.token_ids == fake_answer([*PROMPT, *said], 5, SMALL_VOCAB)
+    assert executor.iteration_stats[0].not_computed == [[1, 0, 192, 0]]  # 199 tokens have been computed
+
+
+def test_a_paused_request_comes_back_from_the_store(tmp_path):
+    asked = [Request(PROMPT[number : 100 + number], 130) for number in range(4)]
+    settings = {"batch_scheduler_policy": "max_utilization", "max_tokens_in_paged_kv_cache": 15 * BLOCK}
+    with fake(tmp_path, **settings) as executor:
+        answers = executor.generate_all(asked)
+    assert [each.token_ids for each in answers] == [fake_answer(each.input_ids, 130, SMALL_VOCAB) for each in asked]
+    assert counts(executor)[1] > 0
+
+
+def test_salts_never_meet(tmp_path):
+    for salt, expected in (("", 0), ("a", 0), ("b", 0), ("a", FULL), ("", FULL)):
+        with fake(tmp_path) as executor:
+            answer = executor.generate(Request(PROMPT, 8, cache_salt=salt))
+            assert answer.token_ids == fake_answer(PROMPT, 8, SMALL_VOCAB)
+            assert executor.iteration_stats[0].context_tokens == len(PROMPT) - expected
+            executor.generate(Request(PROMPT, 8, cache_salt="c"))
+            assert not [row for stats in executor.iteration_stats for row in stats.not_computed if row[1]]
+
+
+@pytest.mark.parametrize("harm", ["a bit", "cut", "empty", "renamed", "a folder"])
+def test_a_damaged_file_costs_a_computation_and_a_line_in_the_log(harm, tmp_path, caplog):
+    with fake(tmp_path) as executor:
+        executor.generate(Request(PROMPT, 8))
+    files = sorted(tmp_path.iterdir())
+    for file in files:
+        content = bytearray(file.read_bytes())
+        content[-20] ^= 4
+        if harm == "a folder":
+            file.unlink()
+            file.mkdir()
+        elif harm != "renamed":
+            file.write_bytes({"a bit": content, "cut": content[:50], "empty": b""}[harm])
+    if harm == "renamed":
+        swapped = [file.read_bytes() for file in (*files[1:], files[0])]
+        for file, content in zip(files, swapped):
+            file.write_bytes(content)
+    with caplog.at_level(logging.WARNING), fake(tmp_path) as executor:
+        assert executor.generate(Request(PROMPT, 8)).token_ids == fake_answer(PROMPT, 8, SMALL_VOCAB)
+        assert executor.snapshot().kv_blocks_fetched == 0
+    assert "cannot be used and is computed again" in caplog.text
+
+
+def test_a_full_disk_costs_a_line_in_the_log(tmp_path, caplog):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with caplog.at_level(logging.WARNING), fake(tmp_path) as executor:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # the kernel refuses longer files: EFBIG
+        try:
+            assert executor.generate(Request(PROMPT, 8)).token_ids == fake_answer(PROMPT, 8, SMALL_VOCAB)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert counts(executor)[0] == 0 and list(tmp_path.iterdir()) == []
+        executor.generate(Request(PROMPT[1:], 8))
+        assert counts(executor)[0] == FULL // BLOCK
+    assert caplog.text.count("blocks are not kept in") == 1
+
+
+def test_the_least_recent_go_first_and_the_folder_keeps_its_size(tmp_path):
+    size = 32 + 32 + BLOCK * 8 + 4  # name, fingerprint, the fake model's block, checksum
+    most = 20 * size
+    with fake(tmp_path, kv_store_bytes=most) as executor:
+        for number in range(12):
+            executor.generate(Request([number + 1, *PROMPT], 2))
+            assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= most
+    with fake(tmp_path) as executor:
+        executor.generate_all([Request([number, *PROMPT], 2) for number in (1, 12)])
+    found = [row[2] for stats in executor.iteration_stats for row in stats.not_computed]
+    assert found == [FULL]  # of the latest, and nothing of the first
+
+
+def test_files_are_the_users_own_and_a_folder_that_others_write_to_is_refused(tmp_path):
+    with fake(tmp_path / "a" / "store") as executor:
+        executor.generate(Request(PROMPT, 2))
+    modes = {file.stat().st_mode & 0o777 for file in (tmp_path / "a" / "store").iterdir()}
+    assert (modes, (tmp_path / "a" / "store").stat().st_mode & 0o777) == ({0o600}, 0o700)
+    (tmp_path / "a" / "store").chmod(0o777)
+    with pytest.raises(CourseError, match="Others may write to kv_store_path"):
+        fake(tmp_path / "a" / "store")
+    with pytest.raises(CourseError, match="no folder to write to"):
+        fake(__file__)
+
+
+def test_two_engines_on_one_folder_at_once_never_read_half_a_block(tmp_path):
+    asked = [Request([number % 5 + 1, *PROMPT], 4) for number in range(40)]
+    expected = [fake_answer(each.input_ids, 4, SMALL_VOCAB) for each in asked]
+    with fake(tmp_path, kv_store_bytes=6000) as one, fake(tmp_path, kv_store_bytes=6000) as other:
+        found = {}
+        threads = [
+            threading.Thread(
+                target=lambda who=who: found.setdefault(who, [who.generate(each).token_ids for each in asked])
+            )
+            for who in (one, other)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == {one: expected, other: expected}
+
+
+# Another engine, and the learner's policy -----------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def served(store, harm=None):
+    """What an OpenAI port says of a store; with `harm`, wrongly."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_):
+            pass
+
+        def say(self, content, status=200):
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content[: len(content) // 2] if harm == "dies" and len(content) > 99 else content)
+            if harm == "dies" and len(content) > 99:
+                self.connection.close()
+
+        def do_POST(self):
+            names = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["names"]
+            found = [name for name in names if (store / name).exists()]
+            self.say(b"[]" if harm == "nonsense" else json.dumps({"found": len(found)}).encode())
+
+        def do_GET(self):
+            content = (store / self.path.rpartition("/")[2]).read_bytes()
+            self.say(content[:-1] + b"x" if harm == "damage" else content, 404 if harm == "gone" else 200)
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("harm", [None, "damage", "gone", "nonsense", "dies", "nobody there"])
+def test_blocks_are_taken_from_another_engine_or_the_prompt_is_computed(harm, tmp_path, caplog):
+    with fake(tmp_path / "theirs") as executor:
+        executor.generate(Request(PROMPT, 2))
+    with served(tmp_path / "theirs", harm) as url:
+        url = "http://127.0.0.1:1" if harm == "nobody there" else url
+        with caplog.at_level(logging.WARNING), fake(tmp_path / "ours", kv_peer_url=url) as executor:
+            assert executor.generate(Request(PROMPT, 8)).token_ids == fake_answer(PROMPT, 8, SMALL_VOCAB)
+    taken = FULL if harm is None else 0
+    assert executor.iteration_stats[0].context_tokens == len(PROMPT) - taken
+    assert executor.iteration_stats[0].not_computed == ([[1, 0, 0, FULL]] if harm is None else [])
+    assert ("no blocks from kv_peer_url" in caplog.text) == (harm is not None)
+
+
+POLICY = """
+class Policy:
+    def choose(self, tokens, found, prices):
+        assert set(prices) == {{"compute", "fetch", "take"}} and tokens > 0
+        [(way, number)] = found.items()
+        return {chosen}
+"""
+
+
+@pytest.mark.parametrize(
+    ("chosen", "fetched"), [("way if number >= 128 else 'compute'", 128), ("'compute'", 0), ("way", 128)]
+)
+def test_a_policy_says_what_is_fetched(chosen, fetched, tmp_path):
+    (tmp_path / "policy.py").write_text(POLICY.format(chosen=chosen))
+    with fake(tmp_path / "store", kv_policy_path=tmp_path / "policy.py") as executor:
+        executor.generate(Request(PROMPT, 2))
+    with fake(tmp_path / "store", kv_policy_path=tmp_path / "policy.py") as executor:
+        assert executor.generate(Request(PROMPT, 2)).token_ids == fake_answer(PROMPT, 2, SMALL_VOCAB)
+    assert executor.iteration_stats[0].context_tokens == len(PROMPT) - fetched
+
+
+@pytest.mark.parametrize("chosen", ["None", "'take' if way == 'fetch' else 'fetch'", "1 / 0"])
+def test_a_policy_of_no_use_is_refused_with_its_line(chosen, tmp_path):
+    (tmp_path / "policy.py").write_text(POLICY.format(chosen=chosen))
+    with pytest.raises(CourseError, match=r"policy.py, line \d"):
+        fake(tmp_path / "store", kv_policy_path=tmp_path / "policy.py")
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"enable_kv_cache_reuse": False}, "set enable_kv_cache_reuse"),
+        ({"kv_store_path": None, "kv_peer_url": "http://127.0.0.1:9"}, "set kv_store_path"),
+        ({"kv_store_path": None, "kv_policy_path": "policy.py"}, "set kv_store_path"),
+        ({"kv_store_bytes": 100}, "give room for many"),
+        ({"kv_peer_url": "https://a"}, "give http://host:port"),
+        ({"kv_peer_url": "http://10.0.0.1:9000"}, "set INFLIGHT_API_KEY"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings, why, tmp_path, monkeypatch):
+    monkeypatch.delenv("INFLIGHT_API_KEY", raising=False)
+    with pytest.raises(CourseError, match=why):
+        fake(**{"store": tmp_path, **settings}) if "kv_store_path" not in settings else ExecutorConfig(
+            **{"enable_kv_cache_reuse": True} | settings
+        )
