@@ -111,8 +111,8 @@ class Moving:
         if not found or not (sequence.num_taken or self._is_worth("fetch", sequence, len(names), found)):
             return
         size = self._model.block_bytes
-        read = (self._folder.read(name, size) for name in names[:found])
-        data = list(takewhile(bool, read))
+        read = [self._folder.read(name, size) for name in reversed(names[:found])]  # the beginning is the most recent
+        data = list(takewhile(bool, reversed(read)))
         blocks = self._blocks.adopt(sequence.tokens, len(data), sequence.salt)
         for block, each in zip(blocks, data):
             self._model.write_blocks([block], each or b"")

@@ -1,7 +1,7 @@
 """Bodies of requests, as pydantic reads them.
 
-Fields of the protocol: https://platform.openai.com/docs/api-reference (of `ignore_eos`, `min_tokens`, `top_k`,
-`repetition_penalty`: vLLM's).
+Fields of the protocol: https://platform.openai.com/docs/api-reference (of `cache_salt`, `ignore_eos`,
+`min_tokens`, `top_k`, `repetition_penalty`: vLLM's).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, Field, ValidationError, create_model
+from pydantic import AliasChoices, BaseModel, Field, TypeAdapter, ValidationError, create_model
 from pydantic_core import from_json
 
 from inflight.engine.settings import SamplingConfig
@@ -92,6 +92,7 @@ class Body(Sampling):  # type: ignore[misc]  # made at run time
     max_tokens: int | None = Field(None, ge=1, validation_alias=AliasChoices("max_completion_tokens", "max_tokens"))
     stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] = Field(default_factory=list)
     ignore_eos: bool = False
+    cache_salt: str | None = Field(None, min_length=1)
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     tools: list[Tool] = Field(default_factory=list, max_length=MOST_TOOLS)
@@ -122,6 +123,14 @@ def read(data: bytes, is_chat: bool, engine: Engine) -> ChatBody | CompletionBod
         raise of_body(error) from None
     check_model(body.model)
     return body
+
+
+def block_names(data: bytes) -> list[str]:
+    """Read the names of blocks that another engine asks for."""
+    try:
+        return TypeAdapter(list[str]).validate_python(_json_object(data).get("names"))
+    except ValidationError as error:
+        raise of_body(error) from None
 
 
 def check_model(name: str) -> None:

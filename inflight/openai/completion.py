@@ -115,6 +115,8 @@ class Completion:
         inputs = {"input_ids": ids, "input_lengths": len(ids), "max_tokens": max_tokens}
         if self._engine.tokenizer.end_id is not None and not self.body.ignore_eos:
             inputs["end_id"] = self._engine.tokenizer.end_id
+        if self.body.cache_salt:
+            inputs["cache_salt"] = self.body.cache_salt
         if guide := self._guide():
             inputs |= {"guided_decoding_guide_type": guide.kind, "guided_decoding_guide": guide.text}
         return {**inputs, "stream": True, **{SAMPLING[name].name: value for name, value in given.items()}}

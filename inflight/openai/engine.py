@@ -22,6 +22,7 @@ from inflight.openai.metrics import Metrics
 from inflight.triton.client.client import Client
 from inflight.triton.client.connection import tensors
 from inflight.triton.client.request import ENGINE, ERROR_CODE, is_llmapi
+from inflight.triton.repository import get_parameter
 
 HEALTH_TIMEOUT_S = 5
 
@@ -43,6 +44,8 @@ class Engine:
                 f"OpenAI's clients read answers as they are made, and {ENGINE} is not decoupled: set decoupled_mode to "
                 "true. It then refuses clients that wait for one whole response."
             )
+        store = get_parameter(self.config, "kv_store_path")
+        self.store = Path(store) if store else None  # of blocks, for other engines
         self.limits, self.tokenizer = read(engine_dir).build_config, load_tokenizer(engine_dir)
         # A longer text has too many tokens in any case, and is refused before it is tokenized.
         self.most_characters = self.limits.max_input_len * self.tokenizer.longest_token

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from inflight.errors import CourseError
 from inflight.triton import telemetry
@@ -37,6 +37,7 @@ class Metrics:
         self.e2e = self._histogram("e2e_request_latency_seconds", "From a request's tokens to the end of its answer.")
         self.prompt_tokens = self._counter("prompt_tokens", "Tokens of prompts.")
         self.generation_tokens = self._counter("generation_tokens", "Tokens of answers.")
+        self.sent = Counter("inflight:kv_blocks_sent", "Blocks given to other engines.", registry=self.registry)
         self.ended = Counter(
             "vllm:request_success", "Answers, by their end.", ["model_name", "finished_reason"], registry=self.registry
         )
@@ -49,7 +50,7 @@ class Metrics:
     def _counter(self, name: str, about: str) -> Counter:
         return Counter(f"vllm:{name}", about, ["model_name"], registry=self.registry).labels(ENGINE)
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Yield the engine's own figures; none where its page cannot be read."""
         try:
             of_engine = telemetry.engine_figures(self._url)
@@ -63,6 +64,24 @@ class Metrics:
             family = GaugeMetricFamily(f"vllm:{name}", about, labels=["model_name"])
             family.add_metric([ENGINE], value)
             yield family
+        fetched, width = of_engine.get("fetched", 0), of_engine["tokens_per"]
+        for name, about, value in (
+            ("vllm:prefix_cache_hits", "Tokens found in the KV cache.", (of_engine["reused"] - fetched) * width),
+            ("vllm:external_prefix_cache_hits", "Tokens found in the store of blocks.", fetched * width),
+            *(
+                (
+                    f"inflight:kv_blocks_{what}",
+                    "Of blocks that move: to the store, from it, from a peer.",
+                    of_engine[what],
+                )
+                for way in ("stored", "fetched", "taken")
+                for what in (way, f"{way}_bytes", f"{way}_seconds")
+                if what in of_engine
+            ),
+        ):
+            counter = CounterMetricFamily(name, about, labels=["model_name"])
+            counter.add_metric([ENGINE], max(value, 0))
+            yield counter
 
 
 class Figures:

@@ -5,7 +5,8 @@
 
 A request becomes tokens here and goes to `tensorrt_llm` over gRPC; its tokens become text here, too. A client that goes
 away, or whose stop string has come, ends its request, and the engine has the slot again. Fields of the protocol:
-https://platform.openai.com/docs/api-reference (of `ignore_eos`, `min_tokens`, `top_k`, `repetition_penalty`: vLLM's).
+https://platform.openai.com/docs/api-reference (of `cache_salt`, `ignore_eos`, `min_tokens`, `top_k`,
+`repetition_penalty`: vLLM's).
 /metrics has what clients meet and how full the engine is, under vLLM's names; all else is on Triton's page.
 """
 
@@ -19,6 +20,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,6 +35,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from inflight.engine.store import NAME
 from inflight.errors import CourseError
 from inflight.openai import bodies, errors
 from inflight.openai.completion import Completion
@@ -126,6 +129,9 @@ class OpenAIServer:
         v1.add_api_route("/models/{name:path}", self._model, methods=["GET", "HEAD"])
         v1.add_api_route("/chat/completions", self._complete, methods=["POST"])
         v1.add_api_route("/completions", self._complete, methods=["POST"])
+        if self._engine.store is not None:
+            v1.add_api_route("/kv_blocks", self._count_blocks, methods=["POST"])
+            v1.add_api_route("/kv_blocks/{name}", self._block, methods=["GET"])
         app.include_router(v1)
         return app
 
@@ -164,6 +170,25 @@ class OpenAIServer:
         bodies.check_model(name)
         most = {"max_model_len": self._engine.limits.max_seq_len}
         return {"id": ENGINE, "object": "model", "created": self._since, "owned_by": "inflight", **most}
+
+    async def _count_blocks(self, request: Request) -> dict[str, int]:
+        """Say how many of the blocks that another engine names are in the store, up to the first that is not."""
+        asked = bodies.block_names(await _body(request, BYTES_BESIDE_TEXT))
+        return {"found": sum(1 for _ in takewhile(lambda name: self._block_file(name).exists(), asked))}
+
+    async def _block(self, name: str) -> Response:
+        try:
+            content = await asyncio.to_thread(self._block_file(name).read_bytes)
+        except OSError:
+            raise OpenAIError("There is no such block in the store.", None, 404) from None
+        self._engine.metrics.sent.inc()
+        return Response(content, media_type="application/octet-stream")
+
+    def _block_file(self, name: str) -> Path:
+        if not NAME.fullmatch(name):
+            raise OpenAIError(f"{name[:80]!r} is no name of a block: it has 64 hexadecimal digits.", None, 404)
+        assert self._engine.store is not None
+        return self._engine.store / name
 
     def _completion(self, data: bytes, is_chat: bool) -> Completion:
         """Read and tokenize a request; in a thread, since that takes too long for the event loop."""

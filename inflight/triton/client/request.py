@@ -244,7 +244,7 @@ FIELDS: tuple[Field, ...] = (
     # What form the answer must have. OpenAI's protocol says it in several ways, which its server turns into these two.
     _row("guided_decoding_guide_type", new(TEXT.or_none), "guide.kind"),
     _row("guided_decoding_guide", new(TEXT.or_none), "guide.text"),
-    _row("cache_salt", new(TEXT.or_none), "cache_salt", openai="cache_salt"),
+    _row("cache_salt", new(TEXT.or_none), "cache_salt", tensorrt_llm="cache_salt", openai="cache_salt"),
     _row("response_format", None, "guide", openai="response_format"),
     _row("structured_outputs", None, "guide", openai="structured_outputs"),
     _row("tools", None, "guide", openai="tools"),
