@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, Field, TypeAdapter, ValidationError, create_model
+from pydantic import AliasChoices, BaseModel, Field, ValidationError, create_model
 from pydantic_core import from_json
 
 from inflight.engine.settings import SamplingConfig
@@ -125,10 +125,14 @@ def read(data: bytes, is_chat: bool, engine: Engine) -> ChatBody | CompletionBod
     return body
 
 
+class _BlockNames(BaseModel):
+    names: list[str]
+
+
 def block_names(data: bytes) -> list[str]:
     """Read the names of blocks that another engine asks for."""
     try:
-        return TypeAdapter(list[str]).validate_python(_json_object(data).get("names"))
+        return _BlockNames(**_json_object(data)).names
     except ValidationError as error:
         raise of_body(error) from None
 

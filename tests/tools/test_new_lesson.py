@@ -13,7 +13,7 @@ from inflight.paths import COURSE
 from tests.browser import needs_chromium
 
 TREE = ("assets", "inflight", "labs", "notebooks", "solutions", "tests", "tools")
-NUMBER, NAME = "13", "13_counting"
+NUMBER, NAME = "14", "14_counting"
 BEFORE = syllabus.read()[-1].name
 LESSON = """title = "Counting"
 question = "How many slots stay empty?"
@@ -52,7 +52,7 @@ from inflight.notebook import check, parts
 work = tempfile.mkdtemp()
 
 # %% [markdown]
-# ## Exercise 13.1: a counter of your own
+# ## Exercise 14.1: a counter of your own
 #
 # *Core · importance 3/5 · difficulty 1/5 · 10 minutes*
 
@@ -65,12 +65,12 @@ def count(slots, guests):
     # END SOLUTION
 
 # %%
-check("13.1", f"{work}/counter.py")
+check("14.1", f"{work}/counter.py")
 
 # %%
 print(parts.part("counter"))
 """
-GRADING = '''"""The graders of lab 13."""
+GRADING = '''"""The graders of lab 14."""
 
 import runpy
 
@@ -80,11 +80,11 @@ from inflight.notebook.checks import grades
 CASES = [Case((8, 3), right=5, hint="Guests take a slot each."), Case((2, 5), right=0, hint="No slot is empty.")]
 
 
-@grades("13.1", "More guests than slots leave none empty.", keeps="counter", within_s=60)
+@grades("14.1", "More guests than slots leave none empty.", keeps="counter", within_s=60)
 def _counter(path, choose):
     return asked(runpy.run_path(path)["count"], CASES)
 '''
-CHARTS = '''"""The picture of lesson 13."""
+CHARTS = '''"""The picture of lesson 14."""
 
 import plotly.express as px
 import plotly.graph_objects as go
@@ -104,7 +104,7 @@ STUB = """from .charts import slots
 
 __all__ = ["slots"]
 """
-ANSWERS = '''"""Lab 13's answers."""
+ANSWERS = '''"""Lab 14's answers."""
 
 from tests.lessons.answers import Answer, File, of_the_lab
 from tests.lessons.table import *
@@ -112,14 +112,14 @@ from tests.lessons.table import *
 COUNT = "def count(slots, guests):\\n    return "
 
 ANSWERS = [
-    *of_the_lab("counting", {"13.1": "counter.py"}),
-    Answer("13.1", "another way", File(COUNT + "(slots - guests) * (slots > guests)")),
-    Answer("13.1", "below zero", File(COUNT + "slots - guests"), "wrong", "No slot is empty."),
-    Answer("13.1", "the guests", File(COUNT + "guests"), "wrong", "Guests take a slot each."),
-    Answer("13.1", "all slots", File(COUNT + "slots"), "wrong", "Guests take a slot each."),
+    *of_the_lab("counting", {"14.1": "counter.py"}),
+    Answer("14.1", "another way", File(COUNT + "(slots - guests) * (slots > guests)")),
+    Answer("14.1", "below zero", File(COUNT + "slots - guests"), "wrong", "No slot is empty."),
+    Answer("14.1", "the guests", File(COUNT + "guests"), "wrong", "Guests take a slot each."),
+    Answer("14.1", "all slots", File(COUNT + "slots"), "wrong", "Guests take a slot each."),
 ]
 '''
-CHART_TEST = '''"""The picture of lesson 13."""
+CHART_TEST = '''"""The picture of lesson 14."""
 
 import pandas as pd
 
@@ -142,7 +142,7 @@ def course(tmp_path_factory):
     for file in (path for path in COURSE.iterdir() if path.is_file()):
         shutil.copy(file, course)
     page = "".join(f"## {part}\n\nWords.\n\n" for part in instructor.PARTS)
-    wrong = "### Exercise 13.1: a counter of your own\n\nWords.\n"
+    wrong = "### Exercise 14.1: a counter of your own\n\nWords.\n"
     files = {
         "inflight/lessons/counting/lesson.toml": LESSON,
         "inflight/lessons/counting/lecture.py": LECTURE,
@@ -161,7 +161,7 @@ def course(tmp_path_factory):
         (course / name).parent.mkdir(exist_ok=True)
         (course / name).write_text(text, encoding="utf-8")
     order = course / "inflight/lessons/order.toml"
-    order.write_text(order.read_text("utf-8").replace('"replicas"]', '"replicas", "counting"]'), "utf-8")
+    order.write_text(order.read_text("utf-8").replace('"moving_a_cache"]', '"replicas", "counting"]'), "utf-8")
     call(course, "-m", "tools.lessons", "build", "--sources")
     return course
 
@@ -196,7 +196,7 @@ print(parts.load("counter").count(8, 3), parts.table(Path()))
 
 
 def test_the_tests_find_its_modules_graders_and_answers(course):
-    chosen = ["-k", "counting or 13.1 or heavy or first_cells or a_face or has_a_table or has_its_test or test_parts"]
+    chosen = ["-k", "counting or 14.1 or heavy or first_cells or a_face or has_a_table or has_its_test or test_parts"]
     files = ["tests/test_imports.py", "tests/test_rooms.py", "tests/notebook/checks/test_parts.py"]
     own = ("counting/test_lab", "counting/test_charts", "test_charts", "test_tables")
     files += [f"tests/lessons/{name}.py" for name in own]

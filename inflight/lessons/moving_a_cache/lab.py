@@ -1,0 +1,297 @@
+# %% [markdown]
+# # {heading}
+#
+# Four exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write the policy that the running
+# engine asks, a seal that lets nothing wrong in, and the bytes that a service needs. Then you decide whom a full store
+# forgets.
+#
+# You need the lecture. A check never stops you: it says *done*, *not done yet*, or what to look at.
+#
+# Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
+# not been run.
+#
+# {navigation}
+
+# %% [markdown]
+# ## Set up
+
+# %%
+import tempfile
+from pathlib import Path
+
+from inflight import engine
+from inflight.bench import workload
+from inflight.checkpoint import fetch, load_tokenizer
+from inflight.engine import Executor, ExecutorConfig, Request
+from inflight.notebook import check, parts, progress
+
+workdir = tempfile.TemporaryDirectory()
+
+# %% [markdown]
+# ## Exercise 13.1: compute, fetch or take
+#
+# *Core · importance 5/5 · difficulty 3/5 · 20 minutes*
+#
+# A prompt comes whose first `tokens` are not in memory. `found` says how many of these each way could bring: a dict with
+# "fetch" (from the store), "take" (from another engine), or both. `prices` are milliseconds a token, for "compute",
+# "fetch" and "take". What is not brought is computed. Return "compute" or a way of `found`.
+#
+# The check plays a hidden day of 200 prompts, on which disk, network and processor are slow at times. Over the day your
+# choices may cost 1.02 times the least at most.
+
+
+# %% tags=["part:kv_policy.py"]
+# %%writefile {workdir.name}/kv_policy.py
+class Policy:
+    """How the blocks of a prompt come into the cache; the engine makes one."""
+
+    # BEGIN SOLUTION
+    # LAB: def choose(self, tokens, found, prices):
+    # LAB:     return None
+    def choose(self, tokens, found, prices):
+        def cost(way):
+            moved = found.get(way, 0)
+            return moved * prices[way] + (tokens - moved) * prices["compute"]
+
+        return min(["compute", *found], key=cost)
+
+    # END SOLUTION
+
+
+# %%
+check("13.1", Path(workdir.name) / "kv_policy.py")
+
+# %% [markdown]
+# `parts.part` returns your file once it has passed, and the course's until then. The engine asks it before it fetches.
+# One conversation, in three engines, each after the other has ended:
+
+# %% tags=["nbval-ignore-output"]
+policy = parts.part("kv_policy")
+print(repr(policy))
+engine_dir = engine.cached(fetch())
+tokenizer = load_tokenizer(engine_dir)
+[text] = workload.prompts_of([200], tokenizer)
+ids = tokenizer.encode(tokenizer.chat(text))
+config = ExecutorConfig(
+    enable_kv_cache_reuse=True,
+    kv_store_path=f"{workdir.name}/store",
+    kv_policy_path=policy.path,
+)
+for number in progress.over(range(3), "Engine"):
+    with Executor.load(engine_dir, config) as executor:
+        ids += executor.generate(Request(ids, 40)).token_ids
+        first = executor.iteration_stats[0]
+    print(f"engine {number}: {first.context_tokens} of {len(ids) - 40} tokens computed")
+
+# %% [markdown]
+# <details><summary>Where to look</summary>
+#
+# The lecture's break-even: what is found is moved, and the end of the prompt is computed in any case.
+# </details>
+#
+# <details><summary>How to begin</summary>
+#
+# Write a function <code>cost(way)</code>: tokens found that way at its price, the others at the price of computing. For
+# <code>"compute"</code> nothing is found. Then take the way that costs least.
+# </details>
+#
+# <details><summary>The error you see</summary>
+#
+# <em>Over the fewest that would do</em>: you may look at the prices alone, and a way that is cheap for 32 tokens leaves
+# 1,000 to compute; or at the tokens alone, on a day when the network is slow. <em>A way of found</em>: a way that is not
+# in <code>found</code> cannot bring anything.
+# </details>
+
+# %% [markdown]
+# ## Exercise 13.2: a seal
+#
+# *Core · importance 5/5 · difficulty 3/5 · 25 minutes*
+#
+# A store may hold files of anybody's engine, of every tenant, and files that a disk has spoilt. `seal` makes the content
+# of a file: `engine` is a dict that says which engine it is, `salt` a tenant's word, `tokens` all token ids up to the end
+# of the block, `keys` the block's bytes. `opened` gets the same of whoever asks, and the file's content. It returns the
+# bytes if all agree and the content is whole, and None otherwise. It never raises.
+
+
+# %%
+# %%writefile {workdir.name}/seal.py
+import json
+from hashlib import sha256
+
+
+def seal(engine: dict, salt: str, tokens: list[int], keys: bytes) -> bytes | None:
+    """The content of a block's file."""
+    # BEGIN SOLUTION
+    # LAB: return None
+    who = sha256(json.dumps([engine, salt, tokens], sort_keys=True).encode()).digest()
+    return who + keys + sha256(who + keys).digest()
+    # END SOLUTION
+
+
+def opened(engine: dict, salt: str, tokens: list[int], content: bytes) -> bytes | None:
+    """The block's bytes, or None."""
+    # BEGIN SOLUTION
+    # LAB: return None
+    keys = content[32:-32]
+    return keys if seal(engine, salt, tokens, keys) == content else None
+    # END SOLUTION
+
+
+# %%
+check("13.2", Path(workdir.name) / "seal.py")
+
+# %% [markdown]
+# <details><summary>Where to look</summary>
+#
+# <code>inflight/engine/block_format.py</code> has two of the three parts, <code>inflight/engine/store.py</code> the
+# third.
+# </details>
+#
+# <details><summary>How to begin</summary>
+#
+# A digest of engine, salt and tokens in front, a digest of everything behind. <code>opened</code> may make the seal
+# anew and compare.
+# </details>
+#
+# <details><summary>The error you see</summary>
+#
+# <em>Its fields in another order</em>: <code>json.dumps(…, sort_keys=True)</code>. <em>Run together</em>: 1, 23 and 12, 3
+# are different texts. <em>Bit flipped</em>: the digest behind must cover the bytes and what stands in front of them.
+# </details>
+
+# %% [markdown]
+# ## Exercise 13.3: how many bytes?
+#
+# *Core · importance 4/5 · difficulty 2/5 · 15 minutes*
+#
+# A service has `users`, of whom `active` are answered at the same time. Every prompt begins with the same `common`
+# tokens, and goes on with `own` tokens of the user's conversation, the answer included. A token takes `token_bytes`, a
+# block has 32 tokens. How many bytes of blocks must fit into memory, and how many into the store, so that no user ever
+# computes an old token again? Full blocks of the common beginning are there once. Memory holds a block that is not full,
+# the store does not.
+
+
+# %%
+def needs(active, users, common, own, token_bytes) -> tuple[int, int] | None:
+    """Bytes in memory and in the store."""
+    # BEGIN SOLUTION
+    # LAB: return None
+    size = 32 * token_bytes
+    shared, full = common // 32, (common + own) // 32
+    held = -(-(common + own) // 32)
+    memory = shared + active * (held - shared)
+    store = shared + users * (full - shared)
+    return memory * size, store * size
+    # END SOLUTION
+
+
+# %%
+check("13.3", needs)
+
+# %%
+here = needs(8, 500, 400, 1200, 46_080)
+if here is not None:
+    print(f"Here: {here[0] / 1e9:.2f} GB of memory, {here[1] / 1e9:.1f} GB of store")
+large = needs(64, 5000, 900, 3000, 131_072)
+if large is not None:
+    print(f"8B on a GPU: {large[0] / 1e9:.0f} GB of memory, {large[1] / 1e9:,.0f} GB of store")
+
+# %% [markdown]
+# <details><summary>Where to look</summary>
+#
+# The block table of lesson 05: which blocks do two users share?
+# </details>
+#
+# <details><summary>How to begin</summary>
+#
+# Count blocks, not tokens: full blocks of the common beginning, full blocks of a whole prompt, and all blocks of it. The
+# block in which the common beginning ends holds tokens of the user's own.
+# </details>
+#
+# <details><summary>The error you see</summary>
+#
+# <em>Once, not once a user</em>: take the shared blocks off before you multiply. <em>Memory is given in blocks</em>:
+# round up.
+# </details>
+
+# %% [markdown]
+# ## Exercise 13.4: a full store
+#
+# *Further · importance 4/5 · difficulty 3/5 · 15 minutes*
+#
+# The store is full and a block has to go. `blocks` is a list: of each block `place`, its number in its conversation from
+# 0, and `used`, the turn in which that conversation last needed it. Return the number in the list of the one to forget.
+# The check plays twelve conversations and counts blocks that are computed again. Compared with least recent, where a
+# conversation's beginning goes first, at most 0.9 of them may be.
+
+
+# %%
+def victim(blocks) -> int | None:
+    """The number of the block to forget."""
+    # BEGIN SOLUTION
+    # LAB: return None
+    numbers = range(len(blocks))
+    return min(numbers, key=lambda each: (blocks[each].used, -blocks[each].place))
+    # END SOLUTION
+
+
+# %%
+check("13.4", victim)
+
+# %% [markdown]
+# <details><summary>Where to look</summary>
+#
+# A prompt finds blocks up to the first that is missing. What is left of a conversation whose first block is gone?
+# </details>
+#
+# <details><summary>How to begin</summary>
+#
+# First the conversation that has rested longest. Among its blocks, all of the same turn, which one costs least?
+# </details>
+#
+# <details><summary>The error you see</summary>
+#
+# <em>Over those of least recent</em>, near 1: among blocks of the same turn the first in the list goes, which is the
+# beginning. More than 1: you forget blocks of conversations that are going on.
+# </details>
+
+# %% [markdown]
+# ## Bonus
+#
+# If you are early: no check, but something to see.
+#
+# 1. A decoder that dies: in the lecture's `Apart`, kill the decoder in the middle of a stream. What does the client
+#    see, and what does a second decoder need to go on from there?
+# 2. Blocks in half the bytes: build the engine with `kv_cache_quant_algo="INT8"`, and measure the break-even again.
+
+# %% [markdown]
+# ## Elsewhere
+#
+# The service moves. Which of these still holds?
+#
+# **1.** *To a GPU that computes 50 times as fast, behind the same network.* "Taking a prompt beats computing it."
+#
+# <details><summary>Answer</summary>
+#
+# Compare again: the price of computing has fallen to a fiftieth, and the price of sending has not changed.
+# </details>
+#
+# **2.** *To a model with grouped-query attention in place of multi-head attention.* "A store of 1 TB is enough."
+#
+# <details><summary>Answer</summary>
+#
+# More than before: fewer KV heads are fewer bytes a token, in memory, in the store and on the network.
+# </details>
+#
+# **3.** *To a newer version of the engine.* "The store is warm after the update."
+#
+# <details><summary>Answer</summary>
+#
+# No. The fingerprint has the version in it, so every prompt is computed once more. Plan updates like restarts with an
+# empty cache.
+# </details>
+
+# %% [markdown]
+# ## Done?
+#
+# When every check says so, compare with {counterpart}.

@@ -1,0 +1,56 @@
+"""A server that computes prompts and one that writes answers, a core each, behind the router of vLLM.
+
+with Apart(engine_dir) as apart:
+    OpenAI(base_url=apart.url, api_key="none")
+"""
+
+import os
+from pathlib import Path
+
+from inflight.lessons.replicas import load
+from inflight.lessons.replicas.service import ROUTER, Replicas
+
+__all__ = ["DECODER", "PREFILLER", "Apart", "load"]  # `load`: streams to servers and their times
+
+PREFILLER, DECODER = 0, 1
+
+
+class Apart(Replicas):
+    """Two servers, each with a store of its own; the second takes blocks from the first.
+
+    Parameters
+    ----------
+    **settings
+        Of both engines, as of `inflight serve --set`.
+    """
+
+    def __init__(self, engine_dir: str | Path, **settings):
+        super().__init__(engine_dir, 2, enable_kv_cache_reuse="true", **settings)
+
+    def store(self, number: int) -> Path:
+        """Return the folder of a server's store."""
+        return self.folder / f"store{number}"
+
+    def route(self, policy: str = "round_robin", **options) -> None:
+        """Start the router: each request goes to the prefiller for one token, then whole to the decoder."""
+        self._stop(*{"router"} & self._running.keys())
+        ports = {"port": self._ports["router"], "prometheus_port": self._ports["metrics"]}
+        given = ROUTER | ports | {"policy": policy} | options
+        arguments = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+        where = ("--prefill", self.servers[PREFILLER], "--decode", self.servers[DECODER])
+        self._start("router", "vllm-router", *arguments, "--vllm-pd-disaggregation", *where)
+        self._wait("router")
+
+    def _serve(self, number: int) -> None:
+        self.log(number).unlink(missing_ok=True)
+        settings = self._settings | {"iteration_log_path": self.log(number), "kv_store_path": self.store(number)}
+        if number == DECODER:
+            settings["kv_peer_url"] = self.servers[PREFILLER]
+        given = [f"--set={name}={value}" for name, value in settings.items()]
+        where = ("--engine-dir", self._engine_dir, "--openai-port", self._ports[f"server{number}"])
+        cores = sorted(os.sched_getaffinity(0))
+        try:  # what a thread starts has the thread's cores
+            os.sched_setaffinity(0, {cores[number % len(cores)]})
+            self._start(f"server{number}", "inflight", "serve", *where, *given)
+        finally:
+            os.sched_setaffinity(0, cores)

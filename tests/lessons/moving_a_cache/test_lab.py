@@ -1,0 +1,141 @@
+"""Lab 13's answers: a policy, a seal, bytes on paper, and whom a full store forgets."""
+
+import hashlib
+import math
+
+from inflight.notebook.checks.parts import COURSES_OWN
+from tests.lessons.answers import Answer, File, of_the_lab, replaced
+from tests.lessons.table import *  # noqa: F403
+
+# 13.1 -----------------------------------------------------------------------------------------------------------------
+
+COURSES = COURSES_OWN["kv_policy"].read_text()
+
+
+def policy(body):
+    return File(f"class Policy:\n    def choose(self, tokens, found, prices):\n        {body}\n", "kv_policy.py")
+
+
+SAVED = """saved = {way: number * (prices["compute"] - prices[way]) for way, number in found.items()}
+        best = max(saved, key=saved.get)
+        return best if saved[best] > 0 else "compute\""""
+BEST = """saved = {way: number * (prices["compute"] - prices[way]) for way, number in found.items()}
+        best = max(saved, key=saved.get)
+        return best if saved[best] > LIMIT else "compute\""""
+
+# 13.2 -----------------------------------------------------------------------------------------------------------------
+
+SEAL = """
+import json
+from hashlib import sha256
+
+
+def head(engine, salt, tokens):
+    return sha256(json.dumps([engine, salt, tokens], sort_keys=True).encode()).digest()
+
+
+def seal(engine, salt, tokens, keys):
+    content = head(engine, salt, tokens) + keys
+    return content + sha256(content).digest()
+
+
+def opened(engine, salt, tokens, content):
+    whole = sha256(content[:-32]).digest() == content[-32:]
+    return content[32:-32] if whole and content[:32] == head(engine, salt, tokens) else None
+"""
+
+
+def sealed(before, after):
+    return File(replaced(SEAL, (before, after)), "seal.py")
+
+
+UNUSUAL = """
+import hmac
+
+
+def seal(engine, salt, tokens, keys):
+    key = repr((sorted(engine.items()), salt, tokens)).encode()
+    return hmac.digest(key, keys, "sha512") + keys
+
+
+def opened(engine, salt, tokens, content):
+    return content[64:] if seal(engine, salt, tokens, content[64:]) == content else None
+"""
+
+# 13.3 -----------------------------------------------------------------------------------------------------------------
+
+
+def needs(active, users, common, own, token_bytes, *, shares=True, keeps_part=False, tokens=False):
+    size, shared = 32 * token_bytes, common // 32 if shares else 0
+    full, held = (common + own) // 32, math.ceil((common + own) / 32)
+    if tokens:
+        return (common + active * own) * token_bytes, (common + users * own) * token_bytes
+    in_store = held if keeps_part else full
+    return (shared + active * (held - shared)) * size, (shared + users * (in_store - shared)) * size
+
+
+def end_first(blocks):
+    return max(range(len(blocks)), key=lambda each: (-blocks[each].used, blocks[each].place))
+
+
+def sometimes(share, otherwise):
+    """The best, but in a share of the cases another."""
+
+    def victim(blocks):
+        digest = hashlib.sha256(repr([(each.used, each.place) for each in blocks]).encode()).digest()
+        return otherwise(blocks) if digest[0] < 256 * share else end_first(blocks)
+
+    return victim
+
+
+def oldest_of_all(blocks):
+    return min(range(len(blocks)), key=lambda each: (blocks[each].used, blocks[each].place))
+
+
+ANSWERS = [
+    *of_the_lab(
+        "moving_a_cache", {"13.1": "kv_policy.py", "13.2": "seal.py", "13.3": "needs", "13.4": "victim"}
+    ),
+    Answer("13.1", "by what is saved", policy(SAVED)),
+    Answer("13.1", "always the most", policy("return max(found, key=found.get)"), "wrong", "Count what each way costs"),
+    Answer("13.1", "always computed", policy('return "compute"'), "wrong", "Count what each way costs"),
+    Answer("13.1", "the cheapest a token", policy('return min(["compute", *found], key=prices.get)'), "wrong",
+           "Count what each way costs"),
+    Answer("13.1", "never the network", policy('return "fetch" if "fetch" in found else "compute"'), "wrong",
+           "Count what each way costs"),
+    Answer("13.1", "a way that is not found", policy('return "take"'), "wrong", "a way of found"),
+    Answer("13.1", "no class", File("def choose(): ...\n", "kv_policy.py"), "wrong", "no class Policy"),
+    Answer("13.1", "spent, just inside", policy(BEST.replace("LIMIT", "900"))),
+    Answer("13.1", "spent, just outside", policy(BEST.replace("LIMIT", "1000")), "wrong", "Count what each way costs"),
+
+    Answer("13.2", "a keyed digest", File(UNUSUAL, "seal.py")),
+    Answer("13.2", "a digest in front and one behind", File(SEAL, "seal.py")),
+    Answer("13.2", "no salt", sealed("json.dumps([engine, salt, tokens]", "json.dumps([engine, tokens]"), "wrong",
+           "another tenant's block"),
+    Answer("13.2", "no engine", sealed("json.dumps([engine, salt, tokens]", "json.dumps([salt, tokens]"), "wrong",
+           "another weights"),
+    Answer("13.2", "the block's own tokens", sealed("salt, tokens]", "salt, tokens[-32:]]"), "wrong",
+           "the block's own tokens alone"),
+    Answer("13.2", "no checksum", sealed("sha256(content[:-32]).digest() == content[-32:]", "len(content) == 2064"),
+           "wrong", "Bit flipped"),
+    Answer("13.2", "run together",
+           sealed("json.dumps([engine, salt, tokens], sort_keys=True)",
+                  "(json.dumps(engine, sort_keys=True) + salt + ''.join(map(str, tokens)))"), "wrong", "run together"),
+    Answer("13.2", "in the order of the fields", sealed(", sort_keys=True", ""), "wrong", "in another order"),
+
+    Answer("13.3", "a list", lambda *given: list(needs(*given))),
+    Answer("13.3", "nothing shared", lambda *given: needs(*given, shares=False), "wrong", "once, not once a user"),
+    Answer("13.3", "the last block kept", lambda *given: needs(*given, keeps_part=True), "wrong",
+           "not kept in the store"),
+    Answer("13.3", "tokens", lambda *given: needs(*given, tokens=True), "wrong", "in blocks, not in tokens"),
+    Answer("13.3", "store first", lambda *given: needs(*given)[::-1], "wrong", "Memory first"),
+
+    Answer("13.4", "from the end", end_first),
+    Answer("13.4", "least recent", oldest_of_all, "wrong", "from its end"),
+    Answer("13.4", "the first of the list", lambda blocks: 0, "wrong", "from its end"),
+    Answer("13.4", "the deepest", lambda blocks: max(range(len(blocks)), key=lambda each: blocks[each].place), "wrong",
+           "from its end"),
+    Answer("13.4", "no number of the list", lambda blocks: len(blocks), "wrong", "return a number from 0"),
+    Answer("13.4", "again, just inside", sometimes(0.18, oldest_of_all)),
+    Answer("13.4", "again, just outside", sometimes(0.184, oldest_of_all), "wrong", "from its end"),
+]  # fmt: skip
