@@ -6,7 +6,7 @@ import pandas as pd
 import plotly.express as px
 import plotly.graph_objects as go
 
-from inflight.notebook.charts.palette import DECODE, PREFILL, REQUEST, SYMBOLS
+from inflight.notebook.charts.palette import DECODE, INK, PREFILL, REQUEST, SYMBOLS
 
 COLOURS = {"compute": PREFILL, "take": DECODE, "fetch": REQUEST[0]}
 FIGURES = ["longest gap (ms)", "TTFT (ms)"]
@@ -31,7 +31,7 @@ def prices(rows: pd.DataFrame) -> go.Figure:
             font={"color": line.line.color},
         )  # fmt: skip
     fig.update_xaxes(title="tokens of the prompt", tickvals=sorted(rows["tokens"].unique()))
-    fig.update_yaxes(title="ms until they are in the cache")
+    fig.update_yaxes(title="ms until they are in the cache", dtick=1)
     return fig.update_layout(showlegend=False, margin={"r": 80})
 
 
@@ -59,7 +59,8 @@ def gaps(found: pd.DataFrame) -> go.Figure:
         middle, y="engines", x="ms", facet_row="figure", text=middle["ms"].map("{:,.0f} ms".format),
         color_discrete_sequence=[PREFILL],
     )  # fmt: skip
-    rounds = px.scatter(long, y="engines", x="ms", facet_row="figure", color_discrete_sequence=[DECODE])
+    fig.update_traces(textposition="inside", insidetextanchor="start")
+    rounds = px.scatter(long, y="engines", x="ms", facet_row="figure", color_discrete_sequence=[INK])
     rounds.update_traces(marker={"symbol": "line-ns-open", "size": 12}, hovertemplate="%{x:.0f} ms<extra></extra>")
     fig.add_traces(rounds.data)
     fig.for_each_annotation(lambda note: note.update(text=note.text.removeprefix("figure=")))
