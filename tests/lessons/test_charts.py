@@ -598,37 +598,3 @@ def test_turning_point():
     assert points(one(picture.figure, "this drafter"))[1:] == [(1, pytest.approx(1.125)), (2, pytest.approx(24.4 / 22))]
     picture.controls["guess"].value, picture.controls["users"].value = 0, 8
     assert points(one(picture.figure, "this drafter"))[1:] == [*enumerate(map(pytest.approx, eight), 1)]
-
-
-# Lesson 12 ------------------------------------------------------------------------------------------------------------
-
-
-def test_lanes():
-    routed = table(
-        "prefix server computed sent_s first_s last_s",
-        (0, 0.0, 100.0, 10.0, 10.8, 11.0),
-        (0, 1.0, 100.0, 10.5, 12.0, 12.5),
-        (1, 0.0, 25.0, 10.5, 11.0, 12.5),
-    )
-    fig = replicas.lanes({"round_robin": routed}, 100.0)
-    found, computed = named(fig)["system prompt 2"]
-    assert bars(found) == [("server 0.2", 0.5, 1.5)] and found.marker.pattern.shape == "/"
-    assert bars(computed) == [("server 0.2", 2.0, 0.5)] and not computed.marker.pattern.shape
-    found, computed = named(fig)["system prompt 1"]
-    assert [length for _, _, length in bars(found)] == [0, 0]
-    assert bars(computed) == [("server 0.1", 0.0, 1.0), ("server 1.1", 0.5, 2.0)]
-    assert {trace.marker.color for trace in fig.data} == {GREEN, PINK, INK}
-    first = points(one(fig, "first token"))
-    assert first == [(pytest.approx(0.8), "server 0.1"), (2.0, "server 1.1"), (1.0, "server 0.2")]
-    assert "2 + 1 requests, 225 prompt tokens computed, 3 system prompts" in replicas.lanes_summary({"": routed})
-
-
-def test_watched():
-    lines = {"burn rate": pd.Series([0.0, 10.0], [100.0, 102.0]), "healthy": pd.Series([1.0, 0.0], [100.0, 102.0])}
-    fig = replicas.watched(lines, {"killed": 101.0}, 14.4)
-    assert points(one(fig, "burn rate", "y")) == [(0, 0), (2, 10)]
-    assert points(one(fig, "healthy", "y2")) == [(0, 1), (2, 0)]
-    [limit] = [shape for shape in fig.layout.shapes if shape.y0 == shape.y1]
-    assert (limit.y0, limit.yref) == (14.4, "y") and {shape.x0 for shape in fig.layout.shapes if shape != limit} == {1}
-    assert {"the alert: 14.4", "killed"} <= {note.text for note in fig.layout.annotations}
-    assert "killed at 1.0 s" in replicas.watched_summary(lines, {"killed": 101.0})

@@ -194,7 +194,9 @@ if here is not None:
     print(f"Here: {here[0] / 1e9:.2f} GB of memory, {here[1] / 1e9:.1f} GB of store")
 large = needs(64, 5000, 900, 3000, 131_072)
 if large is not None:
-    print(f"8B on a GPU: {large[0] / 1e9:.0f} GB of memory, {large[1] / 1e9:,.0f} GB of store")
+    print(
+        f"8B on a GPU: {large[0] / 1e9:.0f} GB of memory, {large[1] / 1e9:,.0f} GB of store"
+    )
 
 # %% [markdown]
 # <details><summary>Where to look</summary>
