@@ -586,11 +586,6 @@ def test_gains():
 
 def test_turning_point():
     prices = pd.DataFrame({1: [10.0, 20.0], 2: [11.0, 30.0], 3: [12.0, 40.0]}, index=[1, 8])
-    brought = table("workload drafts drafted brought", ("edit", 0, 0.0, 1.0), ("edit", 2, 2.0, 1.8))
-    picture = speculation.turning_point(prices, brought)
-    assert points(one(picture.figure, "edit")) == [(0, 1), (2, pytest.approx(1.5))]
-    picture.controls["users"].value = 8
-    assert points(one(picture.figure, "edit")) == [(0, 1), (2, pytest.approx(0.9))]
     picture = speculation.turning_point(prices)
     one_user, eight = (1.8 / 1.1, 2.44 / 1.2), (1.8 / 1.5, 2.44 / 2)
     assert points(one(picture.figure, "this drafter")) == [(0, 1), *enumerate(map(pytest.approx, one_user), 1)]
