@@ -161,7 +161,7 @@ def course(tmp_path_factory):
         (course / name).parent.mkdir(exist_ok=True)
         (course / name).write_text(text, encoding="utf-8")
     order = course / "inflight/lessons/order.toml"
-    order.write_text(order.read_text("utf-8").replace('"moving_a_cache"]', '"replicas", "counting"]'), "utf-8")
+    order.write_text(order.read_text("utf-8").replace('"moving_a_cache"]', '"moving_a_cache", "counting"]'), "utf-8")
     call(course, "-m", "tools.lessons", "build", "--sources")
     return course
 
