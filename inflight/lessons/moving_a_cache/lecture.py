@@ -188,7 +188,7 @@ print(f"8B model, 20,000 tokens/s: {gigabits_needed(131_072, 20_000):.0f} Gbit/s
 # %% [markdown]
 # The second line is a supposition: a GPU that reads 20,000 tokens of prompts in a second. A network of 10 Gbit/s would
 # make every prompt slower there. That is why engines send blocks from GPU to GPU over NVLink or InfiniBand (NIXL,
-# Mooncake), and why an 8-bit cache, a quarter of the bytes here, is worth most when it moves.
+# Mooncake), and why an 8-bit cache, 30 % of the bytes here, is worth most when it moves.
 #
 # ## A name for a block
 #
