@@ -98,8 +98,7 @@ def batch_sizes(
 check("6.1", batch_sizes)
 
 # %% [markdown]
-# Does Triton agree? Where a request comes within a millisecond or two of the moment at which a batch leaves, it may just
-# catch it or just miss it.
+# Does Triton agree? Here, yes: no delay ends while the model is busy. Where one does, Triton closes the batch then.
 
 # %% tags=["nbval-ignore-output"]
 every_17_ms = [17 * number for number in range(12)]
@@ -115,7 +114,7 @@ for delay_ms in (0, 60):
 # and somebody is there. Here it may have to wait, although the model is free.</details>
 #
 # <details><summary>How to begin</summary>Ask three things of each batch: when has its oldest request waited long enough,
-# when is it full, when is the model free? It leaves at <code>max(free, min(waited, full))</code>.</details>
+# when is it full, when is the model free? Which must it wait for?</details>
 #
 # <details><summary>The error you see</summary>It names arrivals, delay and limit of a case, and what your function said:
 # play that case with pencil and paper. <code>IndexError</code>: fewer wait than a full batch needs.</details>
@@ -144,7 +143,7 @@ delay_us = 75_000
 check("6.2", delay_us)
 
 # %% [markdown]
-# And on the server, at the same rate:
+# And on the server, with 45 requests, not 5,000:
 
 # %% tags=["nbval-ignore-output"]
 load = batch_run.at(workload.poisson(45, rate=30, seed=2))
@@ -212,8 +211,8 @@ check("6.3", folder / "batching.py")
 # <details><summary>Where to look</summary><code>by_hand</code> takes from the front of the queue. Begin there: take the next
 # one while <code>max(longest, length) * (number + 1) <= limit</code>. That is a valid answer, and too many batches.</details>
 #
-# <details><summary>How to begin</summary>Place 0 has to go. Which others make the least padding next to it: short ones, or long
-# ones? Go through them in that order, and take each that still fits.</details>
+# <details><summary>How to begin</summary>Place 0 has to go. Which others make the least padding next to it? Go through them in
+# that order, and take each that still fits.</details>
 #
 # <details><summary>The error you see</summary>It names a queue, and what your function gave for it. <em>tokens, and … is the
 # limit</em>: the newcomer may be the longest. <em>batches: …</em>: count the padding of a batch, the volume less the sum of
@@ -262,7 +261,7 @@ charts.table(pd.DataFrame(rows, columns=["way", "batches", "padded tokens", "sec
 #
 # *Further · importance 4/5 · difficulty 2/5 · 10 minutes*
 #
-# A load tester has one caller, and shall send a request every `every_ms`. If an answer takes longer than that, the next
+# A load tester has one caller, and is to send a request every `every_ms`. If an answer takes longer than that, the next
 # requests are late, and the tester does not count how late: coordinated omission. You have only its latencies, not the
 # moments at which requests were due. The field corrects them like this
 # ([`recordValueWithExpectedInterval`](https://hdrhistogram.github.io/HdrHistogram/JavaDoc/org/HdrHistogram/ValueRecorder.html)
@@ -314,8 +313,8 @@ for view, latency_ms in views.items():
 
 # %% [markdown]
 # Which of these would you give to somebody who sets a limit for users? The correction guesses. This tester sent all of
-# its requests, some late, so it even counts some twice: there are more latencies than requests. A tester that keeps to its
-# schedule, or that counts from when each request was due, need not guess.
+# its requests, some late, so the correction counts some twice: it has more latencies than requests. A tester that keeps
+# to its schedule, or counts from when each request was due, need not guess.
 #
 # <details><summary>Where to look</summary>The lecture's picture of one slow request: how does the latency of the open loop
 # fall, from one dot to the next?</details>

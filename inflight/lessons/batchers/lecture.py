@@ -4,8 +4,8 @@
 # {minutes} minutes. Afterwards you can
 #
 # - **predict** which requests share a batch, and how large batches become;
-# - **unmask** a load test that hides the waits it causes, on any server;
-# - **refuse** what would come too late, by its tokens, and **write** a client that comes back at a better time.
+# - **unmask** a load test that leaves out the waits of users, on any server;
+# - **refuse** what would be late, by its tokens, and **write** a client that comes back at a better time.
 #
 # You need lesson 02, and lesson 04 for the engine. Batches, open and closed loops and admission control are the same for
 # vLLM, Text Embeddings Inference and every other server. Only the fields of `config.pbtxt` are Triton's.
@@ -180,20 +180,20 @@ settled = batch_run.run(server, "batch-cost", longer, log_path).executions[4:-1]
 between_s = settled["start_s"].diff().mean()
 beyond_s = between_s - 0.040 - 0.004 * settled["size"].mean()
 print(f"On paper {steady(100):.1f} in a batch, measured {settled['size'].mean():.1f}.")
-print(f"From one batch to the next passed {1000 * beyond_s:.1f} ms more than a batch")
-print(f"costs; with those, {steady(100, 0.040 + beyond_s):.1f} are expected.")
+print(f"A cycle takes {1000 * beyond_s:.1f} ms more than its batch costs;")
+print(f"with those, {steady(100, 0.040 + beyond_s):.1f} are expected.")
 
 # %% tags=["remove-cell"]
 assert 6 < settled["size"].mean() <= 8
 
 # %% [markdown]
-# **Busy is not full.** From 23 requests a second on, somebody waits whenever this model becomes free: its utilisation is
-# 100 %. Yet it can answer 111. The size of its batches tells how full it is.
+# **Busy is not full.** Above 23 evenly spaced requests a second, somebody waits whenever this model becomes free: its
+# utilisation is 100 %. Yet it can answer 111. The size of its batches tells how full it is.
 #
 # ## Wait for more: who pays?
 #
-# With `max_queue_delay_microseconds` a batch leaves when it is full, or when its oldest request has waited for the
-# [delay](glossary.md#Queue-delay). Whether that pays depends on who calls:
+# With `max_queue_delay_microseconds` a batch closes when full, or when its oldest request has waited for the
+# [delay](glossary.md#Queue-delay); it leaves when the model is free. Whether that pays depends on who calls:
 #
 # - **[Closed loop](glossary.md#Closed-loop)**: callers who send their next request when the last is answered. So do the
 #   workers of a batch job, and load testers with a `--concurrency`.
@@ -272,15 +272,15 @@ assert closed[100] < closed[0] < closed[20]
 
 # %% [markdown]
 # **In the closed loop** a delay pays while it is shorter than the fixed cost of the batch that it saves, here 40 ms.
-# **In the open loop** it cannot buy an answer: the same 32 come whatever you do. A long delay makes fewer, larger
-# batches, which leaves the processor to others; each request pays with its latency. So a load test with a fixed
-# concurrency can recommend a delay of which real users get only the wait.
+# **In the open loop** it buys no answers: `answers/s` is the rate at which requests come. A long delay makes fewer,
+# larger batches, which leaves the processor to others; each request pays with its latency. So a load test with a fixed
+# concurrency can recommend a delay from which real users get only the wait.
 #
 # ## One slow request
 #
 # 100 requests come at 30 a second, and one of them takes a second. All that come behind it wait, however little they
-# need: [**head-of-line blocking**](glossary.md#Head-of-line-blocking). The same schedule goes to the server twice: in an
-# open loop, and from a tester with four callers. How long did the users of the second one wait?
+# need: [**head-of-line blocking**](glossary.md#Head-of-line-blocking). The same schedule goes to the server twice: in
+# an open loop, and from a tester with four callers. In the second, how long would users have waited?
 
 
 # %%
@@ -315,17 +315,17 @@ late = (slow > 300).sum()
 assert late.iloc[1] <= 5 < late.iloc[0] and late.iloc[1] < late.iloc[2]
 
 # %% [markdown]
-# The tester's own figure is the lowest, and it can be no other: four callers have at most four requests in the server
-# while it stands still. Those that were due were not sent, so nobody saw them wait:
+# The tester's own figure has to be the lowest: four callers have at most four requests in the server while it stands
+# still. The others that were due were not sent, so nobody saw them wait:
 # [**coordinated omission**](glossary.md#Coordinated-omission). Counted from when each was due, they reappear.
 #
-# **That does not give the open loop back.** Four callers who wait get 41.7 answers a second here, your users up to 111. So
+# **That does not make it an open loop.** Four callers who wait get 41.7 answers a second here, your users up to 111. So
 # the four catch up more slowly, and count more late requests. To learn what users feel, send as they do.
 #
 # ## The same two testers, on the engine
 #
-# Does in-flight batching save an LLM engine from this? Questions with answers of four tokens come, so many that one is
-# under way on average. In the middle somebody else sends two articles of 1,000 tokens.
+# Does in-flight batching save an LLM engine from this? Questions with answers of four tokens come, one in the time that
+# one takes alone. With the 31st, somebody else sends two articles of 1,000 tokens.
 
 # %% tags=["nbval-ignore-output"]
 tokenizer, client = load_tokenizer(engine_dir), Client(server.grpc_url, timeout_s=600)
@@ -357,10 +357,10 @@ late = (behind_articles > 3000 * alone_s).sum()
 assert late.iloc[1] <= late.iloc[2]
 
 # %% [markdown]
-# It does not: an iteration ends when all its prompts are computed, and everybody in the engine waits for that. Chunked
-# prefill (lesson 05) makes the wait shorter. `vllm bench serve --request-rate 20 --max-concurrency 4` is the tester with
-# four callers, and its latencies count [from the
-# sending](https://github.com/vllm-project/vllm/blob/009e6d4a1cd6ba3fb2a9fc00f4ec06f5297232a1/vllm/benchmarks/serve.py).
+# It does not: an iteration ends when all its prompts are computed, and all in the engine wait for that. Chunked
+# prefill (lesson 05) spares answers under way, not questions behind the articles.
+# `vllm bench serve --request-rate 20 --max-concurrency 4` is the tester with four callers; its latencies count [from
+# the sending](https://github.com/vllm-project/vllm/blob/009e6d4a1cd6ba3fb2a9fc00f4ec06f5297232a1/vllm/benchmarks/serve.py).
 #
 # ## Refuse at the door
 #
@@ -389,14 +389,15 @@ def let_in(input_lens, most_tokens):
     return max(1, (np.cumsum(input_lens) <= most_tokens).sum())  # one always
 
 
-rows, most_tokens = [], 1.0 * prefill_per_s  # the target is 1 s
-for what, input_lens in {"short": [40] * 24, "long": [500] * 24}.items():
+# The target is 1 s; short prompts cost more a token.
+rows, most_tokens = [], 0.7 * prefill_per_s
+for what, input_lens in {"short": [40] * 80, "long": [500] * 24}.items():
     tokens = f"{most_tokens:,.0f} tokens"
     rules = {"8 requests": 8, tokens: let_in(input_lens, most_tokens)}
     for rule, number in rules.items():
         last_s = burst(input_lens[:number])
         rows.append((what, rule, number, sum(input_lens[:number]), last_s))
-columns = ["24 prompts", "at most", "let in", "their tokens", "last TTFT (s)"]
+columns = ["prompts", "at most", "let in", "their tokens", "last TTFT (s)"]
 print(f"The last of 8 long prompts had its first token after {rows[2][-1]:.1f} s,")
 print(f"that of those let in by tokens after {rows[3][-1]:.1f} s; the target is 1 s.")
 charts.table(pd.DataFrame(rows, columns=columns), decimals=2)
@@ -405,13 +406,13 @@ charts.table(pd.DataFrame(rows, columns=columns), decimals=2)
 assert rows[0][2] == rows[2][2] == 8 and rows[1][2] >= rows[3][2] >= 1
 
 # %% [markdown]
-# The limit in tokens, the target times the speed of prefill, holds for both; no number of requests does. vLLM has it as
-# [`--max-num-queued-tokens`](https://docs.vllm.ai/en/latest/api/vllm/config/scheduler/).
+# Eight requests are 320 tokens, or 4,000. A limit in tokens, target times speed of prefill less a margin, counts the work. vLLM has
+# it as [`--max-num-queued-tokens`](https://docs.vllm.ai/en/latest/api/vllm/config/scheduler/).
 #
 # ## Come back later
 #
-# Who is refused gets status 429, and a header that says when to come back: `Retry-After`, here one second. Forty users ask
-# at once an engine with eight slots, in whose queue four may wait. When should the others come back?
+# Our front end refuses with status 429, and a header that says when to come back: `Retry-After`, here one second. Forty
+# users at once ask an engine with eight slots and a queue for four. When should the others come back?
 
 
 # %%
@@ -462,9 +463,9 @@ assert counted[200] == 40
 assert refusals["at once"] > refusals["when told"] >= refusals["spread out"]
 
 # %% [markdown]
-# All are answered each time; what differs is how often the server says no. Who returns at once makes the overload larger.
-# Who returns exactly when told meets the others again. The `openai` package retries twice (`max_retries`), and waits
-# exactly as long as the header says.
+# All are answered each time; what differs is how often the server says no. Users who return at once add to the
+# overload. Those who return when told meet again; the random part, **jitter**, parts them. The `openai` package retries
+# twice (`max_retries`), exactly when told.
 #
 # ## A real model
 #
@@ -520,14 +521,14 @@ print(gain.to_frame("dynamic_over_none").to_json())
 # | `sequence_batching` (lesson 07) | Triton | from START to END | the correlation id |
 # | `gpt_model_type`, `batch_scheduler_policy` (04, 05) | the engine | each iteration | free slots, free blocks |
 #
-# The upper three hand the model a batch and get all of it back. An engine's batch changes while it runs, so a dynamic
-# batcher in front of it forms none that lasts: leave its delay at 0.
+# The first three hand the model a batch and get all of it back. An engine's batch changes while it runs, so a dynamic
+# batcher's delay in front of it is only a wait: leave it at 0.
 #
 # ## Turn the knob
 #
 # *Run* writes the file, loads the model, and sends; the run before stays above. Try a delay of 50000 µs, then none:
 #
-# 1. with "one every 10 ms": only the first batch waits for company, and all that follow start later;
+# 1. with "one every 10 ms": the first batch waits for company; later ones close before the model is free;
 # 2. with "one every 60 ms": the delay ends before company comes, and every request waits in vain.
 
 # %% tags=["nbval-ignore-output"]
@@ -568,10 +569,10 @@ except triton.InferenceServerException as error:
 # The client decides what it sends together; Triton adds what waits; an engine decides anew in each iteration.
 #
 # - A batch is what came during the one before it. It grows until it fits the traffic.
-# - In a closed loop a delay pays while it is shorter than the fixed cost that it saves; in an open loop it buys nothing.
+# - In a closed loop a delay pays while it is shorter than the fixed cost it saves; in an open loop it buys no answers.
 # - A tester that waits for answers leaves out the requests that would have waited, in front of an LLM engine, too.
 # - Bound a queue by what its requests cost, not by how many they are.
-# - A client that is refused waits as long as it is told, and a random while longer.
+# - A client that is refused waits as long as it is told, and a random time (jitter) more.
 #
 # <details><summary>1. A batch costs 10 ms, and 10 ms an item; batches of at most eight. What is the most that
 # <code>dynamic_batching</code> can gain?</summary>
@@ -587,7 +588,7 @@ except triton.InferenceServerException as error:
 # hundred. Let the test send on a schedule, and count from when each request was due.
 # </details>
 #
-# <details><summary>3. Prefill computes 20,000 tokens a second, and the first token shall come within two seconds. Which
+# <details><summary>3. Prefill computes 20,000 tokens a second, and the first token must come within two seconds. Which
 # limit, and what does it leave out?</summary>
 #
 # 40,000 queued tokens. It leaves out what running answers take of each iteration, and that prompts which are found in the

@@ -249,7 +249,7 @@ def _machines_hint(runs: dict[float, pd.DataFrame], slos: Slos, wanted: float) -
 
 # Limits that requests missed, and what that means.
 FELL_SHORT = {
-    "first token late": "first tokens came too late: what do those requests wait for, work, blocks or slots?",
+    "first token late": "first tokens came too late: what do those requests wait for, compute, blocks or slots?",
     "TPOT too high": "TPOTs were too high: too much is computed in the iterations that those requests share.",
     "no answer": "requests had no answer, which is not in time either.",
 }
@@ -394,7 +394,7 @@ def _scheduler(answer: tuple, choose: random.Random) -> Finding:
                  advice="No policy knows what the contract counts. Of two that wait, which one delays fewer others?"),
         Measured("longest wait, in limits of TTFT", longest[0], nothing=longest[1], at_most=longest[1] + LONGER,
                  advice="Somebody is overtaken again and again: who has waited long has to go first."),
-        *(Measured(f"% of {kind}", 100 * each, nothing=100 * _kinds(built_in, contract)[kind])
+        *(Measured(f"% in time: {kind}", 100 * each, nothing=100 * _kinds(built_in, contract)[kind])
           for kind, each in _kinds(mine, contract).items()),
     ]  # fmt: skip
 

@@ -7,8 +7,8 @@
 # - **count** what it costs to compute a text again for every token, and **build** the KV cache that ends it;
 # - **say** what an LLM engine has that your hundred lines lack.
 #
-# You need lesson 07 (the model that asks to be called again), and some PyTorch: the shape of a tensor, a slice of it. The
-# flat batch and the KV cache are those of every LLM engine. Only the frame around them is Triton's.
+# You need lesson 07 (the model that asks to be called again), and some PyTorch: the shape of a tensor, a slice of it.
+# Every LLM engine has a batch without padding and a KV cache. Only the frame around them is Triton's.
 #
 # {navigation}
 
@@ -153,8 +153,8 @@ for same_file in "network.py", "model.py":
 # %% [markdown]
 # ## The frame
 #
-# Around it stands the frame of lesson 07, with the same config. What was a list of words is a list of tokens. After each
-# pass the model notes in a log what went through it.
+# Around it stands the frame of lesson 07. Its config has eight slots and an idle time of 60 s; the list of words is now a
+# list of tokens. After each pass the model notes in a log what went through it.
 
 # %%
 # %%writefile {by_hand}/1/model.py
@@ -225,7 +225,7 @@ for same_file in "network.py", "model.py":
 # %% [markdown]
 # ## Run
 #
-# Each user wants 48 tokens. The second sends the prompt when the first has 4 tokens, the third at 8, the fourth at 12.
+# Each user wants 48 tokens. The second sends its prompt when the first has 4 tokens, the third at 8, the fourth at 12.
 # `gpt2_client` has a connection for each.
 
 # %%
@@ -263,8 +263,8 @@ assert tokens.groupby("stream").size().tolist() == [wanted] * 4
 
 # %% [markdown]
 # A user joins at the next pass, and streams at once. The last one sends after 12 passes and needs 48: on paper, 60 passes
-# give all 192 tokens. A prompt that comes while a pass is under way joins the one after it, which may add a pass or two.
-# This is in-flight batching, and no engine did it.
+# give all 192 tokens. A prompt that comes in mid-pass waits for the next one; the last prompt's wait makes it 61. This is
+# in-flight batching, and no engine did it.
 #
 # The picture also shows what is wrong: every pass computes all texts again, and each has become a token longer.
 #
@@ -296,10 +296,10 @@ print(f"{different} are different: {sum(per_pass) / different:.0f} times the wor
 guess = widgets.predict(
     "The cache saves 50 of 51 tokens. How many times as long does an answer of 96 tokens take without it?",
     {
-        "1 time: every pass reads all weights, for one token or a hundred": 1,
+        "The same time: every pass reads all weights, for one token or a hundred": 1,
         "5 times: a pass has a large price of its own": 5,
         "25 times: the matrices are saved, attention to the whole text stays": 25,
-        "51 times: so many times the tokens go through every layer": 51,
+        "51 times: so many more tokens go through every layer": 51,
     },
 )
 guess
@@ -391,8 +391,8 @@ assert runs["with a KV cache"]["tokens"].sum() == sum(
 )
 
 # %% [markdown]
-# The same passes, the same texts, and each token goes through once: a prompt in the pass in which it joins, then one token
-# of each stream.
+# The texts are the same, and each token goes through once: a prompt in the pass in which it joins, then one token of each
+# stream.
 #
 # ## What a token costs
 #
@@ -441,16 +441,17 @@ print(textwrap.fill(f"In this run: {summary}.", 88))
 
 # %% [markdown]
 # The cache saves the tokens, not the pass: its Python, its small operators, its weights and its way through Triton's
-# queue are paid for one token as for a hundred. So the gain grows with the answer. Without a cache the tokens of an
-# answer of *n* add up to something with *n*².
+# queue are paid for one token as for a hundred. So the gain grows with the answer: *n* tokens after a prompt of *p* cost
+# *np* + *n*(*n* − 1)/2 tokens without a cache, and *p* + *n* − 1 with one.
 #
 # The line with a cache is nearly flat only because the text is so short. Attention still reads the keys and values of the
-# whole text for each token; at tens of thousands of tokens that reading is most of the work.
+# whole text for each token. In Llama 3.1 8B with 16 bits they are 128 KiB a token of text: some 120,000 tokens, of
+# one user or of many, are as many bytes as the weights.
 #
 # ## The same four users elsewhere
 #
-# `transformers` batches continuously, too, with a manager that has its cache in pages. It takes the same GPT-2, here in
-# the notebook's own process, without a server. The course's engine knows no GPT-2; it computes a Llama-family model.
+# `transformers` also batches continuously; its manager has the cache in pages. It takes the same GPT-2, on one thread of
+# the notebook's process, without a server. The course's engine knows no GPT-2; it computes a Llama-family model.
 
 
 # %%
@@ -504,7 +505,7 @@ def in_triton():
 
 
 # %% [markdown]
-# Again in turns, seven times. A text holds whole slots, pages or blocks: positions that nobody else can use.
+# Again in turns, seven times. The last column is counted on paper: a text holds whole slots, pages or blocks.
 
 # %% tags=["nbval-ignore-output"]
 page_size = manager.continuous_batching_config.page_size
@@ -530,18 +531,20 @@ table = pd.DataFrame(rows, columns=columns).groupby("server", sort=False).median
 table.insert(0, "parameters", ["7.6 million", "7.6 million", "135 million"])
 own, theirs = table["ms a pass with four"].iloc[:2]
 print(f"In this run a pass of transformers took {theirs / own:.1f} times as long as")
-print("one of your hundred lines, its way through Triton included.")
+print("one of yours, with its way through Triton.")
 table.round(1)
 
 # %% tags=["remove-cell"]
-assert table["passes"].between(56, 80).all()
+assert table["passes"].between(56, 120).all()
 assert table["positions held"].tolist() == [4096, 1024, 256]
 
 # %% [markdown]
-# All three need the same passes: nothing of in-flight batching is missing in yours. What differs is memory. The four users need 215 positions.
-# Slots of 1,024 hold 4,096 for them, pages of 256 hold 1,024, blocks of 32 hold 256; so in the same memory blocks serve
-# sixteen times as many. The *block table* of lesson 05 does that, and the lab's last exercise puts one under your model.
-# The engine's pass computes a model eighteen times as large, on all cores and with one kernel over all texts.
+# On paper all three need 60 passes: nothing of in-flight batching is missing in yours. Passes beyond those are waits for
+# prompts that the client sent late: in one process with two other engines it is slower than with yours alone, where you
+# counted 60. In memory they differ. The four users need 215 positions. Slots of 1,024 hold 4,096 for them, pages of 256 hold 1,024,
+# blocks of 32 hold 256; so in the same memory blocks serve sixteen times as many such users. The *block table* of
+# lesson 05 does that, and the lab's last exercise puts one under your model. The engine's pass computes a model eighteen
+# times as large, on all cores and with one kernel over all texts.
 #
 # ## What breaks
 #
@@ -551,7 +554,7 @@ assert table["positions held"].tolist() == [4096, 1024, 256]
 
 # %% tags=["nbval-ignore-output"]
 def leave(model, clients):
-    """So many clients, one after the other, read a token and leave."""
+    """This many clients, one after the other, read a token and leave."""
     for _ in range(clients):
         reading = gpt2_client.race(server.grpc_url, model, prompts[:1], 900)
         next(filter(None, reading))  # the first token
@@ -569,13 +572,13 @@ print("iterative-gpt2:", "".join(answer["text"]))
 
 # %% [markdown]
 # `iterative-gpt2` is your model grown up. It has eight slots, nine clients have left, and it answers: in each call it asks
-# the response sender of every sequence that is not in the batch whether its client has gone. It also gives slots back
-# when a pass fails, lets a sequence wait while no slot is free, and refuses at the start a text that will not fit. That is
-# mostly `Housekeeping`, in `inflight/triton/model/iterative.py`. In the lab you write the part of it that counts.
+# the response sender of every sequence that is not in the batch whether its client has gone. It gives slots back when a
+# pass fails, too; both are `Housekeeping`, in `inflight/triton/model/iterative.py`. A sequence waits while no slot is
+# free, and a text that will not fit is refused at the start. In the lab you write the part that counts.
 #
 # ## Turn the knob
 #
-# Apply a change in the editor, then race. `kv_cache_slots` is the number of slots in the cache.
+# Apply a change in the editor, then race.
 #
 # 1. `kv_cache` `off`, two streams of 192 tokens; then `on`. Which line bends?
 # 2. `kv_cache_slots` 2, four streams with offset 0. Who waits, and for whom?
@@ -583,7 +586,7 @@ print("iterative-gpt2:", "".join(answer["text"]))
 # <details><summary>What to see</summary>
 #
 # 1. Without a cache both lines bend: each token takes longer than the one before. With one they are straight.
-# 2. Streams 3 and 4 begin when 1 and 2 are over. The batch has slots for them, the cache has none.
+# 2. Two streams begin when the other two are over. The batch has slots for them, the cache has none.
 #
 # </details>
 
@@ -608,18 +611,17 @@ board
 # | A text's memory | blocks, often of 16 tokens | blocks, often of 32 | a slot for the longest text |
 # | Prompts | in chunks under `max_num_<wbr>batched_tokens` | whole or in chunks | whole: a long one makes all streams wait |
 # | The same beginning twice | found again | found again | computed again |
-# | Attention of a batch | one kernel over all texts and their blocks | the same | one call for all that decode, padded; prompts one by one |
+# | Attention of a batch | with FlashAttention, one kernel over all texts and their blocks | one kernel for prompts, one for those that decode | one call for all that decode, padded; prompts one by one |
 # | Watch | `vllm:iteration_<wbr>tokens_total`, `vllm:kv_cache_<wbr>usage_perc` | its iteration statistics | `inflight_gpt2_<wbr>kv_cache_slots` |
 #
 # For a model that no engine knows there are three other ways. A class that keeps to the conventions of `transformers` runs
 # in vLLM as it is, with `--model-impl transformers`
 # ([what it must have](https://docs.vllm.ai/en/latest/models/supported_models/#writing-custom-models)), or in
 # [`transformers`' own manager](https://huggingface.co/docs/transformers/main/continuous_batching). For any other class
-# you write a [plugin](https://docs.vllm.ai/en/latest/design/plugin_system/) with vLLM's attention layer, and have its
+# you write a [plugin](https://docs.vllm.ai/en/latest/design/plugin_system/) with vLLM's attention layer, and get its
 # scheduler and blocks.
 #
-# On a GPU, `iterative-gpt2` runs with `KIND_GPU`, and Triton 24.12 or newer, but not 25.09, which never schedules a third
-# pass ([core #456](https://github.com/triton-inference-server/core/pull/456)).
+# `iterative-gpt2` also runs [on a GPU](../assets/elsewhere.md#08--iterative-gpt-2).
 #
 # ## Recap
 #
@@ -640,8 +642,7 @@ board
 # <details><summary>2. The same four users, but each sends when the first stream has 12 tokens more. How many passes, and how
 # many tokens with a cache?</summary>
 #
-# 3 × 12 + 48 = 84 passes, if nobody just misses one. The tokens stay 215: each goes through once, whoever it shares a pass
-# with.
+# 3 × 12 + 48 = 84 passes, if the last prompt does not just miss one. The tokens stay 215: each goes through once.
 # </details>
 #
 # <details><summary>3. A pass of your model takes 1.5 s, and <code>max_sequence_idle_microseconds</code> is the default, one

@@ -45,11 +45,11 @@ workdir = tempfile.TemporaryDirectory()
 # keep in `self`.
 #
 # The check plays six hidden days of 240 requests: even desks, hot desks, one desk that has nearly all visitors, a
-# server that is three times as slow, one that dies in the middle, and three servers. Over all of them together:
+# server that is three times as slow, one that dies, and three servers. Caches never fill. Over all days together:
 #
 # - nothing is sent to a server that is known to be dead;
 # - the servers compute at most 0.75 of the blocks of system prompts that round robin makes them compute;
-# - at an arrival, the fullest server is ahead of the emptiest by at most 2 requests on average.
+# - after an arrival, the fullest server is ahead of the emptiest by at most 2 requests on average.
 #
 # The last two pull in different directions. When may a visitor be sent away from home? (*Doing nothing* in the
 # check's table is round robin.)
@@ -158,8 +158,8 @@ except CourseError as error:
 #
 # <details><summary>How to begin</summary>
 #
-# First keep only the healthy ones of <code>servers</code>. Then a home for each prefix, by name. Then the exception: by
-# how many requests may home be ahead before the prefix gets a second home, and is the second forgotten afterwards?
+# Begin with <code>by_prefix</code>, for servers of which one may be dead. Then the exception: by how many requests may
+# home be ahead, and is the server that helps out forgotten afterwards?
 # </details>
 #
 # <details><summary>The error you see</summary>
@@ -176,7 +176,7 @@ except CourseError as error:
 #
 # Prometheus has looked at the pages of a service a few times. Each look is a dict by server; a server that was dead has
 # no page in it, and one that joined has none before. A page is a histogram: a dict from a bound in seconds to how many
-# values have come within it since that server's start, in ascending order; the last bound is infinite. After a restart
+# values up to it that server has counted since its start, in ascending order; the last bound is infinite. After a restart
 # a server begins at zero.
 #
 # What is the P95 of all that was counted between the first look and the last? In the bucket in which 95 % are reached,
@@ -227,7 +227,7 @@ check("12.2", one_p95)
 # <details><summary>The error you see</summary>
 #
 # The hint names what you have computed: the sum first, a mean of P95s, all since the start, a restart that was not
-# seen. A division by zero: only the bucket in which 95 % are reached needs to have counts.
+# seen. A division by zero: interpolate only in the bucket in which 95 % are reached.
 # </details>
 
 # %% [markdown]
@@ -236,7 +236,7 @@ check("12.2", one_p95)
 # *Core · importance 4/5 · difficulty 2/5 · 10 minutes*
 #
 # An objective of `slo` over `days` leaves an error budget. You want to be told when `share` of it is gone within
-# `hours`. From which share of failed requests in those hours on must the alert fire? Traffic is even.
+# `hours`. At what share of failed requests in those hours must the alert fire? Traffic is even.
 
 
 # %%
@@ -287,7 +287,7 @@ for hours, share in ((1, 0.02), (6, 0.05), (72, 0.1)):
 #
 # - A server that joins takes its share, and no prefix moves between the old ones.
 # - No server gets more than its bound: 1.25 times (all requests under way, this one included) / servers, rounded up.
-# - A prefix leaves its home only when that is full, and then always for the same second one.
+# - A prefix leaves its home only when that is full, and then for the same second one, if that has room.
 # - What a full server sends away goes to all the others, not to one neighbour.
 #
 # Python's own `hash` of a text differs from process to process: take `hashlib`.
@@ -315,8 +315,7 @@ check("12.4", home)
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# Two ways: points of every server on a ring, and a prefix belongs to the next point; or a hash of server and prefix
-# together, and the highest wins (<em>rendezvous hashing</em>). With a bound they are called <em>consistent hashing with
+# Two names to look up: <em>hash ring</em> and <em>rendezvous hashing</em>. With a bound: <em>consistent hashing with
 # bounded loads</em>.
 # </details>
 #
@@ -339,8 +338,8 @@ check("12.4", home)
 # If you are early: no check, but something to see.
 #
 # 1. Let your policy forget: caches are finite, and a home that has not been asked for an hour has lost the desk.
-# 2. `promtool test rules rules_test.yml` (Debian's package `prometheus`), in `inflight/lessons/replicas/`, plays a kill
-#    and a restart of the router. Write the rule "sum first, then `increase`" beside them, and a test that shows what it
+# 2. `promtool test rules rules_test.yml` (Debian's package `prometheus`), in `inflight/lessons/replicas/`, plays two
+#    kills, and a restart of the router between them. Write the rule "sum first, then `increase`" beside them, and a test that shows what it
 #    says in that restart.
 
 # %% [markdown]
@@ -352,8 +351,8 @@ check("12.4", home)
 #
 # <details><summary>Answer</summary>
 #
-# Not in tokens: there is nothing to find. It still looks at who is behind, so it may be ahead where answers differ in
-# length.
+# Not in tokens: there is nothing to find. In waiting, yes, where answers differ in length: it looks at load, and round
+# robin does not.
 # </details>
 #
 # **2.** *To two routers, each with half of the requests.* "`under_way` says how busy a server is."

@@ -5,7 +5,7 @@
 #
 # - **choose** a routing policy from the prompts and the size of the caches, and predict what it saves;
 # - **say** what users see when a server dies, and what may be sent again;
-# - **write** an alert that counts what users lose, and survives a restart.
+# - **count** what users lose, through a restart, and say when it should wake somebody.
 #
 # You need lesson 05: blocks, and KV cache reuse. The router is vLLM's, the metrics have vLLM's names, and the rules are
 # Prometheus': you can use all three elsewhere. `Replicas`, `load` and `watching` belong to this lesson.
@@ -18,7 +18,7 @@
 # One server is full, so you start a second with the same engine, a [replica](glossary.md#Replica). Clients know one
 # address. A [router](glossary.md#Router) listens there and picks a server for each request.
 #
-# Both servers give the same answers. But each has its own [KV cache](glossary.md#KV-cache), so one may have the
+# Either server can answer. But each has its own [KV cache](glossary.md#KV-cache), so one may have the
 # beginning of a prompt already, and the other not. And one day one of the two dies.
 #
 # On this machine two servers share the cores, so together they are no faster than one. What a policy saves is counted
@@ -53,7 +53,7 @@ session.others()
 # ```
 # a$  INFLIGHT_API_KEY=… inflight serve --openai-port 9000 --host 0.0.0.0
 # b$  INFLIGHT_API_KEY=… inflight serve --openai-port 9000 --host 0.0.0.0
-# c$  vllm-router --port 8000 --policy round_robin \
+# c$  vllm-router --host 0.0.0.0 --port 8000 --policy round_robin \
 #         --worker-urls http://a:9000 http://b:9000
 # ```
 #
@@ -79,7 +79,7 @@ for number, url in enumerate(service.servers):
 # ## Eight desks
 #
 # The service has eight desks. Each has a long system prompt of its own. 64 visitors come, each to a desk drawn at
-# random. Each load gets desks of its own, which no cache knows yet.
+# random. Each run gets desks of its own, which no cache knows yet.
 
 # %%
 desks, load_numbers = range(8), itertools.count(1)
@@ -109,7 +109,7 @@ alike = next(place for place, pair in enumerate(zip(*ids[:2])) if len({*pair}) >
 common = alike // block * block
 room = (34 - build.max_batch_size) // (common // block)
 print(f"A prompt has {prompt} tokens. {common} of them, {common // block} full blocks,")
-print(f"are the desk's. Beside four requests a cache has room for {room} desks.")
+print(f"are the desk's. With four running requests a cache has room for {room} desks.")
 
 # %% [markdown]
 # - **Round robin** gives the servers a request each, in turn.
@@ -122,12 +122,11 @@ print(f"are the desk's. Beside four requests a cache has room for {room} desks."
 
 # %%
 guess = widgets.predict(
-    "By prefix, the two servers compute how many of the prompt tokens "
-    "that round robin computes?",
+    "How many times round robin's prompt tokens do the two servers compute by prefix?",
     {
-        "0.9 times: with round robin nearly every visitor's desk is cached": 0.9,
-        "0.45 times: with round robin about half of the visitors' desks are": 0.45,
-        "0.15 times: with round robin hardly any visitor's desk is": 0.15,
+        "0.7 times: with round robin nearly every visitor's desk is cached": 0.7,
+        "0.45 times: with round robin half of the visitors' desks are": 0.45,
+        "0.25 times: with round robin hardly any visitor's desk is": 0.25,
     },
 )
 guess
@@ -147,8 +146,8 @@ def round_robin(desk):
 
 def by_prefix(desk):
     if desk not in homes:
-        homes[desk] = len(homes) % 2  # new desks take turns
-    # your line: where every visitor of this desk goes
+        # your line: a home for a new desk
+        homes[desk] = len(homes) % 2
     return homes[desk]
 
 
@@ -223,12 +222,12 @@ assert late["cache_aware"] < 60 < 70 < late["round_robin"]
 
 # %% [markdown]
 # With round robin each server sees all eight desks, and has room for five. It evicts a desk and computes it again, for
-# as long as visitors come. With `cache_aware` each server has about four desks, and keeps them: after the first visits
-# it computes hardly more than the visitors' own questions.
+# as long as visitors come. With `cache_aware` the servers share the desks out and keep them: after the first visits they
+# compute hardly more than the visitors' own questions.
 #
 # ## See
 #
-# How much does it save in a larger cache, or a smaller one? Paper tells, for each size, with many visitors:
+# How much does it save in a larger cache, or a smaller one? On paper, for each size, with 4,000 visitors:
 
 # %%
 many = random.Random(0).choices(desks, k=4000)
@@ -286,7 +285,7 @@ def rehearsed(asked, choose):
     for desk, request in asked:
         machines.setdefault(choose(desk), []).append(request)
     rows = [
-        rehearsal.rehearse(part, build, ExecutorConfig(**settings), prices)
+        rehearsal.play(part, build, ExecutorConfig(**settings), prices)
         for part in machines.values()
     ]
     return pd.concat(rows)["ttft_ms"].quantile(0.95)
@@ -297,20 +296,23 @@ policies = {"one machine": lambda desk: 0, "two, round robin": round_robin}
 policies["two, by prefix"] = by_prefix
 rehearsals = pd.DataFrame(
     {"visitors a second": rate}
-    | {name: rehearsed(arriving(rate), choose) for name, choose in policies.items()}
-    for rate in (3, 6, 9, 12, 15, 18)
+    | {
+        f"{name} (ms)": rehearsed(arriving(rate), choose)
+        for name, choose in policies.items()
+    }
+    for rate in (3, 6, 9, 12, 15, 18, 21, 24)
 )
 charts.table(rehearsals, decimals=0)
 
 # %% [markdown]
-# For a limit of one second, a second machine with round robin doubles the rate that one carries. By prefix it triples it:
-# it brings its cores, and a cache for other desks.
+# For a limit of one second, a second machine with round robin doubles the rate that one carries. By prefix it at least
+# triples it: it brings its cores, and a cache for other desks.
 #
 # ## Turn the knob
 #
 # A desk may be hot. `cache_aware` ignores prefixes while one server is ahead of the other by more than
-# `balance_abs_threshold` requests (64 by default) and has 1.5 times as many. Now one desk has two thirds of the visitors.
-# What does 1 cost, and who gains? Then try 2 and 3.
+# `balance_abs_threshold` requests (64 by default) and has 1.5 times as many. Now one desk has two thirds of the
+# visitors. What does 1 cost, and what does it even out? Then try 2 and 3.
 
 # %% tags=["nbval-ignore-output"]
 for ahead in (64, 1):
@@ -329,7 +331,7 @@ for ahead in (64, 1):
 #
 # ## One server dies
 #
-# Users see streams that end, or break off. So the client counts both:
+# Users see streams end, or break off, so the client counts both:
 
 # %%
 page = CollectorRegistry()  # the client's own /metrics
@@ -364,8 +366,8 @@ def with_a_kill():
 
 
 # %% [markdown]
-# Twelve streams in turn are six for each server: four in its slots, and two that wait. `look` reads all pages as
-# Prometheus would: the client's, the router's and each server's.
+# Twelve streams in turn are six for each server: four in its slots, and two that wait. `look` reads every `/metrics`
+# page, as Prometheus would: the client's, the router's and each server's.
 
 # %% tags=["nbval-ignore-output"]
 service.route("round_robin")
@@ -395,8 +397,8 @@ assert broken.sum() == 4 and survived == 8 and not broken[12:].any()
 # [vLLM's](https://github.com/vllm-project/vllm/blob/00cd8fcf67c8acf8e5cafb0a0cb09cd4699e5e54/vllm/entrypoints/openai/completion/api_router.py)
 # sends 200 before it: there, a waiting stream breaks as well.
 #
-# Who notices? The router's health check (by default each minute, the third failure counts), and before it the
-# [circuit breaker](glossary.md#Circuit-breaker): after ten failed attempts in a row nothing is sent there for a while.
+# Who notices? The router's health check (after three failures a minute apart; here two, a second apart), and before it
+# the [circuit breaker](glossary.md#Circuit-breaker): after ten failures in a row nothing is sent there for a while.
 #
 # ### Drained
 #
@@ -465,8 +467,8 @@ print(f"The clients had {whole:.0f} whole streams.")
 assert growth(totals) != grown(answers) == whole == 40
 
 # %% [markdown]
-# When server 1 died, the sum fell by all that this server had ever counted. To `growth` that is a restart, so all that is
-# left in the sum looks new. `increase()` and `rate()` do what your line does: Prometheus' form is `sum(increase(x[5m]))`.
+# When server 1 died, the sum fell by all that it had ever counted. To `growth` that is a restart, so all that is left
+# in the sum looks new. `increase()` and `rate()` take a restart as your line does: `sum(increase(x[5m]))`.
 # A *histogram* is a row of counters, one for each bound: growth, then the sum for each bound, and a quantile last
 # (lab 12.2). A mean of P95s is not a P95.
 #
@@ -501,16 +503,16 @@ rules = lesson.watching.RULES.read_text()
 print(rules[rules.index("      - alert: Streams") : rules.index("      # Attempts")])
 
 # %% [markdown]
-# One trap is left. `increase` needs two values, so it misses a counter's first one, and the router's counter of failures
-# appears with the first failure. Ours starts at zero. For the router's, `rules.yml` takes what was not there five minutes
+# One trap is left. `increase` needs two values, so it misses a counter's first, and the router's counter of failures
+# appears with the first failure. Ours starts at zero. For the router's, `rules.yml` takes what was not there 5 minutes
 # ago as all new. `promtool test rules rules_test.yml` plays two kills, and a restart of the router between them.
 #
 # ## Elsewhere
 #
 # | | how it chooses | what it knows of a cache |
 # |---|---|---|
-# | [vllm-router](https://github.com/vllm-project/router/blob/301790e790349e27a752632516df438717825c81/docs/load_balancing/README.md) | the policies above; `sticky_least_loaded`: a session stays, a new one goes where fewest are | what it has sent where; with `kv_aware`, what servers report |
-# | [SGLang's gateway](https://docs.sglang.io/advanced_features/sgl_model_gateway.html) | where these came from | what it has sent where |
+# | [vllm-router](https://github.com/vllm-project/router/blob/301790e790349e27a752632516df438717825c81/docs/load_balancing/README.md) | the policies above; `sticky_least_loaded`: a session stays, a new one goes where the fewest sessions are | what it has sent where; with [`kv_aware`](https://github.com/vllm-project/router/blob/bf9bdb02f8d3044a11049f75050b1194ac3d3800/docs/kv_aware.md), what servers report |
+# | [SGLang's gateway](https://docs.sglang.io/advanced_features/sgl_model_gateway.html) | `cache_aware` began here | what it has sent where |
 # | [llm-d Router](https://llm-d.ai/docs/architecture/core/router) | a picker beside a Kubernetes gateway (`InferencePool`) scores prefix, load and queue | both ways |
 # | [NVIDIA Dynamo](https://docs.nvidia.com/dynamo/v1.5.1/knowledge-base/modular-components/router/overview.md) | the least cost of prefill and decode together | what servers report |
 #
@@ -529,14 +531,16 @@ gave_up = grown("vllm_router_retries_exhausted_total")
 tries = gave_up + grown("vllm_router_retries_total")
 print(f"{nobody['error']}: the client asked {gave_up:.0f} times,", end=" ")
 print(f"the router tried {tries:.0f} times.")
+reached = grown("vllm_router_cb_outcomes_total", '"failure"')
+print(f"At the server {reached:.0f} of them failed, then its breaker was open.")
 stack.close()
 
 # %% [markdown]
-# The client's three times the router's five: load, at the moment at which servers are fewest. Retry in one place, and
-# with a [retry budget](https://sre.google/sre-book/handling-overload/): at most three attempts a request, and at most
+# Three by the client, times five by the router: load, just when servers are fewest. Retry in one place, and with a
+# [retry budget](https://sre.google/sre-book/handling-overload/): at most three attempts a request, and at most
 # one retry for ten requests.
 #
-# **The router has no key of its own.** It hands on the client's. Whoever reaches its port may add a server, which then
+# **By default the router checks no key.** It hands on the client's. Whoever reaches its port may add a server, which then
 # gets your users' prompts and keys: let only `/v1` through.
 #
 # ## Recap
@@ -563,8 +567,8 @@ stack.close()
 # <details><summary>3. A stream breaks off after "The answer is". May your gateway ask another server and append what it
 # says?</summary>
 #
-# Only if it sends these words along as the beginning of the answer, and nobody minds that other words may follow than
-# would have.
+# Only if it sends these words along as the beginning of the answer, and nobody minds if the rest is not what the first
+# server would have written.
 # </details>
 #
 # Now [do the lab]({lab}): a policy that holds when a desk is hot, a server slow, or dead.

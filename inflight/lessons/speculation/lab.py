@@ -107,12 +107,11 @@ for name, small in drafters.items():
 # *Core · importance 4/5 · difficulty 3/5 · 25 minutes*
 #
 # A support desk sends the same sentences every day, in another order each time. They are not in the prompt, so a lookup
-# in one text finds nothing. But an earlier answer had them. Write a class with one method. The engine makes an object of
-# it for each request, and calls `propose` before each iteration; what all requests share stands outside the class. The
-# file below proposes nothing.
+# in one text finds little. But an earlier answer had them. Write a class with one method. The engine makes an object of
+# it for each request, and calls `propose` before each iteration. The file below proposes nothing.
 #
-# The check plays twelve letters, each of seven of the same twelve sentences. Without drafts they take as many iterations
-# as tokens; with yours they may take at most 70 % of that.
+# The check plays twelve letters, each of six of the same twelve sentences, the first said again at the end. Without
+# drafts they take as many iterations as tokens; with yours they may take at most 70 % of that.
 
 
 # %%
@@ -149,8 +148,7 @@ check("11.2", Path(workdir.name) / "drafter.py")
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# Which tokens followed the last two or three, in any request so far? A dict from a tuple of tokens to the next token
-# knows it at once.
+# Which token followed the last two or three, in any request so far? What do you keep, to know it at once?
 # </details>
 #
 # <details><summary>How to begin</summary>
@@ -195,8 +193,7 @@ for time in ("first", "second"):
     print(f"{log['accepted'].sum()} of {log['drafted'].sum()} drafts accepted")
 
 # %% [markdown]
-# The second time the answers are known, so most guesses come true, as long as the engine finds them worth their price.
-# A wrong entry costs time and never changes an answer.
+# The second time the answers are known, and most guesses come true. A wrong entry costs time: the rule drops its guesses.
 #
 # ## Exercise 11.3: who gets the drafts?
 #
@@ -285,8 +282,8 @@ print(share_out([0.9, 0.9] + [0.2] * 6, price_ms, 4))
 # <details><summary>Answer</summary>
 #
 # It is right if q is what the guess was drawn from: 1 for the likeliest token, 0 for the others. Kept is then p of that
-# token, in place of the sum of min(p, q). That is more where the large model is nearly sure of the same token, and less
-# where it is undecided.
+# token, in place of the sum of min(p, q). That is more where the large model is nearly sure of the same token and the
+# drafter was not, and less where the large model is undecided.
 # </details>
 #
 # **3.** Your drafter of 11.2 shares what it learnt among all users. One of them measures how fast answers come. What

@@ -7,8 +7,8 @@
 # - **write** a drafter, and the rule that keeps the answer what it would have been, also for a drafter that is a model;
 # - **decide** for which requests, and at how many users, drafts should be off.
 #
-# You need lesson 04. vLLM, TensorRT-LLM, SGLang and llama.cpp all speculate, with the same rule and the same two counters to
-# watch. The lookup that drafts here is the simplest of their drafters.
+# You need lesson 04. vLLM, TensorRT-LLM, SGLang and llama.cpp all speculate, and all report what share of drafted tokens
+# was accepted. The lookup that drafts here is the simplest of their drafters.
 #
 # {navigation}
 
@@ -16,9 +16,9 @@
 # ## {question}
 #
 # An editor pastes an article and asks for its spelling to be corrected. The answer is mostly the article. Yet the model
-# writes it one token at a time, and for each of them the engine reads all weights.
+# writes it one token at a time, and for each the engine reads all its weights.
 #
-# So guess. Put the next few tokens of the article behind the answer as a [draft](glossary.md#Draft), let one iteration
+# So guess. Put the next few tokens of the article after the answer as a [draft](glossary.md#Draft), let one iteration
 # compute them all, and keep those that the model would have written itself. That is *speculative decoding*. Two things
 # decide whether it pays: what an iteration with a draft costs, and how many of its tokens come true.
 
@@ -51,7 +51,7 @@ print(f"An engine with {model.info.precision}.")
 # %% [markdown]
 # ## What a draft costs
 #
-# `iteration_ms` runs the model on made-up tokens, behind a past of 200. A `Chunk` is what one user computes, and `num_logits`
+# `iteration_ms` runs the model on made-up tokens, after a past of 200. A `Chunk` is what one user computes, and `num_logits`
 # says after how many of its tokens you want to know what comes next: with a draft, after each.
 
 # %%
@@ -60,7 +60,7 @@ block = model.info.build_config.tokens_per_block
 
 
 def iteration_ms(users, tokens):
-    """An iteration with so many tokens of each user: the first time, and again."""
+    """Milliseconds of an iteration: the first with so many tokens a user, and again."""
     blocks = -(-(past + tokens) // block)
     chunks = [
         Chunk([1] * tokens, past, list(range(first, first + blocks)), num_logits=tokens)
@@ -100,7 +100,7 @@ guess = widgets.predict(
     {
         "1.3 times: as for one user, since the weights are read once for all": 1.3,
         "2.4 times: each further token costs the same, whoever it belongs to": 2.4,
-        "5.0 times: there are five times as many tokens": 5,
+        "5.0 times: eight users fill the arithmetic, so time goes with tokens": 5,
     },
 )
 guess
@@ -124,14 +124,14 @@ print(guess.score(prices[5][8] / prices[1][8], "the ratio of the medians"))
 charts.table(pd.DataFrame(rows, columns=columns), decimals=2)
 
 # %% [markdown]
-# A further token costs its arithmetic, which a CPU hardly hides behind reading the weights. For one user, four of them are
-# little compared with the iteration that runs anyway. Eight users share that iteration already, and their thirty-two drafted
-# tokens cost more than all of it.
+# A further token costs its arithmetic, and a CPU hides little of that behind reading the weights. For one user, four of
+# them are little compared with the iteration that runs anyway. Eight users share one iteration already, and their
+# thirty-two drafted tokens cost more than all of it.
 #
 # ## The drafter
 #
-# The simplest [drafter](glossary.md#Drafter) is [prompt lookup](glossary.md#Prompt-lookup): find where the last three tokens
-# of the text stood before, and propose what followed there. If they are not found, try two, then one.
+# The simplest [drafter](glossary.md#Drafter) is [prompt lookup](glossary.md#Prompt-lookup): find the latest earlier place
+# of the text's last three tokens, and propose what followed there. If they are not found, try two, then one.
 
 
 # %%
@@ -141,7 +141,7 @@ def propose(tokens, k, longest=3):
         last = tokens[-size:]
         for start in range(len(tokens) - size - 1, -1, -1):
             if tokens[start : start + size] == last:
-                # your line: at most k tokens, from behind the place that was found
+                # your line: at most k of the tokens that followed there
                 return tokens[start + size : start + size + k]
     return []
 
@@ -165,7 +165,7 @@ def accept(rows, draft, choose, end):
     brought = []
     for row, guessed in zip(rows, [*draft, None]):
         brought.append(int(choose(row)))
-        # your line: leave the loop where the text ends or is not the guessed one
+        # your line: leave the loop where the next row does not count
         if brought[-1] == end or brought[-1] != guessed:
             break
     return brought
@@ -173,7 +173,7 @@ def accept(rows, draft, choose, end):
 
 # %% [markdown]
 # The loop around it is a whole engine for one user. `computed` counts the tokens in the KV cache that were kept; the next
-# iteration overwrites what lies behind them. Short drafts are padded, so that the number of tokens never changes.
+# iteration overwrites what follows them. Short drafts are padded, so that the number of tokens never changes.
 
 # %%
 BLOCKS = list(range(model.info.build_config.max_seq_len // block))  # of the only user
@@ -197,7 +197,7 @@ def answer(prompt, k, most=250, choose=np.argmax):
 # ## Run
 #
 # Three kinds of requests: articles to be corrected, articles to be summarized, and questions. Each answer is written
-# without drafts and with drafts of four, until the model ends it. The clock starts behind the prompt's iteration.
+# without drafts and with drafts of four, until the model ends it. The clock starts after the prompt's iteration.
 
 # %%
 kinds = {"rewrite": 8, "summary": 3, "chat": 3}  # and how many of each
@@ -213,13 +213,19 @@ prompts = {kind: list(map(tokenizer.encode_chat, each)) for kind, each in texts.
 
 # %% tags=["nbval-ignore-output"]
 def timed(prompt, k):
-    """Tokens of an answer; (accepted, thrown away) of each iteration; ms a token."""
+    """Tokens of an answer; (accepted, thrown away) of each iteration; ms."""
     first, started = next(iterations := answer(prompt, k)), time.perf_counter()
     steps = [first, *iterations]
     took_ms = 1000 * (time.perf_counter() - started)
     tokens = sum((some for some, _ in steps), [])
     kept = [(len(some) - 1, drafted - len(some) + 1) for some, drafted in steps]
-    return tokens, kept, took_ms / (len(tokens) - len(first[0]))
+    return tokens, kept, took_ms
+
+
+def ms_a_token(answers):
+    """The first iteration is left out: it computes the prompt."""
+    tokens = sum(len(some) - 1 - kept[0][0] for some, kept, _ in answers)
+    return sum(took_ms for *_, took_ms in answers) / tokens
 
 
 plain, drafted = {}, {}
@@ -233,15 +239,14 @@ for kind in progress.over(kinds, "Kind"):
 print(tokenizer.decode(drafted["rewrite"][6][0]))
 clock = {}
 for kind in kinds:
-    ms = [[one[2] for one in some[kind]] for some in (plain, drafted)]
-    clock[kind] = told_apart(*ms, "faster", "slower")
+    clock[kind] = ms_a_token(plain[kind]) / ms_a_token(drafted[kind])
     same = [one[0] == other[0] for one, other in zip(plain[kind], drafted[kind])]
     steps = [step for one in drafted[kind] for step in one[1]]
     accepted, thrown = np.sum(steps, axis=0)
     print(f"{kind}: {len(steps) + accepted} tokens, {len(steps)} iterations,", end=" ")
     print(f"{accepted} drafts accepted, {thrown} thrown away;", end=" ")
     print(f"{sum(same)} of {len(same)} answers as without drafts")
-    print(f"    {clock[kind]}")
+    print(f"    {clock[kind]:.2f} times as fast by the clock")
 
 # %% tags=["remove-cell"]
 for tokens, kept, _ in plain["rewrite"] + drafted["rewrite"]:
@@ -282,9 +287,9 @@ charts.table(counts[counts["drafts"].isin([1, 4, 16])], decimals=2)
 # %% [markdown]
 # `brought` is tokens an iteration. The last two columns are both called [acceptance
 # rate](glossary.md#Acceptance-rate). Servers count **accepted over drafted**; it falls with the length of the draft, since
-# a guess counts only if all before it were right. Papers mean the **conditional chance** α: right, if all before were. With
-# α, a draft of k brings 1 + α + … + αᵏ tokens, and of the k drafted α + … + αᵏ are accepted. At α = 0.8 and k = 4 that is
-# 3.4 tokens, and 59 % accepted.
+# a guess counts only if all before it were right. Papers mean the **conditional chance** α: right, if all before were. If
+# α is the same at each place, a draft of k brings 1 + α + … + αᵏ tokens, all but one of them drafted. At α = 0.8 and
+# k = 4 that is 3.4 tokens, and 59 % accepted.
 
 
 # %%
@@ -306,21 +311,21 @@ charts.show(lesson.gains(gains), lesson.gains_summary(gains))
 picture = gains.set_index(["workload", "users", "drafts"])["times"]
 for kind in kinds:
     print(f"{kind}, one user, drafts of 4: picture {picture[kind, 1, 4]:.2f},", end=" ")
-    print(f"your loop by the clock {clock[kind].ratio:.2f}")
+    print(f"your loop by the clock {clock[kind]:.2f}")
 for users in (1, 8):
-    least = prices[2][users] / prices[1][users] - 1
-    print(f"Users: {users}. A guess pays if right in {least:.0%} of iterations.")
+    least = users * token_ms / prices[1][users]
+    print(f"Users: {users}. One guess pays if right more often than {least:.0%}.")
 
 # %% [markdown]
-# Both panels have the same counts; only the prices differ. With eight users a guess must be right so often that only an
-# article will do. Along a draft the chance falls and the price does not: where a line turns down, the next guess costs
-# more than it brings.
+# Both panels have the same counts; only the prices differ. With eight users a guess must be right so often that only
+# rewrites gain. Along a draft, each guess counts less often and costs the same: where a line turns down, the next one
+# costs more than it brings.
 #
 # ## The same words?
 #
 # By the rule, drafts change nothing: each row belongs to the text that the answer has in the end. But products of one row
-# and of five are rounded differently, above all where activations have 8 bits (A8). Each answer that was different above,
-# at its first different token:
+# and of five are rounded differently, above all where activations have 8 bits (A8). Each answer that differed above, and
+# how likely the two tokens were where it first did:
 
 # %% tags=["nbval-ignore-output"]
 for kind in kinds:
@@ -331,10 +336,10 @@ for kind in kinds:
             [logits] = model.forward([Chunk(prompt + one[:at], 0, BLOCKS)])
             chances = np.exp(logits - np.max(logits))
             a, b = chances[[one[at], other[at]]] / chances.sum()
-            print(f"{kind}, token {at}: probabilities of {a:.3f} and {b:.3f}")
+            print(f"{kind}, token {at}: {a:.3f} (without drafts), {b:.3f} (with)")
 
 # %% [markdown]
-# These are near-ties. Company in a batch tips them, too; lab 01 has an engine without that rounding.
+# These are near-ties. Other answers in the batch tip them, too; lab 01 has an engine without that rounding.
 #
 # ## With chance
 #
@@ -344,17 +349,17 @@ for kind in kinds:
 # A drafter that is a model, smaller and with the same tokenizer, draws its guess from probabilities q of its own. Then more
 # can be kept: **keep the guess with the chance min(1, p/q). Otherwise draw a replacement from what the guesses left, max(0, p −
 # q), scaled to a sum of 1** ([Leviathan et al. 2023](https://arxiv.org/abs/2211.17192), [Chen et al.
-# 2023](https://arxiv.org/abs/2302.01318)). What comes, word by word?
+# 2023](https://arxiv.org/abs/2302.01318)). How often does each word come?
 
 
 # %%
 def split(p, q):
     """Of each word: the chance to be guessed and kept, and to be the replacement."""
-    # your line: kept is q times the chance to keep it; left is what p has above q
+    # your line: how often each is guessed and kept, and what p still lacks then
     kept = np.minimum(p, q)
     left = np.maximum(p - q, 0)
 
-    return kept, left / left.sum()
+    return kept, left / (left.sum() or 1)
 
 
 # %%
@@ -371,9 +376,9 @@ charts.table(pd.DataFrame(rows, columns=columns), decimals=2)
 
 # %% [markdown]
 # With min(1, p/q) the words come with 0.10, 0.60 and 0.30, as from the model alone, whoever drafts: the rule is
-# [lossless](glossary.md#Lossless). And the sum of min(p, q) is α. The other rule keeps more of the lookup's guesses, and then
-# every answer says b: it is *lossy*, as Medusa's [typical acceptance](https://arxiv.org/abs/2401.10774) is. At a higher
-# temperature p is flatter, so a lookup's guesses come true less often.
+# [lossless](glossary.md#Lossless). The sum of min(p, q) is α at this place. The other rule keeps more of the lookup's
+# guesses, and then always says b: it is *lossy*, like Medusa's [typical acceptance](https://arxiv.org/abs/2401.10774). At
+# a higher temperature p is flatter, so a likely guess comes true less often.
 #
 # ## In the running engine
 #
@@ -407,7 +412,7 @@ articles = [
 ]
 ngram = {"decoding_type": "NGram", "max_draft_len": 4, "max_matching_ngram_size": 3}
 runs = {(users, k): [] for users in (1, 8) for k in (0, 4)}
-for _ in progress.over(range(3), "Round"):
+for _ in progress.over(range(5), "Round"):
     for k in (0, 4):
         server.load("tensorrt_llm", speculative_config=ngram if k else None)
         run([replace(articles[0], max_tokens=8)], 1)  # warms up
@@ -436,10 +441,11 @@ def priced_ms(log):
 for users in (1, 8):
     off, on = runs[users, 0], runs[users, 4]
     before, log = (pd.concat([one.log for one in some]) for some in (off, on))
-    answers = log["scheduled"][log["context_tokens"] == 0].sum()
+    given = log[log["context_tokens"] == 0]  # iterations of answers alone
+    each = given["drafted"].sum() / given["scheduled"].sum()
     print(f"{users} at a time: {len(before)} iterations without drafts,", end=" ")
     drafts, accepted = log["drafted"].sum(), log["accepted"].sum()
-    print(f"{len(log)} with, and {drafts / answers:.1f} drafts each", end=" ")
+    print(f"{len(log)} with, and {each:.1f} drafts each", end=" ")
     print(f"({accepted / max(drafts, 1):.0%} accepted)")
     rates = ([one.tokens_per_s for one in some] for some in (on, off))
     print(f"    tokens a second: {told_apart(*rates, 'faster', 'slower')}")
@@ -453,8 +459,8 @@ before, log = (pd.concat([one.log for one in runs[1, k]]) for k in (0, 4))
 assert len(log) < len(before) and before["drafted"].sum() == 0 < log["accepted"].sum()
 
 # %% [markdown]
-# The picture has neither prompts, which pull every ratio towards 1, nor an engine that drafts with care: your prices have
-# both. The same comparison on the [course's H200](../assets/results/README.md), with answers of 104 tokens:
+# The picture leaves out prompts, which pull every ratio towards 1, and an engine that drafts with care; *by your prices*
+# has both. The same comparison on the [course's H200](../assets/results/README.md), eight answers of 104 tokens, twice:
 
 # %%
 rows = []
@@ -465,20 +471,19 @@ for users in (1, 8):
     found = json.loads(path.read_text())
     ratios = [found["ratios"][one]["median"] for one in seen]
     rows.append((users, 1000 * users / found["rows"][0]["tokens_per_s"], *ratios))
-columns = ["users", "ms an iteration, no drafts", "tokens a second, times no drafts"]
-columns += ["mean latency, times", "slowest answer, times"]
+columns = ["users", "ms a token each, no drafts", "tokens a second, times no drafts"]
+columns += ["mean latency, times no drafts", "slowest answer, times no drafts"]
 charts.table(pd.DataFrame(rows, columns=columns), decimals=2)
 
 # %% [markdown]
-# **Everybody in an iteration pays for a draft, and one answer gains.** With eight users there, the mean wait falls to 0.85.
-# The answer whose guesses came true least often waits 1.09 times as long, and it ends the run: tokens a second are 0.92 of
-# those without drafts. Look at both figures before you switch drafts off.
+# **Everybody in an iteration pays for a draft, and one answer gains.** With eight users there, the mean wait is 0.85
+# times as long as without drafts. The slowest answer waits 1.09 times as long and ends the run: tokens a second are 0.92
+# times as many. Look at both figures before you switch drafts off.
 #
 # Why does a draft cost anything there? Forty tokens are far left of an H200's [ridge](glossary.md#Roofline), which lies at
-# hundreds. But eight answers take 2.4 times as long as one, and reading the weights takes less than 0.1 ms of either. The
-# time goes into starting kernels and into handling tokens one by one
-# ([overhead-bound](../assets/elsewhere.md#01--build-the-engine)), drafted ones too. The ridge says when arithmetic is free,
-# not when a token is.
+# hundreds. But eight answers take 2.4 times as long as one, and reading the weights takes less than 0.1 ms of either.
+# Neither roof is near: the iteration is [overhead-bound](../assets/elsewhere.md#01--build-the-engine), and its overhead
+# grows with its tokens. The ridge says when arithmetic is free, not when a token is.
 #
 # ## Turn the knob
 #
@@ -505,12 +510,13 @@ lesson.turning_point(prices)
 # | Prompt lookup | `"method": "ngram"`: the earliest match | `NGramDecodingConfig`, `SADecodingConfig` | `NGram`: the latest match |
 # | Longest draft | `num_speculative_tokens` | `max_draft_len` | `max_draft_len` |
 # | Fewer with more users | `num_speculative_tokens_per_batch_size` | `draft_len_schedule` | from measured prices |
-# | Fewer where guesses are wrong | `enable_adaptive_verification`, for `dspark` alone | `acceptance_rate_threshold`: off for good | from what came true lately |
+# | Fewer where guesses are wrong | `enable_adaptive_verification`, not for `ngram` | `acceptance_rate_threshold`: off for good | from what came true lately |
 # | A drafter of your own | custom proposer, experimental | `UserProvidedDecodingConfig` | `drafter_path` |
 # | Watch | <code>vllm:spec_decode_num_<wbr>draft_tokens_total</code>, <code>…accepted…</code> | `acceptance_rate` of an answer | `drafted`, `accepted` of the log |
 #
-# Services mostly use drafters that are models: [the linked page](../assets/elsewhere.md#11--speculation) has them, with
-# sources. A chunk of a stream may hold several tokens now: divide by tokens before you compare ITL.
+# For drafters that are models, see [the linked page](../assets/elsewhere.md#11--speculation). vLLM and TensorRT-LLM keep
+# their guesses with the chance p unless told otherwise (`draft_sample_method`, `use_rejection_sampling`). A chunk of a
+# stream may hold several tokens: divide by tokens before you compare ITL.
 #
 # ## What breaks
 #
@@ -533,15 +539,15 @@ class Drafter:
         print(error)
 
 # %% [markdown]
-# **A drafter that is always wrong** (the second line) is no error. It costs time, and shows in two counters only. This
+# **A drafter that is always wrong** (the second line) is not an error. It costs time, and only two counters show it. This
 # engine soon takes hardly any of its guesses; one with a fixed length pays for all of them.
 #
 # ## Recap
 #
-# One user's iteration has room for more tokens, and most of the article is guessed: do not compute it a token at a
-# time.
+# One user's iteration has room for more tokens, and the article says which: do not compute it a token at a time.
 #
-# - Each further token costs about the same, whoever it belongs to. One user hardly feels four; eight feel thirty-two.
+# - Each further token costs about the same, whoever it belongs to: four add a fraction to one user's iteration,
+#   thirty-two more than double that of eight.
 # - The rule: choose from each row as always, and go on while the choice is the guess. For a drafter that is a model: keep
 #   with min(1, p/q), replace from max(0, p − q).
 # - Both rules are lossless, within rounding. A rule that accepts whatever is likely is not.
@@ -551,7 +557,7 @@ class Drafter:
 # <details><summary>1. A draft of four, α = 0.8. How many tokens does an iteration bring? How much faster is one user at 1.27
 # times the price, and eight at 2.4 times?</summary>
 #
-# 1 + 0.8 + 0.64 + 0.51 + 0.41 = 3.4. One user: 2.6 times as fast. Eight: 1.4 times.
+# 1 + 0.8 + 0.64 + 0.51 + 0.41 = 3.36. One user: 2.6 times as fast. Eight: 1.4 times.
 # </details>
 #
 # <details><summary>2. Accepted over drafted falls from 60 % to 10 % on the day on which a new customer arrives. Their

@@ -138,8 +138,8 @@ server.load("tensorrt_llm", logits_processor_path="")
 #
 # <details><summary>How to begin</summary>
 #
-# Ask of each choice: does it begin with <code>so_far</code>? Then what is left of it, and which tokens are a
-# beginning of that? And what if nothing is left?
+# Of “blue” and “blueish”, what may come after “bl”, and what after “blue”? Write both down by hand. What of each choice
+# did you look at?
 # </details>
 #
 # <details><summary>The error you see</summary>
@@ -154,7 +154,7 @@ server.load("tensorrt_llm", logits_processor_path="")
 #
 # *Core · importance 5/5 · difficulty 3/5 · 12 minutes*
 #
-# A café takes orders: `{"items": [{"name": "tea", "number": 2}], "to_go": true}`. One has 1 to 5 items, 1 to 9 of
+# A café takes orders: `{"items": [{"name": "tea", "number": 2}], "to_go": true}`. Each has 1 to 5 items, 1 to 9 of
 # each. Write the JSON schema, and a program that reads an answer and returns its price in cents; a paper bag, for an
 # order to go, is 20. There is no `try` in it, and no `if` for what cannot be: that is the schema's.
 #
@@ -224,9 +224,8 @@ if answer.finish_reason == "stop":
 #
 # <details><summary>How to begin</summary>
 #
-# Write the program first. Then ask of each of its lines what it takes for granted: that a key is there
-# (<code>required</code>), that a name has a price (<code>enum</code>), that a number is whole and not negative
-# (<code>integer</code>, <code>minimum</code>).
+# Write the program first. Then ask of each of its lines what it takes for granted: that a key is there, that a name has
+# a price, that a number is whole and not negative. JSON schema has a word for each.
 # </details>
 #
 # <details><summary>The error you see</summary>
@@ -243,8 +242,8 @@ if answer.finish_reason == "stop":
 # The order above was valid, and its price wrong. So the program decides before it charges:
 #
 # - `"ask again"`, with more tokens, if the answer was cut (`finish_reason` is `"length"`);
-# - `"charge"`, if order and message say the same: the same number of each thing, and `to_go` just where the message
-#   says *to go* or *to take away*;
+# - `"charge"`, if order and message say the same: the same number of each thing, and `to_go` if and only if the
+#   message says *to go* or *to take away*;
 # - `"ask the customer"` about every other order.
 #
 # In a message the number stands right before its thing, as a word or a digit of `NUMBERS`; several things have an s.
@@ -306,7 +305,7 @@ for said, cents in worth.items():
     text, reason = answer.message.content, answer.finish_reason
     asks = price(text) if reason == "stop" else None
     rows.append([said, cents, asks, decide(reason, text, said)])
-pd.DataFrame(rows, columns=["message", "owed", "price of the answer", "decided"])
+pd.DataFrame(rows, columns=["message", "cents owed", "cents by the answer", "decided"])
 
 # %% [markdown]
 # <details><summary>Where to look</summary>
@@ -340,7 +339,7 @@ pd.DataFrame(rows, columns=["message", "owed", "price of the answer", "decided"]
 # - Otherwise the model's turn goes to the messages, then a turn for each of its calls, in their order: `role` is
 #   `"tool"`, `tool_call_id` the call's `id`, `content` a JSON text of what the function returned.
 # - Whatever goes wrong with a call is told to the model as `{"error": "…"}`, also as JSON: a function that does not
-#   exist, arguments that are no JSON (they were cut) or do not fit, an exception in the function.
+#   exist, arguments that are not JSON (they were cut) or do not fit, an exception in the function.
 # - What has worked is never done twice: for a call with the same function and the same arguments, however they are
 #   spaced or ordered, the model is told the earlier result again.
 # - After `most` answers that all call tools, return `None`.
@@ -440,8 +439,8 @@ for said in ("Three cakes, please.", "Two beers, please."):
 # 1. **The space before a word.** In the middle of a text a word begins with its space: `phone` and ` phone` are two
 #    tokens, and a model has learned to write the second. Without chat turns (`client.completions`), let the lecture's
 #    messages go on with "The device that is broken is the", and guide the answer by the four devices, once without
-#    and once with a space before each. Which is right more often? A paper found [5 to 10
-#    %](https://arxiv.org/abs/2502.14969).
+#    and once with a space before each. Which is right more often? A [paper](https://arxiv.org/abs/2502.14969)
+#    found 5 to 10 % in favour of the space.
 # 2. **Read back.** "A cake instead of a tea, please." The rule of 10.3 charges for both, if the answer has both. Let
 #    the program read every order back to the customer instead. What may that sentence be made of: the message, the
 #    answer, or the price?
