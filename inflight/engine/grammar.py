@@ -89,7 +89,7 @@ class Guides:
         CourseError
             The guide cannot be followed; the message says where in it the fault is.
         """
-        if len(guide.text) > LONGEST_GUIDE:
+        if len(guide.text) > LONGEST_GUIDE * (2 if guide.kind == "call_or_form" else 1):
             long = f"The guide has {len(guide.text):,} characters: send at most {LONGEST_GUIDE:,}."
             raise CourseError(long, code=GUIDE)
         if self._own:
@@ -183,20 +183,20 @@ class _LibraryMatcher:
 
 
 class _CallOrForm:
-    """Follows the calls' guide where the model itself would begin a call, else the form's.
+    """Follows one guide for a call and a form where the model itself would begin one of them, else the form's alone.
 
-    Under one guide for both, a model that means to answer in words may be led into a call: both begin with a brace, and
+    Under the first alone, a model that means to answer in words may be led into a call: both begin with a brace, and
     its prompt has told it how a call goes on.
     """
 
-    def __init__(self, call: Matcher, form: Matcher):
-        self.end_id = call.end_id
-        self._call, self._form, self._followed = call, form, call
+    def __init__(self, either: Matcher, form: Matcher):
+        self.end_id = either.end_id
+        self._either, self._form, self._followed = either, form, either
 
     def mask(self, answer: list[int], logits: NDArray[Any]) -> None:
         if not answer:
-            self._call.mask(answer, calls := logits.copy())
-            self._followed = self._form if np.isneginf(calls[logits.argmax()]) else self._call
+            self._either.mask(answer, masked := logits.copy())
+            self._followed = self._form if np.isneginf(masked[logits.argmax()]) else self._either
         self._followed.mask(answer, logits)
 
     def take(self, token: int) -> bool:
@@ -223,7 +223,7 @@ class _OwnMatcher:
 
 
 def _two_texts(guide: Guide) -> list[str]:
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         texts = json.loads(guide.text)
         if isinstance(texts, list) and len(texts) == 2 and all(isinstance(text, str) for text in texts):
             return texts

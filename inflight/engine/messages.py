@@ -22,7 +22,8 @@ class Guide:
     kind : str
         One of TensorRT-LLM's names: json (any object or array), json_schema, regex, ebnf_grammar (in the form of Lark
         or of llama.cpp's GBNF); vLLM's choice, one of the texts of a JSON list; or call_or_form, a JSON list of two
-        grammars: of a call, followed where the model's own first token may begin one, and of any other answer.
+        grammars: of a call or another form, followed where the model's own first token may begin either, and of the
+        form alone.
     text : str
         The schema, the expression, ...; blank for json.
     """

@@ -227,8 +227,8 @@ class Tools:
             return Guide("ebnf_grammar", _any_of(calls))
         if form is None:
             return Guide("ebnf_grammar", _any_of({**calls, form_is: ANY_TEXT}))
-        other = _any_of({form_is: rule(NO_CALL if form == ANY_OBJECT else form)})
-        return Guide("call_or_form", json.dumps([_any_of(calls), other]))
+        other = {form_is: rule(NO_CALL if form == ANY_OBJECT else form)}
+        return Guide("call_or_form", json.dumps([_any_of({**calls, **other}), _any_of(other)]))
 
 
 def _any_of(rules: dict[str, str]) -> str:

@@ -16,7 +16,7 @@ _RULES = (
     ("max_batch_size", list(range(12)), 0, 4, "No batch holds more than max_batch_size; the rest waits for the next."),
     ("the delay", [0, 80, 150, 400], 100, 8, "A delay counts from the arrival of the oldest request that waits."),
     ("a full batch", [*range(8), 20, 150], 100, 8, "A full batch does not wait for the delay."),
-    ("a busy model", [0, 5, 40, 65], 20, 8, "After its delay a request still waits for the model: one batch at a time."),
+    ("a busy model", [0, 5, 40, 65], 20, 8, "After its delay a request still waits for the model."),
 )
 
 

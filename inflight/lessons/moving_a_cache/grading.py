@@ -60,7 +60,7 @@ ENGINE = {"weights": "a1b2", "build": "W4A8", "tokens_per_block": 32, "kv_cache"
 
 @grades(
     "13.2",
-    "What is read is used only where all of it is proven: who made it, of which text, for whom, and that it is whole.",
+    "Use only what says which engine made it, of which text, for whom, and is whole. Against forgery it takes a key.",
     within_s=TRIAL_S,
 )
 def _seal(path: str, choose: random.Random) -> Finding:

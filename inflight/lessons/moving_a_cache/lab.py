@@ -2,8 +2,8 @@
 # # {heading}
 #
 # Four exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write the policy that the running
-# engine asks, a seal that lets nothing wrong in, and the bytes that a service needs. Then you decide whom a full store
-# forgets.
+# engine asks and a seal that lets nothing wrong in, and count the bytes that a service needs. Then you decide what a
+# full store forgets.
 #
 # You need the lecture. A check never stops you: it says *done*, *not done yet*, or what to look at.
 #
@@ -37,7 +37,7 @@ workdir = tempfile.TemporaryDirectory()
 # "fetch" and "take". What is not brought is computed. Return "compute" or a way of `found`.
 #
 # The check plays a hidden day of 200 prompts, on which disk, network and processor are slow at times. Over the day your
-# choices may cost 1.02 times the least at most.
+# choices may cost at most 1.02 times the least.
 
 
 # %% tags=["part:kv_policy.py"]
@@ -91,8 +91,7 @@ for number in progress.over(range(3), "Engine"):
 #
 # <details><summary>How to begin</summary>
 #
-# Write a function <code>cost(way)</code>: tokens found that way at its price, the others at the price of computing. For
-# <code>"compute"</code> nothing is found. Then take the way that costs least.
+# Take a prompt of 96 tokens, of which 32 are found. How many milliseconds does each way take to the prompt's end?
 # </details>
 #
 # <details><summary>The error you see</summary>
@@ -143,20 +142,18 @@ check("13.2", Path(workdir.name) / "seal.py")
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# <code>inflight/engine/block_format.py</code> has two of the three parts, <code>inflight/engine/store.py</code> the
-# third.
+# The lecture's <em>What breaks</em>: what does the fingerprint show, what the checksum, and what does neither?
 # </details>
 #
 # <details><summary>How to begin</summary>
 #
-# A digest of engine, salt and tokens in front, a digest of everything behind. <code>opened</code> may make the seal
-# anew and compare.
+# Two questions: whose block is it, and is it whole? Each needs bytes of its own in the file.
 # </details>
 #
 # <details><summary>The error you see</summary>
 #
-# <em>Its fields in another order</em>: <code>json.dumps(…, sort_keys=True)</code>. <em>Run together</em>: 1, 23 and 12, 3
-# are different texts. <em>Bit flipped</em>: the digest behind must cover the bytes and what stands in front of them.
+# <em>Its fields in another order</em>: equal dicts must give equal bytes. <em>Run together</em>: 1, 23 and 12, 3 are
+# different texts. <em>Bit flipped</em>: what is in front of the keys can be damaged, too.
 # </details>
 
 # %% [markdown]
@@ -166,8 +163,8 @@ check("13.2", Path(workdir.name) / "seal.py")
 #
 # A service has `users`, of whom `active` are answered at the same time. Every prompt begins with the same `common`
 # tokens, and goes on with `own` tokens of the user's conversation, the answer included. A token takes `token_bytes`, a
-# block has 32 tokens. How many bytes of blocks must fit into memory, and how many into the store, so that no user ever
-# computes an old token again? Full blocks of the common beginning are there once. Memory holds a block that is not full,
+# block has 32 tokens. How many bytes of blocks must fit into memory, and how many into the store, so that no full block
+# is ever computed twice? Full blocks of the common beginning are there once. Memory holds a block that is not full,
 # the store does not.
 
 
@@ -206,8 +203,7 @@ if large is not None:
 #
 # <details><summary>How to begin</summary>
 #
-# Count blocks, not tokens: full blocks of the common beginning, full blocks of a whole prompt, and all blocks of it. The
-# block in which the common beginning ends holds tokens of the user's own.
+# Draw 40 common tokens and 50 of a user's own as blocks. Which can two users share, and which are full?
 # </details>
 #
 # <details><summary>The error you see</summary>
@@ -223,8 +219,8 @@ if large is not None:
 #
 # The store is full and a block has to go. `blocks` is a list: of each block `place`, its number in its conversation from
 # 0, and `used`, the turn in which that conversation last needed it. Return the number in the list of the one to forget.
-# The check plays twelve conversations and counts blocks that are computed again. Compared with least recent, where a
-# conversation's beginning goes first, at most 0.9 of them may be.
+# The check plays twelve conversations and counts blocks that are computed again: at most 0.9 times as many as with
+# least recent, where a conversation's beginning goes first.
 
 
 # %%
@@ -248,7 +244,7 @@ check("13.4", victim)
 #
 # <details><summary>How to begin</summary>
 #
-# First the conversation that has rested longest. Among its blocks, all of the same turn, which one costs least?
+# Two questions, one after the other: whose block goes, and which of theirs?
 # </details>
 #
 # <details><summary>The error you see</summary>
@@ -264,7 +260,7 @@ check("13.4", victim)
 #
 # 1. A decoder that dies: in the lecture's `Apart`, kill the decoder in the middle of a stream. What does the client
 #    see, and what does a second decoder need to go on from there?
-# 2. Blocks in half the bytes: build the engine with `kv_cache_quant_algo="INT8"`, and measure the break-even again.
+# 2. Blocks in 30 % of the bytes: build the engine with `kv_cache_quant_algo="INT8"`, and measure the break-even again.
 
 # %% [markdown]
 # ## Elsewhere
@@ -275,14 +271,14 @@ check("13.4", victim)
 #
 # <details><summary>Answer</summary>
 #
-# Compare again: the price of computing has fallen to a fiftieth, and the price of sending has not changed.
+# Only where computing cost over 50 times as much as taking: it has fallen to a fiftieth, and sending costs the same.
 # </details>
 #
 # **2.** *To a model with grouped-query attention in place of multi-head attention.* "A store of 1 TB is enough."
 #
 # <details><summary>Answer</summary>
 #
-# More than before: fewer KV heads are fewer bytes a token, in memory, in the store and on the network.
+# Yes, more than enough: fewer KV heads are fewer bytes a token, in memory, in the store and on the network.
 # </details>
 #
 # **3.** *To a newer version of the engine.* "The store is warm after the update."

@@ -15,13 +15,13 @@
 # %% [markdown]
 # ## {question}
 #
-# Your service has two complaints. While somebody sends a long document, everybody else's text stands still. And each
-# time a server restarts, all conversations are slow once: each is computed from its first word. In the design review,
-# somebody proposes one machine that reads prompts and another that writes answers.
+# Your users complain of two things. While somebody sends a long document, everybody else's text stands still. And after
+# a restart, every conversation is slow once: it is computed from its first word. In the design review, somebody
+# proposes one machine that reads prompts and another that writes answers.
 #
-# Both complaints are about one thing: the blocks of a prompt's [KV cache](glossary.md#KV-cache) are where they were
-# computed. But blocks are bytes. They can be **computed**, **taken** from another engine, or **fetched** from a store. Each
-# way has a price.
+# Both have one cause: the blocks of a prompt's [KV cache](glossary.md#KV-cache) stay where they were computed. But
+# blocks are bytes. They can be **computed**, **taken** from another engine, or **fetched** from a store. Each way has
+# a price.
 
 # %%
 import socket
@@ -29,7 +29,7 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -97,19 +97,19 @@ ours, theirs = (np.array(m.forward([c])) for m, c in zip((one, other), last))
 print("largest difference of", ours.size, "logits:", np.abs(ours - theirs).max())
 
 # %% [markdown]
-# The same to the last bit: keys and values depend on the tokens and their places, and not on the blocks in which they
-# lie. The block table says where they are.
+# The same to the last bit: keys and values depend on the tokens and their positions, not on the blocks that hold them.
+# The block table says where they are.
 #
 # ## Predict
 
 # %% tags=["nbval-ignore-output"]
 guess = widgets.predict(
-    "How many times as long does computing 500 tokens take "
-    "as bringing their 24 MB from the other engine?",
+    "A token is 270 million FLOPs, or 46 kB. How many times as long does "
+    "computing 480 tokens take as bringing their 22 MB from the other engine?",
     {
         "0.3 times: numbers stay in the processor, bytes do not": 0.3,
         "2 times: both go through every layer": 2,
-        "20 times: a token is 270 million FLOPs and 46 kB": 20,
+        "20 times: a token meets every weight, its bytes are copied": 20,
         "200 times: copying is hardly any work": 200,
     },
 )
@@ -118,7 +118,8 @@ guess
 # %% [markdown]
 # ## Three prices
 #
-# A *store* is a folder with a file for each block. Every way ends with the blocks in the second engine's cache.
+# A *store* is a folder with a file for each block. Its files are new, so Linux reads them from memory, not from the
+# disk. Taking includes reading the first engine's cache.
 
 
 # %%
@@ -153,14 +154,14 @@ def timed(way, tokens):
 
 # %% tags=["nbval-ignore-output"]
 rows = []
-for number in progress.over(range(4), "Round"):
+for number in progress.over(range(8), "Round"):
     for tokens in (32, 96, 224, 480):
         rows += [(number, tokens, way, timed(way, tokens)) for way in ways]
 rows = pd.DataFrame(rows, columns=["round", "tokens", "way", "ms"])
 rows = rows[rows["round"] > 0]  # the first is a warm-up
 prices = rows.groupby(["tokens", "way"], sort=False)["ms"].median().unstack()
 ratio = prices["compute"][480] / prices["take"][480]
-print(guess.score(ratio, "the medians of three rounds, for 480 tokens"))
+print(guess.score(ratio, "the medians of seven rounds, for 480 tokens"))
 charts.show(lesson.prices(rows), lesson.prices_summary(rows))
 print(lesson.prices_summary(rows))
 
@@ -169,9 +170,9 @@ assert (prices["compute"] > prices["take"]).all()
 assert (prices["compute"] > prices["fetch"]).all()
 
 # %% [markdown]
-# Here the lines do not cross: one block is cheaper to bring than to compute. Both prices grow with the tokens, so what
-# decides is their ratio. Computing needs two FLOPs for each weight and token, moving needs the bytes of a token. When
-# does moving not pay? When a quick processor stands behind a slow network:
+# Here the lines do not cross: even one block is cheaper to bring than to compute. Both prices grow with the tokens, so
+# their ratio decides. Computing a token takes two FLOPs for each weight, moving it takes its bytes. With a fast
+# processor and a slow network, moving does not pay:
 
 
 # %%
@@ -186,15 +187,15 @@ print(f"Here: {here:.2f} Gbit/s")
 print(f"8B model, 20,000 tokens/s: {gigabits_needed(131_072, 20_000):.0f} Gbit/s")
 
 # %% [markdown]
-# The second line is a supposition: a GPU that reads 20,000 tokens of prompts in a second. A network of 10 Gbit/s would
-# make every prompt slower there. That is why engines send blocks from GPU to GPU over NVLink or InfiniBand (NIXL,
-# Mooncake), and why an 8-bit cache, 30 % of the bytes here, is worth most when it moves.
+# The second line supposes a GPU that computes 20,000 prompt tokens a second. There, sending every block at 10 Gbit/s
+# takes twice as long as computing it. That is why engines send blocks from GPU to GPU over NVLink or InfiniBand (NIXL,
+# Mooncake). An 8-bit cache, 30 % of the bytes here, needs 30 % of the network.
 #
 # ## A name for a block
 #
-# A store needs a name for each block. Its own 32 tokens are not enough: keys depend on every token before. So the name is
-# a hash of the name before and the block's own tokens. It begins with the engine's *fingerprint* and a tenant's
-# [cache salt](glossary.md#Cache-salt).
+# A store needs a name for each block. Its own 32 tokens are not enough: keys depend on every token before. They depend
+# on the engine, too: its *fingerprint* is a digest of weights, build and block size. A
+# [cache salt](glossary.md#Cache-salt) is a tenant's own word.
 
 
 # %%
@@ -202,7 +203,7 @@ def names(ids, fingerprint="W4A8", salt=""):
     name, found = f"{fingerprint} {salt}", []
     for start in range(0, len(ids) - len(ids) % block, block):
         own = ids[start : start + block]
-        # your line: a name for this block, of the name before it and its own tokens
+        # your line: a hash of all that this block's keys depend on
         name = sha256(f"{name} {own}".encode()).hexdigest()
 
         found.append(name)
@@ -223,8 +224,7 @@ for what, found in asked.items():
     print(f"{what}: {shared} of {len(found)} blocks found")
 
 # %% [markdown]
-# Place 100 lies in the fourth block: three are found, and not one behind it. This is lesson 05's rule for prefixes, on
-# disk.
+# Place 100 lies in the fourth block: three are found, and none after them. This is lesson 05's prefix rule, on disk.
 #
 # ## A conversation after a restart
 #
@@ -256,16 +256,15 @@ print(f"{total} tokens; computed without a store {without}, with one {with_store
 assert without == total and with_store < total / 2
 
 # %% [markdown]
-# What is left is the question itself and the end of the answer, which filled no block. The answer's full blocks are found
-# as well: they were computed, too.
+# Left to compute are the new question and the end of the answer, which filled no block. The answer's full blocks are
+# found: they were computed, too.
 #
 # ## Apart
 #
 # Now two servers, with a core each, and `vllm-router --vllm-pd-disaggregation` in front. The router sends each
-# request twice: to the *prefiller* with `max_tokens` 1, then as it is to the *decoder*. In between, the cache has to get
-# from one to the other. vLLM's engines agree on that through `kv_transfer_params`, which the router carries over unread.
-# Ours need none. The decoder computes the names of the prompt's blocks and asks the prefiller's server for
-# them (`kv_peer_url`).
+# request twice: to the *prefiller* with `max_tokens` 1, then as it is to the *decoder*. vLLM's engines arrange the
+# transfer through `kv_transfer_params`, which the router passes on. Ours need none: the decoder computes the names of
+# the prompt's blocks and asks the prefiller's server for them (`kv_peer_url`).
 
 # %% tags=["nbval-ignore-output"]
 stack = ExitStack()
@@ -278,11 +277,11 @@ for number, name in enumerate(("prefiller", "decoder")):
     print(f"{name}: {log['context_tokens'].sum()} prompt tokens computed")
 
 # %% [markdown]
-# The decoder computes one block: the last token is always computed, since its logits choose the first of the answer.
+# The decoder computes one block: it needs the last token's logits, and blocks come whole.
 #
-# Whom does it help? Seven people read their streams while the document comes. In lesson 05 you knew two ways: one engine
-# computes it whole, or in parts between the readers' tokens. Here is the third. All three have the same two cores. A
-# reader's longest gap stands in the log of the engine that writes.
+# Whom does it help? Seven people read their streams while the document comes. Lesson 05 had two ways: one engine
+# computes it whole, or in parts alongside the readers' tokens. This is the third. All three have the same two cores. A
+# reader's longest gap is read from the log of the engine that writes.
 
 
 # %%
@@ -295,9 +294,9 @@ class InParts(GuaranteedNoEvict):
 
 
 def longest_gap(log, sent_s):
-    """Milliseconds between two ends of iterations, after the document was sent."""
+    """Most milliseconds between two ends of iterations, once it was sent."""
     ends = log["timestamp"] + log["iteration_ms"] / 1000
-    return 1000 * ends[ends > sent_s - 0.1].diff().max()
+    return 1000 * ends.diff()[ends > sent_s].max()
 
 
 # %%
@@ -341,7 +340,7 @@ three = {
     "apart": two_engines,
 }
 found = []
-for number in progress.over(range(3), "Round"):
+for number in progress.over(range(5), "Round"):
     for place, (name, way) in enumerate(three.items()):
         fresh = [10 + 3 * number + place, *ids[1:256]]  # a beginning that no cache has
         found.append((name, *way(fresh)))
@@ -358,19 +357,19 @@ print(f"In this run the gap was shortest with {best}: {gap[best]:.0f} ms.")
 assert gap["apart"] < gap["one engine, whole"]
 
 # %% [markdown]
-# Whole, the readers wait as long as the prompt takes. In parts, a gap is as long as an iteration with a part in it. Apart, it
-# is as long as the decoder needs to read the blocks into its cache and to compute the last of them. That does not depend
-# on how long a prompt takes to compute. The second panel is the sender's: in parts, the prompt waits for the readers'
-# tokens again and again; apart, it has one core, which nobody shares with it, and then it moves.
+# A gap is one iteration. Whole, it computes 263 tokens: the prompt, and one for each reader. In parts it computes 64 at
+# most; smaller parts make it shorter. Apart it computes 39, the prompt's last block and the readers', after the decoder
+# has read seven blocks into its cache. The second panel is the sender's: in parts, each of five iterations computes the
+# readers' tokens, too; apart, the prompt has a core to itself, and then it moves.
 #
-# So on one machine, chunked context is the better bargain: no copy, no second set of weights, and both cores for
-# whoever needs them. Apart pays where many machines serve: then prompts and answers each get machines of their own number
-# and kind, and a limit for TTFT and one for ITL can be met separately.
+# On one machine both spare the readers, and chunked context needs no copy and no second set of weights. Apart pays
+# where many machines serve: prompts and answers each get machines of their own number and kind, and a limit for TTFT
+# and one for ITL can be met separately.
 #
 # ## Turn the knob
 #
-# A policy of your own says when blocks are worth fetching (`kv_policy_path`). This one fetches from `least` tokens on. The
-# prompt has 256 tokens, of which the store has 224, since the last token is always computed. Set 32, 224 and 256.
+# A policy of your own says when blocks are worth fetching (`kv_policy_path`). This one fetches from `least` tokens on.
+# Of the prompt's 256 tokens, 224 can be fetched: the last block is always computed. Set 32, 224 and 256.
 
 # %% tags=["nbval-ignore-output"]
 least = 32  # then 224, then 256
@@ -379,7 +378,7 @@ policy.write_text(f"""class Policy:
     def choose(self, tokens, found, prices):
         return "fetch" if found.get("fetch", 0) >= {least} else "compute"
 """)
-kept = {"enable_kv_cache_reuse": True, "kv_store_path": f"{store.name}/knob"}
+kept = {"enable_kv_cache_reuse": True, "kv_store_path": f"{store.name}/knob{least}"}
 for config in (ExecutorConfig(**kept), ExecutorConfig(**kept, kv_policy_path=policy)):
     with Executor.load(engine_dir, config) as executor:
         executor.generate(Request(ids[:256], 1))
@@ -401,8 +400,8 @@ for config in (ExecutorConfig(**kept), ExecutorConfig(**kept, kv_policy_path=pol
 #
 # ## What breaks
 #
-# **Half a block, or another engine's.** The bytes begin with a fingerprint and end with a checksum. What does not fit is
-# refused, and computed: a cache that is nearly right gives answers that are nearly right, and nobody notices.
+# **Half of the bytes, or another engine's.** They begin with a fingerprint and end with a checksum. What does not fit
+# is refused, and computed: a cache that is nearly right gives answers that are nearly right, and nobody notices.
 
 # %%
 half, foreign = data[: len(data) // 2], bytes(32) + data[32:]
@@ -413,20 +412,19 @@ for wrong in (half, foreign):
         print(error)
 
 # %% [markdown]
-# **The prefiller dies.** vllm-router 0.1.17 then answers with an error, though the decoder could do it all. A client of five
-# lines does not mind: whatever happens to the first request, it sends the second.
+# **The prefiller dies.** vllm-router 0.1.17 then answers with status 500, though the decoder could do it all. A small
+# client does better: whatever happens to the first request, it sends the second.
 
 
 # %%
 def ask(prompt, salt):
     """The answer; with a new salt, no cache knows the prompt."""
     body = {"model": "tensorrt_llm", "prompt": prompt, "temperature": 0}
-    for server, most in zip(apart.servers, (1, 8)):
-        asked = body | {"max_tokens": most, "cache_salt": salt}
-        try:
-            told = httpx.post(f"{server}/v1/completions", json=asked, timeout=60)
-        except httpx.TransportError:
-            continue  # the decoder computes what it cannot take
+    body["cache_salt"] = salt
+    first, second = (f"{server}/v1/completions" for server in apart.servers)
+    with suppress(httpx.TransportError):  # the decoder computes what it cannot take
+        httpx.post(first, json=body | {"max_tokens": 1}, timeout=60)
+    told = httpx.post(second, json=body | {"max_tokens": 8}, timeout=60)
     return told.json()["choices"][0]["text"]
 
 
@@ -446,10 +444,10 @@ stack.close()
 # No: whoever has the blocks can write the answer. Whether to move them is a matter of price.
 #
 # - A request's cache is bytes: so many a token, in whole blocks. They may lie anywhere; the block table finds them.
-# - Compare what computing costs with what moving costs. A quick processor behind a slow network computes.
+# - Compare what computing costs with what moving costs. With a fast processor and a slow network, compute.
 # - A block's name is a hash of everything that its keys depend on: engine, tenant, all tokens before.
-# - Prefill and decode apart keeps long prompts away from readers, and lets two limits be met separately. On one machine,
-#   chunked context does nearly as much for less.
+# - Prefill and decode apart keep long prompts away from readers, and let two limits be met separately. On one machine,
+#   chunked context spares readers with one set of weights.
 # - What does not fit is computed. No answer comes from a cache that is nearly right.
 #
 # <details><summary>1. A system prompt begins with today's date. What does the store hold after a month?</summary>
@@ -466,8 +464,7 @@ stack.close()
 # say?</summary>
 #
 # Whoever sends a beginning learns from the time of the first token whether somebody has sent it before. A salt for each
-# customer prevents that; a common system prompt can be shared by sending it without one only if it alone is the
-# prompt, so hits fall. That is the price.
+# customer prevents that. The price: a common system prompt is computed and kept once for each customer.
 # </details>
 #
 # Now [do the lab]({lab}): you write the policy, and a seal that lets nothing wrong in.

@@ -310,8 +310,8 @@ class AttachedServer(Server):
     is_attached = True
     _running: Attached | None
 
-    def __init__(self, repo: str | Path, *, address: Address | None = None, **_: Any):
-        super().__init__(repo)
+    def __init__(self, repo: str | Path, *, address: Address | None = None, **given: Any):
+        super().__init__(repo, **given)
         self.http_url, self.grpc_url, self.metrics_url = address or addresses.of_environment() or ("", "", "")
 
     def _begin(self) -> None:
