@@ -108,9 +108,9 @@ guess = widgets.predict(
     "computing 480 tokens take as bringing their 22 MB from the other engine?",
     {
         "0.3 times: numbers stay in the processor, bytes do not": 0.3,
-        "2 times: both go through every layer": 2,
-        "20 times: a token meets every weight, its bytes are copied": 20,
-        "200 times: copying is hardly any work": 200,
+        "1.5 times: both go through every layer": 1.5,
+        "7 times: a token meets every weight, its bytes are copied": 7,
+        "100 times: copying is hardly any work": 100,
     },
 )
 guess
