@@ -58,7 +58,7 @@ class Sequence:
         self.log_probs: list[float] = []
         self.num_sent = 0  # tokens of the answer that were handed over
         self.num_cached = 0
-        self.salt = sha256(request.cache_salt.encode()).digest() if request.cache_salt else b""
+        self.salt = sha256(b"salt " + request.cache_salt.encode()).digest() if request.cache_salt else b""
         self.num_taken = self.num_fetched = 0  # tokens of its prompt brought from another engine, and from the store
         self.was_fetched = False  # the store has been asked for them
         self.found = (0, 0, 0)  # tokens that need not be computed: from memory, from the store, from another engine
@@ -163,7 +163,8 @@ class Sequences:
         for number in plan.pause:
             sequence = self.paused[number] = self.running.pop(number)
             self.blocks.release(sequence.blocks)
-            sequence.num_cached, sequence.was_fetched = 0, False
+            sequence.num_cached = sequence.num_fetched = sequence.num_taken = 0
+            sequence.was_fetched = False
         admitted = [(self.paused if number in self.paused else self.waiting).pop(number) for number in plan.admit]
         if self.reuse:  # before any grows: growing may give up a kept block that nobody holds
             for sequence in admitted:
