@@ -75,7 +75,8 @@ class Executor:
         started = time.time(), time.perf_counter()
         self._take_in()
         if self.moving:
-            self.moving.fetch()
+            for failed in self.moving.fetch():
+                self._finish(failed, "error")
         plan = self._plan()
         chunks = self._sequences.carry_out(plan)
         if self.drafting:
@@ -139,6 +140,8 @@ class Executor:
         self._thread = threading.Thread(target=self._loop, name="executor", daemon=True)
         self._thread.start()
         self._compiler = GuideThread(self._guides, self._guide_made)
+        if self.moving:
+            self.moving.start()
 
     @classmethod
     def load(cls, engine_dir: str | Path, config: ExecutorConfig | None = None) -> Executor:
@@ -163,7 +166,9 @@ class Executor:
     def _loop(self) -> None:
         while True:
             with self._work:
-                self._work.wait_for(lambda: self._sequences or self._inbox or self._asked_to_end or self._closing)
+                if not (self._sequences or self._inbox or self._asked_to_end or self._closing):
+                    ends_by_s = min((each.ends_by_s for each in self._unready.values()), default=math.inf)
+                    self._work.wait(min(max(ends_by_s - time.monotonic(), 0), threading.TIMEOUT_MAX))
                 if self._closing:
                     return
             try:
@@ -389,7 +394,7 @@ class Executor:
             sequence = Sequence(self._next_id, request, on_response, ends_by_s, guesser)
             self._next_id += 1
             self._unfinished[sequence.id] = sequence
-            if self.moving and self.moving.takes:
+            if self.moving and self.moving.takes(sequence):
                 self._unready[sequence.id] = sequence
                 self.moving.take(sequence)
             elif request.guide:

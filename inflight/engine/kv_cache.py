@@ -9,7 +9,7 @@ with a request's salt, so that prompts of two salts never meet.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from itertools import takewhile
 
@@ -105,36 +105,35 @@ class BlockManager:
 
     def count_kept(self, token_ids: list[int], salt: bytes = b"") -> int:
         """Return how many of `token_ids` `find` would find; nothing is changed, and any thread may ask."""
-        kept = takewhile(self._kept.__contains__, self._findable(token_ids, salt))
+        kept = takewhile(self._kept.__contains__, self.findable(token_ids, salt))
         return sum(1 for _ in kept) * self.tokens_per_block
 
-    def lacking(self, token_ids: list[int], salt: bytes = b"") -> list[Content]:
-        """Return the contents of the full blocks of a prompt that `find` would not find, in their order."""
-        return list(self._findable(token_ids, salt))[self.count_kept(token_ids, salt) // self.tokens_per_block :]
+    def findable(self, token_ids: list[int], salt: bytes = b"") -> Iterator[Content]:
+        """Yield the contents of the full blocks of a prompt that `find` looks for, in their order."""
+        return self._contents(token_ids, 0, (len(token_ids) - 1) // self.tokens_per_block, salt)
 
-    def adopt(self, token_ids: list[int], number: int, salt: bytes = b"") -> list[int]:
-        """Keep the next `number` blocks that a prompt lacks, or as many as are free; the caller fills them.
+    def adopt(self, token_ids: list[int], number: int, salt: bytes, fill: Callable[[list[int]], None]) -> int:
+        """Let `fill` fill the next `number` blocks that a prompt lacks, or as many as are free; return how many.
 
-        Nobody holds them: `find` finds them, and they are forgotten as others are.
+        Then they are kept and nobody holds them: `find` finds them, and they are forgotten as others are.
         """
         held: list[int] = []
         num_kept = self.find(held, token_ids, salt) // self.tokens_per_block
         self.num_reused -= num_kept
-        self.grow(held, (num_kept + min(number, self.num_free)) * self.tokens_per_block)
-        self.keep(held, token_ids, len(held) * self.tokens_per_block, salt)
-        adopted = held[num_kept:]
-        self.release(held)
-        return adopted
+        try:
+            self.grow(held, (num_kept + min(number, self.num_free)) * self.tokens_per_block)
+            fill(held[num_kept:])
+            self.keep(held, token_ids, len(held) * self.tokens_per_block, salt)
+            return len(held) - num_kept
+        finally:
+            self.release(held)
 
     def count_own(self, blocks: list[int]) -> int:
         """Count the blocks of a sequence that no other holds."""
         return sum(self._num_holders[block] == 1 for block in blocks)
 
     def _find(self, token_ids: list[int], salt: bytes) -> Iterator[int]:
-        return (self._kept[content] for content in takewhile(self._kept.__contains__, self._findable(token_ids, salt)))
-
-    def _findable(self, token_ids: list[int], salt: bytes) -> Iterator[Content]:
-        return self._contents(token_ids, 0, (len(token_ids) - 1) // self.tokens_per_block, salt)
+        return (self._kept[content] for content in takewhile(self._kept.__contains__, self.findable(token_ids, salt)))
 
     def _contents(self, token_ids: list[int], first: int, end: int, before: bytes) -> Iterator[Content]:
         """Yield the content of a sequence's blocks `first` to `end` - 1; `before` is the hash of all earlier tokens."""

@@ -8,12 +8,12 @@ they are blocks in memory.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from http.client import HTTPException
 from itertools import chain, islice, takewhile
 from pathlib import Path
 from queue import SimpleQueue
@@ -24,14 +24,14 @@ from inflight.engine.model import Model
 from inflight.engine.own.part import OwnPart, PartError
 from inflight.engine.sequences import Sequence, Sequences
 from inflight.engine.settings import ExecutorConfig
-from inflight.engine.store import BlockFolder, Peer
+from inflight.engine.store import PEER_TIMEOUT_S, BlockFolder, Peer
 from inflight.errors import CourseError
 
 log = logging.getLogger("inflight.engine.moving")
 
 WAYS = ("compute", "fetch", "take")
 START_MS = {"compute": 8.0, "fetch": 0.4, "take": 0.4}  # a token, until it has been measured
-ASK_AGAIN_S = 5.0  # after another engine did not answer
+ASK_AGAIN_S = 30.0  # after another engine did not answer
 
 
 @dataclass
@@ -85,71 +85,96 @@ class Moving:
         self._peer = Peer(config.kv_peer_url, os.environ.get("INFLIGHT_API_KEY")) if config.kv_peer_url else None
         self.counts = {way: Count() for way in ("stored", "fetched", "taken")}
         self._computed_ms, self._computed_tokens = START_MS["compute"], 1
+        self._moved_s = 0.0  # seconds in the engine's thread before this iteration
         sequences.newly_kept = []
         self._ask_again_s = 0.0
         self._queue: SimpleQueue[Sequence | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="taking blocks", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread that takes blocks, if there is another engine."""
         if self._peer:
-            threading.Thread(target=self._run, name="taking blocks", daemon=True).start()
+            self._thread.start()
 
     # In the engine's thread -------------------------------------------------------------------------------------------
 
-    def fetch(self) -> None:
-        """Read from the store what those who are next in line lack in memory."""
+    def fetch(self) -> list[Sequence]:
+        """Read from the store what those who are next in line lack in memory; return those whose policy failed."""
         lines = self._sequences
         lines.newly_kept = []  # an iteration that failed may have left some, and not what they should hold
         slots = max(0, lines.limits.max_batch_size - len(lines.running))
+        self._moved_s = self._in_engine_s()
+        free, failed = self._blocks.num_free, []
         for sequence in islice(chain(reversed(lines.paused.values()), lines.waiting.values()), slots):
-            needed = self._blocks.blocks_for(len(sequence.tokens))
-            if not sequence.was_fetched and needed <= self._blocks.num_free:  # else it cannot be admitted now
+            free -= self._blocks.blocks_for(len(sequence.tokens))
+            if free < 0:  # it cannot be admitted now, and its blocks would drive out those of the ones before it
+                break
+            if not sequence.was_fetched:
                 sequence.was_fetched = True
-                self._fetch(sequence)
+                try:
+                    self._fetch(sequence)
+                except PartError as error:
+                    sequence.error = error
+                    failed.append(sequence)
+        return failed
 
     def _fetch(self, sequence: Sequence) -> None:
         started = time.perf_counter()
-        names = self._lacking(sequence)
+        names = self._names(sequence)
+        self._folder.touch(names)
+        names = names[self._num_kept(sequence) :]
         found = self._folder.count(names)
         if not found or not (sequence.num_taken or self._is_worth("fetch", sequence, len(names), found)):
             return
         size = self._model.block_bytes
-        read = [self._folder.read(name, size) for name in reversed(names[:found])]  # the beginning is the most recent
-        data = list(takewhile(bool, reversed(read)))
-        blocks = self._blocks.adopt(sequence.tokens, len(data), sequence.salt)
-        for block, each in zip(blocks, data):
-            self._model.write_blocks([block], each or b"")
-        sequence.num_fetched = len(blocks) * self._blocks.tokens_per_block
-        self._count("fetched", len(blocks), started)
+        data = list(takewhile(bool, (self._folder.read(name, size) for name in names[:found])))
+
+        def fill(blocks: list[int]) -> None:
+            for block, each in zip(blocks, data):
+                self._model.write_blocks([block], each or b"")
+
+        number = self._blocks.adopt(sequence.tokens, len(data), sequence.salt, fill)
+        sequence.num_fetched = number * self._blocks.tokens_per_block
+        self._count("fetched", number, started)
 
     def store(self) -> None:
         """Write the blocks that are full now; the end of a prompt first, so that it is forgotten first."""
         assert self._sequences.newly_kept is not None
         new, self._sequences.newly_kept = self._sequences.newly_kept, []
         started, written = time.perf_counter(), 0
-        for block, content in reversed(new):
-            name = self._folder.name(content)
+        names = [self._folder.name(content) for _, content in new]
+        for (block, _), name in zip(reversed(new), reversed(names)):
             if not self._folder.has(name):
                 written += self._folder.write(name, self._model.read_blocks([block]))
+        self._folder.touch(names)
         self._count("stored", written, started)
 
     def note(self, stats: IterationStats) -> None:
         """Learn from an iteration what it costs to compute a token of a prompt."""
         if stats.context_tokens >= self._blocks.tokens_per_block:
-            self._computed_ms += stats.iteration_ms
+            self._computed_ms += stats.iteration_ms - 1000 * (self._in_engine_s() - self._moved_s)
             self._computed_tokens += stats.context_tokens
+
+    def _in_engine_s(self) -> float:
+        """Return the seconds that moving has taken in the engine's thread."""
+        return self.counts["stored"].seconds + self.counts["fetched"].seconds
 
     # In a thread of its own -------------------------------------------------------------------------------------------
 
-    @property
-    def takes(self) -> bool:
-        """Whether there is another engine to take blocks from."""
-        return self._peer is not None
+    def takes(self, sequence: Sequence) -> bool:
+        """Whether there is another engine, and it may have a block of this request."""
+        return self._peer is not None and len(sequence.tokens) > self._blocks.tokens_per_block
 
     def take(self, sequence: Sequence) -> None:
         """Bring what a new request lacks, and another engine has, into the store; then call `ready`."""
         self._queue.put(sequence)
 
     def end(self) -> None:
-        """Let the thread end."""
+        """End the thread; those who wait for their blocks are not asked for."""
+        self._ask_again_s = math.inf
         self._queue.put(None)
+        if self._peer:
+            self._thread.join()
 
     def _run(self) -> None:
         for sequence in iter(self._queue.get, None):
@@ -159,14 +184,15 @@ class Moving:
                     self._take(sequence)
             except PartError as error:
                 failed = error
-            except (OSError, HTTPException, ValueError, LookupError, TypeError, CourseError) as error:
-                log.warning("the prompt is computed here: no blocks from kv_peer_url (%s)", error)
-                self._ask_again_s = time.monotonic() + ASK_AGAIN_S
+            except Exception as error:  # whatever the other engine answers, later requests need this thread
+                what = f"{type(error).__name__}: {error}".rstrip(": ")
+                log.warning("the prompt is computed here: no blocks from kv_peer_url (%s)", what)
+                self._ask_again_s = max(self._ask_again_s, time.monotonic() + ASK_AGAIN_S)
             self._ready(sequence, failed)
 
     def _take(self, sequence: Sequence) -> None:
         started, taken = time.perf_counter(), 0
-        lacking = self._lacking(sequence)
+        lacking = self._names(sequence)[self._num_kept(sequence) :]
         names = lacking[self._folder.count(lacking) :]
         if not names or self._peer is None:
             return
@@ -176,6 +202,8 @@ class Moving:
                 return
             try:
                 for name in names[:found]:
+                    if sequence.finish_reason or time.perf_counter() - started > PEER_TIMEOUT_S:
+                        break
                     data = self._folder.opened(name, peer.read(name), self._model.block_bytes)
                     if not self._folder.write(name, data):
                         break
@@ -186,9 +214,13 @@ class Moving:
 
     # In both ----------------------------------------------------------------------------------------------------------
 
-    def _lacking(self, sequence: Sequence) -> list[str]:
-        """Return the names of the blocks that a request would find, and that memory lacks."""
-        return [self._folder.name(content) for content in self._blocks.lacking(sequence.tokens, sequence.salt)]
+    def _names(self, sequence: Sequence) -> list[str]:
+        """Return the names of the blocks that a request looks for."""
+        return [self._folder.name(content) for content in self._blocks.findable(sequence.tokens, sequence.salt)]
+
+    def _num_kept(self, sequence: Sequence) -> int:
+        """Return how many of them are in memory."""
+        return self._blocks.count_kept(sequence.tokens, sequence.salt) // self._blocks.tokens_per_block
 
     def _is_worth(self, way: str, sequence: Sequence, lacking: int, found: int) -> bool:
         if self._policy is None:
@@ -221,13 +253,15 @@ class _OwnPolicy:
     def __init__(self, path: str | Path):
         self._part = OwnPart(path, "Policy", "choose", "self, tokens, found, prices")
         self._policy = self._part.call(self._part.made)
+        self._lock = threading.Lock()  # both threads ask it
         for way in WAYS[1:]:
             self.choose(64, {way: 32}, dict(START_MS))
 
     def choose(self, tokens: int, found: dict[str, int], prices: dict[str, float]) -> str:
-        chosen = self._part.call(self._policy.choose, tokens, found, prices)
-        if chosen != WAYS[0] and chosen not in found:
+        with self._lock:
+            chosen = self._part.call(self._policy.choose, tokens, found, prices)
+        if not isinstance(chosen, str) or chosen not in ("compute", *found):
             raise PartError(
                 f"{self._part.place}: choose() gave {chosen!r:.80}; give {' or '.join(map(repr, ('compute', *found)))}."
             )
-        return str(chosen)
+        return chosen

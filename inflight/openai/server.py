@@ -16,6 +16,7 @@ import asyncio
 import hmac
 import ipaddress
 import json
+import os
 import socket
 import threading
 import time
@@ -35,7 +36,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from inflight.engine.store import NAME
+from inflight.engine.store import NAME, touch
 from inflight.errors import CourseError
 from inflight.openai import bodies, errors
 from inflight.openai.completion import Completion
@@ -174,7 +175,13 @@ class OpenAIServer:
     async def _count_blocks(self, request: Request) -> dict[str, int]:
         """Say how many of the blocks that another engine names are in the store, up to the first that is not."""
         asked = bodies.block_names(await _body(request, BYTES_BESIDE_TEXT))
-        return {"found": sum(1 for _ in takewhile(lambda name: self._block_file(name).exists(), asked))}
+        return {"found": await asyncio.to_thread(self._count, asked)}
+
+    def _count(self, asked: list[str]) -> int:
+        found = list(takewhile(lambda name: os.path.exists(self._block_file(name)), asked))
+        assert self._engine.store is not None
+        touch(self._engine.store, found)
+        return len(found)
 
     async def _block(self, name: str) -> Response:
         try:

@@ -1,12 +1,16 @@
 """Blocks that move: what is taken from a store or another engine is what would have been computed, or is not taken."""
 
 import contextlib
+import errno
 import http.server
 import json
 import logging
 import resource
 import threading
+from array import array
 from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
@@ -147,6 +151,15 @@ def test_salts_never_meet(tmp_path):
             assert not [row for stats in executor.iteration_stats for row in stats.not_computed if row[1]]
 
 
+def test_a_salt_that_is_the_beginning_of_a_prompt_finds_nothing_of_it(tmp_path):
+    prompt = [token % 100 for token in PROMPT]
+    with fake(tmp_path) as executor:
+        executor.generate(Request(prompt, 8))
+        salt = array("i", prompt[:BLOCK]).tobytes().decode()
+        executor.generate(Request(prompt[BLOCK:], 8, cache_salt=salt))
+    assert not any(stats.not_computed for stats in executor.iteration_stats)
+
+
 @pytest.mark.parametrize("harm", ["a bit", "cut", "empty", "renamed", "a folder"])
 def test_a_damaged_file_costs_a_computation_and_a_line_in_the_log(harm, tmp_path, caplog):
     with fake(tmp_path) as executor:
@@ -168,6 +181,51 @@ def test_a_damaged_file_costs_a_computation_and_a_line_in_the_log(harm, tmp_path
         assert executor.generate(Request(PROMPT, 8)).token_ids == fake_answer(PROMPT, 8, SMALL_VOCAB)
         assert executor.snapshot().kv_blocks_fetched == 0
     assert "cannot be used and is computed again" in caplog.text
+
+
+def test_a_file_that_cannot_be_read_now_is_kept(tmp_path, monkeypatch):
+    with fake(tmp_path) as executor:
+        executor.generate(Request(PROMPT, 8))
+    files = {file.stat().st_ino for file in tmp_path.iterdir()}
+    with monkeypatch.context() as patch, fake(tmp_path) as executor:
+        patch.setattr(Path, "read_bytes", fails_once(Path.read_bytes, OSError(errno.EMFILE, "Too many open files")))
+        assert executor.generate(Request(PROMPT, 8)).token_ids == fake_answer(PROMPT, 8, SMALL_VOCAB)
+    assert {file.stat().st_ino for file in tmp_path.iterdir()} == files
+
+
+def test_blocks_that_could_not_be_filled_are_not_found(tmp_path, monkeypatch):
+    with fake(tmp_path) as executor:
+        executor.generate(Request(PROMPT, 8))
+    with fake(tmp_path) as executor:
+        write = fails_once(executor.model.write_blocks, RuntimeError("out of memory"))
+        monkeypatch.setattr(executor.model, "write_blocks", write)
+        with pytest.raises(CourseError, match="RuntimeError"):
+            executor.generate(Request(PROMPT, 8))
+        assert executor.blocks.num_free == executor.blocks.num_blocks
+        assert executor.generate(Request(PROMPT, 8)).token_ids == fake_answer(PROMPT, 8, SMALL_VOCAB)
+    assert counts(executor)[1] == FULL // BLOCK
+
+
+def fails_once(function, error):
+    errors = [error]
+
+    def failing(*given):
+        if errors:
+            raise errors.pop()
+        return function(*given)
+
+    return failing
+
+
+def test_what_waits_does_not_drive_out_what_was_fetched_for_those_before_it(tmp_path):
+    asked = [Request([number, *PROMPT], 2) for number in range(1, 9)]
+    with fake(tmp_path) as executor:
+        executor.generate_all(asked)
+    with fake(tmp_path, max_tokens_in_paged_kv_cache=8 * BLOCK) as executor:
+        answers = executor.generate_all(asked)
+    assert [each.token_ids for each in answers] == [fake_answer(each.input_ids, 2, SMALL_VOCAB) for each in asked]
+    assert counts(executor)[1] == 8 * FULL // BLOCK
+    assert sum(row[2] for stats in executor.iteration_stats for row in stats.not_computed) == 8 * FULL
 
 
 def test_a_full_disk_costs_a_line_in_the_log(tmp_path, caplog):
@@ -195,6 +253,16 @@ def test_the_least_recent_go_first_and_the_folder_keeps_its_size(tmp_path):
         executor.generate_all([Request([number, *PROMPT], 2) for number in (1, 12)])
     found = [row[2] for stats in executor.iteration_stats for row in stats.not_computed]
     assert found == [FULL]  # of the latest, and nothing of the first
+
+
+def test_a_prompt_that_is_asked_again_stays_in_the_store_from_its_beginning(tmp_path):
+    size = 32 + 32 + BLOCK * 8 + 4
+    with fake(tmp_path, kv_store_bytes=20 * size) as executor:
+        for number in range(12):
+            executor.generate_all([Request([number + 1, *PROMPT], 2), Request([50, *PROMPT], 2)])  # 50 is in memory
+    with fake(tmp_path) as executor:
+        executor.generate(Request([50, *PROMPT], 2))
+        assert counts(executor)[1] == FULL // BLOCK
 
 
 def test_files_are_the_users_own_and_a_folder_that_others_write_to_is_refused(tmp_path):
@@ -230,6 +298,9 @@ def test_two_engines_on_one_folder_at_once_never_read_half_a_block(tmp_path):
 # Another engine, and the learner's policy -----------------------------------------------------------------------------
 
 
+NONSENSE = {"nonsense": b"[]", "infinite": b'{"found": 1e999}', "nested": b"[" * 100_000}
+
+
 @contextlib.contextmanager
 def served(store, harm=None):
     """What an OpenAI port says of a store; with `harm`, wrongly."""
@@ -250,34 +321,51 @@ def served(store, harm=None):
 
         def do_POST(self):
             names = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["names"]
+            if harm == "silent":
+                over.wait()
             found = [name for name in names if (store / name).exists()]
-            self.say(b"[]" if harm == "nonsense" else json.dumps({"found": len(found)}).encode())
+            self.say(NONSENSE.get(harm) or json.dumps({"found": len(found)}).encode())
 
         def do_GET(self):
             content = (store / self.path.rpartition("/")[2]).read_bytes()
             self.say(content[:-1] + b"x" if harm == "damage" else content, 404 if harm == "gone" else 200)
 
+    over = threading.Event()
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"
     finally:
+        over.set()
         server.shutdown()
         server.server_close()
 
 
-@pytest.mark.parametrize("harm", [None, "damage", "gone", "nonsense", "dies", "nobody there"])
+@pytest.mark.parametrize("harm", [None, "damage", "gone", *NONSENSE, "dies", "silent", "nobody there"])
 def test_blocks_are_taken_from_another_engine_or_the_prompt_is_computed(harm, tmp_path, caplog):
     with fake(tmp_path / "theirs") as executor:
         executor.generate(Request(PROMPT, 2))
     with served(tmp_path / "theirs", harm) as url:
         url = "http://127.0.0.1:1" if harm == "nobody there" else url
         with caplog.at_level(logging.WARNING), fake(tmp_path / "ours", kv_peer_url=url) as executor:
-            assert executor.generate(Request(PROMPT, 8)).token_ids == fake_answer(PROMPT, 8, SMALL_VOCAB)
+            for prompt in (PROMPT, [1, *PROMPT]):
+                assert executor.generate(Request(prompt, 8)).token_ids == fake_answer(prompt, 8, SMALL_VOCAB)
+        assert "taking blocks" not in [thread.name for thread in threading.enumerate()]
     taken = FULL if harm is None else 0
     assert executor.iteration_stats[0].context_tokens == len(PROMPT) - taken
     assert executor.iteration_stats[0].not_computed == ([[1, 0, 0, FULL]] if harm is None else [])
     assert ("no blocks from kv_peer_url" in caplog.text) == (harm is not None)
+
+
+def test_a_request_that_a_silent_engine_is_asked_for_ends_in_time_and_a_short_one_does_not_ask(tmp_path):
+    with served(tmp_path, "silent") as url, fake(tmp_path / "ours", kv_peer_url=url) as executor:
+        answers = SimpleQueue()
+        executor.enqueue_request(Request(PROMPT, 8, allotted_time_ms=50), answers.put)
+        executor.enqueue_request(Request(PROMPT[:BLOCK], 8), answers.put)
+        found = [answers.get(), answers.get()]
+    assert {each.finish_reason for each in found} == {"timed_out", "length"}
+    assert executor.iteration_stats[0].requests[0][0] == 2
+    assert not executor.iteration_stats[0].not_computed
 
 
 POLICY = """
@@ -301,7 +389,20 @@ def test_a_policy_says_what_is_fetched(chosen, fetched, tmp_path):
     assert executor.iteration_stats[0].context_tokens == len(PROMPT) - fetched
 
 
-@pytest.mark.parametrize("chosen", ["None", "'take' if way == 'fetch' else 'fetch'", "1 / 0"])
+def test_a_policy_that_fails_ends_the_request_that_it_was_asked_for_and_no_other(tmp_path):
+    (tmp_path / "policy.py").write_text(POLICY.format(chosen="1 / 0 if number == 128 else way"))
+    with fake(tmp_path / "store") as executor:
+        executor.generate(Request(PROMPT, 2))
+    answers = SimpleQueue()
+    with fake(tmp_path / "store", kv_policy_path=tmp_path / "policy.py") as executor:
+        for prompt in ([1, *PROMPT], PROMPT):
+            executor.enqueue_request(Request(prompt, 40), answers.put)
+        found = {each.request_id: each for each in (answers.get(), answers.get())}
+    assert found[1].token_ids == fake_answer([1, *PROMPT], 40, SMALL_VOCAB)
+    assert "policy.py, line 6: ZeroDivisionError" in found[2].error
+
+
+@pytest.mark.parametrize("chosen", ["None", "[]", "'take' if way == 'fetch' else 'fetch'", "1 / 0"])
 def test_a_policy_of_no_use_is_refused_with_its_line(chosen, tmp_path):
     (tmp_path / "policy.py").write_text(POLICY.format(chosen=chosen))
     with pytest.raises(CourseError, match=r"policy.py, line \d"):
