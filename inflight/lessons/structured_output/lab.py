@@ -386,7 +386,7 @@ def charge(name, number):
 
 
 fields = {"name": {"type": "string"}, "number": {"type": "integer", "minimum": 1}}
-form = {"type": "object", "properties": fields, "required": ["name", "number"]}
+form = {"properties": fields, "required": [*fields], "type": "object"}
 tools = [{"type": "function", "function": {"name": "charge", "parameters": form}}]
 call = {"name": "charge", "arguments": '{"name": "tea", "number": 2}'}
 shown = [
