@@ -74,17 +74,12 @@ class Executor:
         """Compute one iteration."""
         started = time.time(), time.perf_counter()
         self._take_in()
-        if self.moving:
-            for failed in self.moving.fetch():
-                self._finish(failed, "error")
         plan = self._plan()
         chunks = self._sequences.carry_out(plan)
         if self.drafting:
             self.drafting.add(chunks, self._sequences)
         logits: Iterable[Any] = self.model.forward(list(chunks.values())) if chunks else ()
         num_finished = self._give_tokens(chunks, logits)
-        if self.moving:
-            self.moving.store()
         if chunks:
             self._record(started, chunks, num_finished)
         self._deliver()  # after the record: a client that has its answer finds its iterations in the log
@@ -180,7 +175,10 @@ class Executor:
                 self._fail_all(self._what_happened(error))
 
     def _take_in(self) -> None:
-        """Let new requests wait, and end those whose clients asked for it or whose time is over."""
+        """Let new requests wait, and end those whose clients asked for it or whose time is over.
+
+        What waiting ones find in a store of blocks is read into the cache.
+        """
         with self._work:
             for sequence in self._inbox:
                 sequence.last_computed = self._statistics.iteration
@@ -195,6 +193,9 @@ class Executor:
                 self._unready.pop(sequence.id, None)  # while the lock is held: it may get ready right now
         for sequence, reason in leaving:
             self._finish(sequence, reason)
+        if self.moving:
+            for sequence in self.moving.fetch():
+                self._finish(sequence, "error")
 
     def _guide_made(self, sequence: Sequence, made: Matcher | Exception) -> None:
         """Let a request wait whose guide is compiled, or end it with the reason why it cannot be."""
@@ -266,6 +267,8 @@ class Executor:
             if reason:
                 num_finished += 1
                 self._finish(sequence, reason)
+        if self.moving:
+            self.moving.store()
         return num_finished
 
     def _take_tokens(self, sequence: Sequence, rows: list[NDArray[Any]], drafts: Iterable[int]) -> str | None:
