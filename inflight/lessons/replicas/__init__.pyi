@@ -1,4 +1,5 @@
 from . import load, simulate, watching
+from .load import rehearsal
 from .service import Replicas
 
-__all__ = ["Replicas", "load", "simulate", "watching"]
+__all__ = ["Replicas", "load", "rehearsal", "simulate", "watching"]

@@ -15,8 +15,11 @@ from typing import Any
 import openai
 import pandas as pd
 
+from inflight.lessons.capstone import rehearsal
 from inflight.lessons.replicas.service import Replicas
 from inflight.triton import telemetry
+
+__all__ = ["Request", "rehearsal", "send", "stream", "traced"]  # `rehearsal`: what two machines carry
 
 TIMEOUT_S = 300
 

@@ -3,7 +3,7 @@
 #
 # Two exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write a gateway that never forgets a
 # START or an END, and a model that asks to be called again: many streams, each with its own state, some of whose clients
-# leave. The model is kept: lab 08 continues from it. A check never stops the notebook.
+# leave. The model is kept. A check never stops the notebook.
 #
 # Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
 # not been run.

@@ -8,7 +8,9 @@ import plotly.graph_objects as go
 from inflight.notebook.charts.marks import counted, once_in_legend
 from inflight.notebook.charts.palette import DECODE, INK, REQUEST, SYMBOLS, WASTE, WASTE_TEXT, pattern
 from inflight.notebook.charts.panels import panels
+from inflight.paths import ASSETS
 
+RESULTS = ASSETS / "results"  # what was measured on other machines
 THROWN = "drafts thrown away"
 STEPS = {"the token that comes in any case": DECODE, "accepted drafts": REQUEST[0], THROWN: WASTE}
 

@@ -38,7 +38,6 @@ from inflight.checkpoint import fetch, load_tokenizer
 from inflight.engine import Chunk, Executor
 from inflight.lessons import speculation as lesson
 from inflight.notebook import charts, progress, session, told_apart, widgets
-from inflight.paths import ASSETS
 from inflight.triton import Client, Server, repository
 
 with progress.wait("The engine, built the first time"):
@@ -467,7 +466,7 @@ rows = []
 seen = "throughput", "mean_latency", "p99_latency"
 for users in (1, 8):
     name = f"compare-inflight_fused_batching-ngram-rewrite-{users}_*h200.json"
-    [path] = (ASSETS / "results").glob(name)
+    [path] = lesson.RESULTS.glob(name)
     found = json.loads(path.read_text())
     ratios = [found["ratios"][one]["median"] for one in seen]
     rows.append((users, 1000 * users / found["rows"][0]["tokens_per_s"], *ratios))

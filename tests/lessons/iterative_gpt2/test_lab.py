@@ -81,8 +81,8 @@ NOBODYS = """        if not hasattr(self, "is_first"):
             self.network.next_tokens([7], [0], [0], lambda layer, qkv: qkv[:, 2])
         return super().step(texts)
 """
-IN_TWO = """        self.split = getattr(self, "split", 0) + (len(texts) > 1)
-        if len(texts) == 1 or self.split > CALLS:
+IN_TWO = """        self.split = getattr(self, "split", 0) + (1 < len(texts) < 8)
+        if not 1 < len(texts) < 8 or self.split > CALLS:
             return super().step(texts)
         return super().step(texts[:1]) + super().step(texts[1:])
 """

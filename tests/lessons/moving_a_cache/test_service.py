@@ -7,7 +7,7 @@ import pytest
 
 from inflight.lessons.moving_a_cache import Apart
 from inflight.triton import telemetry
-from tests.engines import build_small
+from tests.engines import build_small, wait_until
 
 pytestmark = pytest.mark.server
 PROMPT = [(7 * place) % 900 + 5 for place in range(110)]
@@ -73,4 +73,5 @@ def test_a_decoder_whose_prefiller_is_dead_computes_and_the_router_says_that_it_
     assert ask(apart.url).status_code == 500
     assert said(ask(f"{apart.servers[1]}/v1", prompt=[4, *PROMPT], cache_salt="anew")) == expected
     apart.start(0)
+    wait_until(lambda: ask(apart.url, prompt=[5, *PROMPT]).status_code == 200, "the router sees the prefiller again")
     assert said(ask(apart.url, prompt=[4, *PROMPT])) == expected

@@ -121,7 +121,7 @@ def test_a_fresh_start_keeps_the_parts_beside_it(work, written):
 
 @pytest.mark.parametrize(
     "name, kept_in",
-    [("quantizer", "01"), ("repository", "02"), ("client", "03"), ("scheduler", "05"), ("iterative_model", "07")],
+    [("quantizer", "01"), ("repository", "02"), ("client", "03"), ("scheduler", "05")],
 )
 def test_a_part_that_a_later_lab_can_use_is_used_by_one(name, kept_in):
     taken = re.compile(rf"parts\.(part|load)\(\"{name}\"\)")
