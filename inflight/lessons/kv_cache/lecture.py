@@ -235,7 +235,7 @@ with progress.wait("The server starts"):
 client = Client(server.grpc_url, timeout_s=600)
 
 
-# %%
+# %% tags=["nbval-ignore-output"]
 def run(kind, policy):
     """The requests under a policy; questions end where the model ends them."""
     server.load("tensorrt_llm", batch_scheduler_policy=policy)
