@@ -31,7 +31,7 @@ class BlockFormat:
 
     def __init__(self, info: EngineInfo):
         build = info.build_config
-        kind = [info.version, info.pretrained_config, info.quant_algo, build.dtype, build.tokens_per_block]
+        kind = [info.version, info.device, info.pretrained_config, info.quant_algo, build.dtype, build.tokens_per_block]
         self.fingerprint = sha256(json.dumps([*kind, build.kv_cache_quant_algo], sort_keys=True).encode()).digest()
 
     def sealed(self, parts: Iterable[NDArray[Any]]) -> bytes:
@@ -39,8 +39,8 @@ class BlockFormat:
         data = b"".join([self.fingerprint, *(part.tobytes() for part in parts)])
         return data + crc32(data).to_bytes(CHECKSUM_BYTES, "big")
 
-    def opened(self, data: bytes, num_bytes: int | None = None) -> memoryview:
-        """Return the keys and values in `data`, of which there must be `num_bytes` where that is known.
+    def opened(self, data: bytes, num_bytes: int) -> memoryview:
+        """Return the keys and values in `data`, `num_bytes` of them.
 
         Raises
         ------
@@ -54,6 +54,6 @@ class BlockFormat:
                 "its cache differ): compute the prompt here."
             )
         content = memoryview(data)
-        if crc32(content[:end]) != int.from_bytes(content[end:], "big") or num_bytes not in (None, end - begin):
+        if crc32(content[:end]) != int.from_bytes(content[end:], "big") or num_bytes != end - begin:
             raise CourseError("The blocks are damaged, or not as many as asked for: compute the prompt here.")
         return content[begin:end]

@@ -137,15 +137,14 @@ class IterationStats:
     """One iteration in numbers; `active` = `scheduled` + `waiting` + `paused` requests.
 
     `timestamp` is seconds since 1970 at the iteration's start; `iteration_ms` its length; `finished` the requests it
-    completed; `kv_blocks_reused` the blocks found again since the start, and `kv_blocks_stored`, `kv_blocks_fetched`
-    and `kv_blocks_taken` those written to the store, read from it, and brought into it from another engine.
-    `not_computed` lists [request id, tokens found in memory, in the store, at another engine] of each request that
-    begins after them. `rows` are the rows of logits computed;
-    `drafted` counts the generation tokens that were guesses, `accepted` those that were right and gave another token.
-    `requests` lists [request id, context tokens, generation tokens, KV cache blocks] of each scheduled request, and
-    `client_ids`, in the same order, the names that their clients gave them, if any; `paused_ids` are those of the
-    paused ones. `longest_wait` is [request id, iterations] of the request that has waited longest for its turn, or
-    None.
+    completed. Since the start, `kv_blocks_reused` are the blocks found again in memory; `kv_blocks_stored`,
+    `kv_blocks_fetched` and `kv_blocks_taken` those written to the store, read from it, and brought into it from another
+    engine. `not_computed` lists [request id, tokens found in memory, in the store, at another engine] of each request
+    that begins after them. `rows` are the rows of logits computed; `drafted` counts the generation tokens that were
+    guesses, `accepted` those that were right and gave another token. `requests` lists [request id, context tokens,
+    generation tokens, KV cache blocks] of each scheduled request, and `client_ids`, in the same order, the names that
+    their clients gave them, if any; `paused_ids` are those of the paused ones. `longest_wait` is [request id,
+    iterations] of the request that has waited longest for its turn, or None.
     """
 
     iteration: int

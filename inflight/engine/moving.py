@@ -29,7 +29,6 @@ from inflight.errors import CourseError
 
 log = logging.getLogger("inflight.engine.moving")
 
-WAYS = ("compute", "fetch", "take")
 START_MS = {"compute": 8.0, "fetch": 0.4, "take": 0.4}  # a token, until it has been measured
 ASK_AGAIN_S = 30.0  # after another engine did not answer
 
@@ -39,7 +38,6 @@ class Count:
     """What went one way since the start."""
 
     blocks: int = 0
-    bytes: int = 0
     seconds: float = 0.0
 
 
@@ -124,7 +122,7 @@ class Moving:
         self._folder.touch(names)
         names = names[self._num_kept(sequence) :]
         found = self._folder.count(names)
-        if not found or not (sequence.num_taken or self._is_worth("fetch", sequence, len(names), found)):
+        if not found or not (sequence.num_taken or self._is_worth("fetch", sequence, found)):
             return
         size = self._model.block_bytes
         data = list(takewhile(bool, (self._folder.read(name, size) for name in names[:found])))
@@ -198,7 +196,7 @@ class Moving:
             return
         with self._peer as peer:
             found = min(peer.count(names), len(names))
-            if not found or not self._is_worth("take", sequence, len(names), found):
+            if not found or not self._is_worth("take", sequence, found):
                 return
             try:
                 for name in names[:found]:
@@ -222,7 +220,7 @@ class Moving:
         """Return how many of them are in memory."""
         return self._blocks.count_kept(sequence.tokens, sequence.salt) // self._blocks.tokens_per_block
 
-    def _is_worth(self, way: str, sequence: Sequence, lacking: int, found: int) -> bool:
+    def _is_worth(self, way: str, sequence: Sequence, found: int) -> bool:
         if self._policy is None:
             return True
         tokens = len(sequence.tokens) - self._blocks.count_kept(sequence.tokens, sequence.salt)
@@ -243,7 +241,6 @@ class Moving:
         if blocks:
             count = self.counts[way]
             count.blocks += blocks
-            count.bytes += blocks * self._model.block_bytes
             count.seconds += time.perf_counter() - started
 
 
@@ -254,7 +251,7 @@ class _OwnPolicy:
         self._part = OwnPart(path, "Policy", "choose", "self, tokens, found, prices")
         self._policy = self._part.call(self._part.made)
         self._lock = threading.Lock()  # both threads ask it
-        for way in WAYS[1:]:
+        for way in ("fetch", "take"):
             self.choose(64, {way: 32}, dict(START_MS))
 
     def choose(self, tokens: int, found: dict[str, int], prices: dict[str, float]) -> str:

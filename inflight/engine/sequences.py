@@ -172,6 +172,7 @@ class Sequences:
                 fetched = min(sequence.num_fetched, sequence.num_cached)
                 taken = min(sequence.num_taken, fetched)
                 sequence.found = (sequence.num_cached - fetched, fetched - taken, taken)
+                self.blocks.num_reused -= fetched // self.blocks.tokens_per_block
         for sequence in admitted:
             self.blocks.grow(sequence.blocks, len(sequence.tokens))
             self.running[sequence.id] = sequence

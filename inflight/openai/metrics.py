@@ -64,10 +64,14 @@ class Metrics:
             family = GaugeMetricFamily(f"vllm:{name}", about, labels=["model_name"])
             family.add_metric([ENGINE], value)
             yield family
-        fetched, width = of_engine.get("fetched", 0), of_engine["tokens_per"]
+        width = of_engine["tokens_per"]
         for name, about, value in (
-            ("vllm:prefix_cache_hits", "Tokens found in the KV cache.", (of_engine["reused"] - fetched) * width),
-            ("vllm:external_prefix_cache_hits", "Tokens found in the store of blocks.", fetched * width),
+            ("vllm:prefix_cache_hits", "Tokens found in the KV cache.", of_engine["reused"] * width),
+            (
+                "vllm:external_prefix_cache_hits",
+                "Tokens found in the store of blocks.",
+                of_engine.get("fetched", 0) * width,
+            ),
             *(
                 (
                     f"inflight:kv_blocks_{what}",
@@ -80,7 +84,7 @@ class Metrics:
             ),
         ):
             counter = CounterMetricFamily(name, about, labels=["model_name"])
-            counter.add_metric([ENGINE], max(value, 0))
+            counter.add_metric([ENGINE], value)
             yield counter
 
 

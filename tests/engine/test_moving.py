@@ -96,6 +96,8 @@ def test_a_build_that_lays_blocks_out_otherwise_has_another_fingerprint_and_one_
         return BlockFormat(FakeModel(replace(BUILD, **build)).info).fingerprint
 
     assert fingerprint(**change) != fingerprint() == fingerprint(max_batch_size=2, max_seq_len=4000)
+    on_a_gpu = replace(FakeModel(BUILD, SMALL_VOCAB).info, device="cuda")
+    assert BlockFormat(on_a_gpu).fingerprint != fingerprint()
 
 
 # The store ------------------------------------------------------------------------------------------------------------
@@ -130,6 +132,16 @@ def test_a_conversation_goes_on_from_the_answers_blocks_as_well(tmp_path):
         again = executor.generate(Request([*PROMPT, *said], 5))
     assert again.token_ids == fake_answer([*PROMPT, *said], 5, SMALL_VOCAB)
     assert executor.iteration_stats[0].not_computed == [[1, 0, 192, 0]]  # 199 tokens have been computed
+
+
+def test_what_is_read_from_the_store_is_not_counted_as_found_in_memory(tmp_path):
+    for number in (0, FULL // BLOCK):
+        with fake(tmp_path) as executor:
+            found = []
+            for _ in range(2):
+                executor.generate(Request(PROMPT, 4))
+                found.append((executor.snapshot().kv_blocks_reused, executor.snapshot().kv_blocks_fetched))
+        assert found == [(0, number), (FULL // BLOCK, number)]
 
 
 def test_a_paused_request_comes_back_from_the_store(tmp_path):

@@ -299,6 +299,7 @@ class EngineMetrics:
     def _figures(self) -> dict[str, dict[str, float]]:
         now, drafting = self._executor.snapshot(), self._executor.drafting
         moved = self._executor.moving.counts if self._executor.moving else {}
+        block_bytes = self._executor.model.block_bytes
         return {
             "nv_trt_llm_request_metrics": {
                 "active": now.active,
@@ -315,7 +316,7 @@ class EngineMetrics:
                 "tokens_per": now.tokens_per_block,
                 "fraction": now.kv_blocks_used / now.kv_blocks_max,
                 **{way: count.blocks for way, count in moved.items()},
-                **{f"{way}_bytes": count.bytes for way, count in moved.items()},
+                **{f"{way}_bytes": count.blocks * block_bytes for way, count in moved.items()},
                 **{f"{way}_seconds": count.seconds for way, count in moved.items()},
             },
             "nv_trt_llm_inflight_batcher_metrics": {
