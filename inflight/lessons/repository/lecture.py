@@ -452,7 +452,7 @@ swap = {"STOP_WORDS_DICT": "BAD_WORDS_DICT", "BAD_WORDS_DICT": "STOP_WORDS_DICT"
 changes = (  # for each fault a file, and what stands there instead of what
     ("preprocessing/config.pbtxt", {"max_batch_size: 64": "max_batch_size: ${size}"}),
     ("ensemble/config.pbtxt", {"_TOKENS_BATCH": "_TOKEN_BATCH"}),
-    ("tensorrt_llm/config.pbtxt", {str(engine_dir): "/engines/model"}),
+    ("tensorrt_llm/config.pbtxt", {engine_dir.name: "another"}),
     ("postprocessing/1/model.py", {"self.parameters[": "self.parameter["}),
     ("ensemble/config.pbtxt", swap),
 )
