@@ -607,7 +607,6 @@ board
 #
 # | | vLLM | TensorRT-LLM | `iterative-gpt2` |
 # |---|---|---|---|
-# | Who forms the batch | its scheduler, up to `max_num_seqs` | its scheduler, up to `max_batch_size` | Triton's sequence batcher |
 # | A text's memory | blocks, often of 16 tokens | blocks, often of 32 | a slot for the longest text |
 # | Prompts | in chunks under `max_num_<wbr>batched_tokens` | whole or in chunks | whole: a long one makes all streams wait |
 # | The same beginning twice | found again | found again | computed again |

@@ -422,11 +422,9 @@ print(f"Drained: {whole} of 12 streams are whole.")
 assert whole == 12
 
 # %% [markdown]
-# In Kubernetes that is readiness, `preStop` and the grace period. A server that is *not ready* gets nothing new; one
-# that is *not alive* is killed, so a long queue must never fail a liveness check. A
-# [`preStop`](https://kubernetes.io/docs/concepts/containers/container-lifecycle-hooks/) hook waits until routers have
-# noticed and streams have ended, and `terminationGracePeriodSeconds` (30 by default, the hook included) must be longer
-# than your longest answer.
+# In Kubernetes a [`preStop`](https://kubernetes.io/docs/concepts/containers/container-lifecycle-hooks/) hook waits until
+# routers have noticed and streams have ended, and `terminationGracePeriodSeconds` (30 by default, the hook included)
+# must be longer than your longest answer.
 #
 # ## Watch both
 #
@@ -514,8 +512,6 @@ print(rules[rules.index("      - alert: Streams") : rules.index("      # Attempt
 # | [SGLang's gateway](https://docs.sglang.io/advanced_features/sgl_model_gateway.html) | `cache_aware` began here | what it has sent where |
 # | [llm-d Router](https://llm-d.ai/docs/architecture/core/router) | a picker beside a Kubernetes gateway (`InferencePool`) scores prefix, load and queue | both ways |
 # | [NVIDIA Dynamo](https://docs.nvidia.com/dynamo/v1.5.1/knowledge-base/modular-components/router/overview.md) | the least cost of prefill and decode together | what servers report |
-#
-# Watch `vllm_router_worker_health` and `vllm:num_requests_waiting` of each server.
 #
 # ## What breaks
 #

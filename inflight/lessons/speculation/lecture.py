@@ -507,7 +507,6 @@ lesson.turning_point(prices)
 # | | vLLM | TensorRT-LLM (`llmapi`) | here |
 # |---|---|---|---|
 # | Prompt lookup | `"method": "ngram"`: the earliest match | `NGramDecodingConfig`, `SADecodingConfig` | `NGram`: the latest match |
-# | Longest draft | `num_speculative_tokens` | `max_draft_len` | `max_draft_len` |
 # | Fewer with more users | `num_speculative_tokens_per_batch_size` | `draft_len_schedule` | from measured prices |
 # | Fewer where guesses are wrong | `enable_adaptive_verification`, not for `ngram` | `acceptance_rate_threshold`: off for good | from what came true lately |
 # | A drafter of your own | custom proposer, experimental | `UserProvidedDecodingConfig` | `drafter_path` |

@@ -111,7 +111,7 @@ complete = partial(client.chat.completions.create, model="tensorrt_llm", tempera
 # %% [markdown]
 # ## Predict
 #
-# The prompt describes the form in words. The model has 135 million parameters, and has seen much JSON in training.
+# The prompt describes the form in words. The model has 135 million parameters.
 
 # %%
 in_words = (
@@ -449,8 +449,7 @@ for name, options in (("free", {}), ("guided", {"response_format": response_form
 # %% [markdown]
 # A mask takes the best of the tokens that are left, not the likeliest of the valid answers ([Park et al.
 # 2024](https://arxiv.org/abs/2405.21047)). A schema needs a way out: another value such as `"other"`, and words in
-# the prompt that say when. A reasoning model also needs room to think: with `--reasoning-parser`, vLLM starts the
-# guide after the reasoning.
+# the prompt that say when.
 #
 # ## Call a tool
 #
