@@ -83,30 +83,24 @@ nb_mime_priority_overrides = [
 myst_heading_anchors = 4
 myst_heading_slug_func = "glossary_links.anchor"
 
-html_theme = "pydata_sphinx_theme"
-html_title = project
+html_theme = "furo"
+html_title = "Serving LLMs with Triton"
 html_favicon = "_static/icon.svg"
 html_static_path = ["_static"]
 templates_path = ["_templates"]
 html_css_files = ["site.css"]
 html_js_files = [("site.js", {"defer": "defer"})]
-html_sidebars = {"**": ["course-contents"]}
 html_show_sourcelink = False
+html_show_copyright = False
 html_copy_source = False
-html_context = {"repository": ADDRESS, "default_mode": "auto"}
+html_context = {"repository": ADDRESS}
+pygments_style = "a11y-high-contrast-light"
+pygments_dark_style = "a11y-high-contrast-dark"
 html_theme_options = {
-    "logo": {"text": "Serving LLMs with Triton"},
-    "navbar_center": [],
-    "navbar_persistent": ["search-button-field"],
-    "navbar_end": ["theme-switcher"],
-    "article_header_end": ["page-actions"],
-    "secondary_sidebar_items": ["page-toc"],
-    "footer_start": ["course-footer"],
-    "footer_end": [],
-    "show_toc_level": 1,
-    "back_to_top_button": False,
-    "pygments_light_style": "a11y-high-contrast-light",
-    "pygments_dark_style": "a11y-high-contrast-dark",
+    "top_of_page_buttons": [],
+    # Pictures come from notebooks, drawn on white. On a dark page light and dark change places; a colour stays.
+    "light_css_variables": {"picture-filter": "none"},
+    "dark_css_variables": {"picture-filter": "invert(0.92) hue-rotate(180deg)"},
 }
 
 

@@ -55,7 +55,9 @@ def page(address, browser):
 def open_page(page, name, theme="light", size=LAPTOP):
     page.set_viewport_size(size)
     page.goto(f"/{name}.html")
-    page.evaluate("theme => document.documentElement.dataset.theme = theme", theme)
+    page.evaluate(
+        "theme => [document.documentElement, document.body].forEach(part => part.dataset.theme = theme)", theme
+    )
     page.evaluate("() => Promise.all(document.getAnimations().map(each => each.finished.catch(() => {})))")  # colours
 
 

@@ -1,3 +1,3 @@
 // The theme that a reader chose on the course's pages holds here, too.
-const mode = localStorage.getItem("mode");
-if (mode === "light" || mode === "dark") document.documentElement.dataset.theme = mode;
+const theme = localStorage.getItem("theme");
+if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
