@@ -179,7 +179,7 @@ def test_curve():
     left, right = fig.layout.yaxis.range, fig.layout.yaxis2.range
     assert [10 ** (b - a) for a, b in zip(left, right)] == pytest.approx([0.25, 0.25]), "one height, two units"
     said = engine.curve_summary(measured, 2400.0)
-    assert "1 100 (25%), 8 500 (20%), 64 1,500 (50%)" in said and "The roofs meet below 64 users" in said
+    assert "1: 100 (25%), 8: 500 (20%), 64: 1,500 (50%)" in said and "The roofs meet below 64 users" in said
     assert "A prompt of 256 tokens reaches 80% of the compute roof" in said
 
 

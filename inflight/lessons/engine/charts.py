@@ -73,7 +73,7 @@ def curve_summary(measured: pd.DataFrame, prompt: float) -> str:
     """The picture of `curve` in a few sentences."""
     lower = measured[["memory", "arithmetic"]].min(axis=1)
     told = ", ".join(
-        f"{row.users} {row.total:,.0f} ({row.total / roof:.0%})"
+        f"{row.users}: {row.total:,.0f} ({row.total / roof:.0%})"
         for row, roof in zip(measured.itertuples(), lower, strict=True)
     )
     beyond = measured.loc[measured["memory"] > measured["arithmetic"], "users"]

@@ -84,8 +84,7 @@ check("1.1", (kv_bytes, users_that_fit))
 # <details><summary>How to begin</summary>
 #
 # Ask `"kv_lora_rank" in config` first. `config.get("head_dim", …)` returns its second argument where there is no
-# `head_dim`.
-# Whole blocks: `-(-tokens // 32)`.
+# `head_dim`. Whole blocks: `-(-tokens // 32)`.
 #
 # </details>
 # <details><summary>The error you see</summary>
@@ -101,9 +100,8 @@ check("1.1", (kv_bytes, users_that_fit))
 # *Core · importance 5/5 · difficulty 3/5 · 10 minutes*
 #
 # A service answers short questions: prompts of up to 200 tokens, answers of up to 56, 16 users at a time. Weights and a
-# full
-# KV cache must fit into 170 MB (170e6 bytes). Build the engine; options with the right default you can leave out. The
-# check loads it, sends 16 requests at once, and measures.
+# full KV cache must fit into 170 MB (170e6 bytes). Build the engine; options with the right default you can leave out.
+# The check loads it, sends 16 requests at once, and measures.
 
 # %%
 # BEGIN SOLUTION
@@ -210,9 +208,8 @@ check("1.3", Path(workdir.name) / "quantizer.py")
 # ### Compare builds
 #
 # If your quantizer has passed, the course uses it from here on; otherwise it uses its own. Three engines: from the file
-# as it
-# is; from weights that your function quantized again; and, as a *control*, one that must be worse: the lowest bit of
-# each q is dropped, which leaves 3 bits.
+# as it is; from weights that your function quantized again; and, as a *control*, one that must be worse: the lowest bit
+# of each q is dropped, which leaves 3 bits.
 
 
 # %%
@@ -235,8 +232,7 @@ for name in progress.over(functions, "Build"):
 # %% [markdown]
 # Each engine reads 8 windows of 128 tokens. Which probability p does it give to each token that comes next?
 # [Perplexity](../notebooks/glossary.md#Perplexity) is e to the mean of −log p: 20 is as unsure as a choice among 20. A
-# small
-# model that reads technical prose is unsure, so only ratios on the same windows mean anything.
+# small model that reads technical prose is unsure, so only ratios on the same windows mean anything.
 
 
 # %%
@@ -259,7 +255,7 @@ for name, folder in folders.items():
         judged[name] = perplexities(executor.model, np.reshape(tokens, (8, 128)))
         answer = executor.generate(Request(prompt, 24))
     words = tokenizer.decode(answer.token_ids)
-    print(f"{name}: {np.mean(judged[name]):.0f}, {words!r}")
+    print(f"{name}: perplexity {np.mean(judged[name]):.0f}, {words!r}")
 
 # %%
 for name in functions:
@@ -268,10 +264,8 @@ for name in functions:
 
 # %% [markdown]
 # The control is worse, so the method can see a loss of one bit. Yours loses nothing, and that says little: the file's
-# weights
-# lie on 16 levels already, and a right quantizer finds the same levels again. The *Bonus* shows what it loses on
-# weights that
-# lie anywhere.
+# weights lie on 16 levels already, and a right quantizer finds the same levels again. The *Bonus* shows what it loses
+# on weights that lie anywhere.
 
 # %% [markdown]
 # ## Exercise 1.4: read NVFP4
@@ -279,10 +273,8 @@ for name in functions:
 # *Further · importance 4/5 · difficulty 4/5 · 20 minutes*
 #
 # NVFP4 is the 4-bit format of NVIDIA's Blackwell GPUs. Its levels are floating-point numbers, so they are closer
-# together near
-# 0. 16 weights share a scale of one byte. Eight more bytes hold two weights each: the first in the low half, its
-#    neighbour in
-# the high half. From the highest bit to the lowest:
+# together near zero. Sixteen weights share a scale of one byte. Eight more bytes hold two weights each: the first in the
+# low half, its neighbour in the high half. From the highest bit to the lowest:
 #
 # | | sign | exponent e | fraction f | value |
 # |---|---|---|---|---|
@@ -290,8 +282,7 @@ for name in functions:
 # | a number (E2M1) | 1 bit | 2 bits | 1 bit | ± (1 + f/2) · 2^(e − 1); where e = 0, ± f/2 |
 #
 # A weight is its number times the scale. (A second scale, one for the whole tensor, is left out.) Write `decode`. The
-# weights
-# of `example` begin with 0.5, −3.0, 0.0.
+# weights of `example` begin with 0.5, −3.0, 0.0.
 
 
 # %%
@@ -345,9 +336,8 @@ check("1.4", decode)
 # vLLM has kernels that keep the order (`VLLM_BATCH_INVARIANT=1`).
 #
 # Rounding in float32 moves the logarithm of a token's probability by some 0.00001, and the words of short answers stay:
-# that is
-# invariance *within rounding*, on this engine and at these sizes. Other roundings move it by some 0.1, and in half of
-# eight short answers another token wins.
+# that is invariance *within rounding*, on this engine and at these sizes. Other roundings move it by some 0.1: enough
+# for another token to win.
 #
 # - Write `compare`, which shows this for any engine. It returns the 32 tokens that `prompt` gets when it runs alone, and
 #   those that it gets in one iteration with all `others`.
@@ -446,9 +436,8 @@ workdir.cleanup()
 # <details><summary>Answer</summary>
 #
 # No. 8 billion weights take 16 GB in 16 bits, and 5 GB in `Q4_1`. With 32 layers and 8 KV heads of 128 numbers a token
-# takes
-# 131,072 bytes, and a user with 2,048 tokens 0.27 GB. Only 60 such users take as much as the 16-bit weights. The formula
-# holds; which part is the larger one depends on the model.
+# takes 131,072 bytes, and a user with 2,048 tokens 0.27 GB. Only 60 such users take as much as the 16-bit weights. The
+# formula holds; which part is the larger one depends on the model.
 #
 # </details>
 #
@@ -466,10 +455,9 @@ workdir.cleanup()
 #
 # <details><summary>Answer</summary>
 #
-# With an engine of TensorRT-LLM (until July 2026): no. The limit is in the program, so more slots need another build; the
-# runtime can be told to use fewer. Activations take as much as before, because `max_num_tokens` bounds them. In
-# TensorRT-LLM
-# today, and in vLLM (`--max-num-seqs`), there is no engine: you restart the server with another number.
+# With an engine of TensorRT-LLM (until July 2026): no. The limit is in the program, so more slots need another build;
+# the runtime can be told to use fewer. Activations take as much as before, because `max_num_tokens` bounds them. In
+# TensorRT-LLM today, and in vLLM (`--max-num-seqs`), there is no engine: you restart the server with another number.
 #
 # </details>
 

@@ -91,19 +91,16 @@ print(*(f"{operations[name]} {name}" for name in lesson.KERNELS), sep=", ")
 # %% [markdown]
 # The products (`FullyConnected`) hold nearly all weights. Between them stand RMSNorm, which rescales a token's numbers,
 # RoPE, which rotates queries and keys by their position, and [attention](glossary.md#Attention). Starting one of these
-# pieces of machine code is
-# a [kernel launch](glossary.md#Kernel-launch).
+# pieces of machine code is a [kernel launch](glossary.md#Kernel-launch).
 #
 # Every token needs every layer's weights. An iteration multiplies each matrix by all its tokens together, so **it reads
-# the weights
-# once**, however many tokens it computes. (In a *mixture of experts* a token needs only the experts chosen for it.) W4 says
-# that most weights have 4 bits, A8 that the numbers they meet, the *activations*, are rounded to 8 bits. W4A16 rounds no
-# activations.
+# the weights once**, however many tokens it computes. (In a *mixture of experts* a token needs only the experts chosen
+# for it.) W4 says that most weights have 4 bits, A8 that the numbers they meet, the *activations*, are rounded to 8
+# bits. W4A16 rounds no activations.
 #
-# A token also reads what earlier tokens left: each layer turns a token into a *key*, by which later tokens find it, and a
-# *value*, which they read. Both are kept in the [KV cache](glossary.md#KV-cache). This model has 30 layers with 3 *KV
-# heads*
-# of 64 numbers each, and the engine keeps a number in 4 bytes.
+# A token also reads what earlier tokens left: each layer turns a token into a *key*, by which later tokens find it, and
+# a *value*, which they read. Both are kept in the [KV cache](glossary.md#KV-cache). This model has 30 layers with 3 *KV
+# heads* of 64 numbers each, and the engine keeps a number in 4 bytes.
 
 
 # %%
@@ -121,17 +118,15 @@ print(f"{executor.model.block_bytes // 32:,} in the engine")
 
 # %% [markdown]
 # The 9 *query heads* are not in the formula. Three of them share a KV head (*grouped-query attention*, GQA), so the
-# cache is
-# a third of what it would otherwise be.
+# cache is a third of what it would otherwise be.
 #
 # ## What this machine can do
 #
 # Two numbers bound every iteration. One is the [memory bandwidth](glossary.md#Memory-bandwidth): here all cores
-# together sum
-# 256 MB, more than most caches hold. The other is arithmetic: the [FLOPs](glossary.md#FLOP) that the machine computes a
-# second. Each weight that a token meets costs two, a multiplication and an addition. Arithmetic is at its best with many
-# tokens and nothing but matrix products, so `lesson.OnlyProducts` compiles the engine's products alone and gives them 256
-# tokens.
+# together sum 256 MB, more than most caches hold. The other is arithmetic: the [FLOPs](glossary.md#FLOP) that the
+# machine computes a second. Each weight that a token meets costs two, a multiplication and an addition. Arithmetic is
+# at its best with many tokens and nothing but matrix products, so `lesson.OnlyProducts` compiles the engine's products
+# alone and gives them 256 tokens.
 
 # %%
 cores = machine.cores()
@@ -260,7 +255,7 @@ assert multiply.of_layers + multiply.of_vocabulary > 0.99 * tensors["parameters"
 #
 # ## See
 #
-# The same measurement for 1 to 64 users.  The roofs are the two bounds.
+# The same measurement for 1 to 64 users. The roofs are the two bounds.
 
 # %% tags=["nbval-ignore-output"]
 curve = pd.DataFrame({"users": crowds, "total": crowds / whole_s[[*crowds]].array})
@@ -312,8 +307,8 @@ print(f"{whole:.1f} ms do not depend on how many there are.")
 # %% [markdown]
 # That common part is paid once an iteration, whoever asks: weights are read and made ready to multiply, and a thousand
 # operations are started. **One user gets so little because one user pays for it alone.** That answers the colleague:
-# busy is not full. Whether eight users need a second machine depends on the
-# tokens a second that you promised each of them.
+# busy is not full. Whether eight users need a second machine depends on the tokens a second that you promised each of
+# them.
 #
 # The roofs leave out attention's FLOPs. The conversations are short, too: with 2,000 tokens each,
 # the caches of 32 users have 30 times the bytes of the weights. Each user brings their own (lesson 05 shares equal
@@ -384,8 +379,7 @@ assert sizing.users(int8, 2048, 600e6) == 17  # as the text says
 # An H100 SXM has 3.35 TB/s and 989 trillion dense FLOPs a second in BF16 ([data
 # sheet](https://www.nvidia.com/en-us/data-center/h100/)): its ridge is at 295 FLOPs a byte. With 16-bit weights that is
 # some 300 tokens in an iteration. Llama 3 8B in 16 bits: 16 GB over 3.35 TB/s is 4.8 ms, so one user gets at most 210
-# tokens a
-# second. FP8, NVFP4 and tensor parallelism [move these numbers](../assets/elsewhere.md).
+# tokens a second. FP8, NVFP4 and tensor parallelism [move these numbers](../assets/elsewhere.md).
 #
 # ## What breaks
 #
