@@ -65,9 +65,9 @@ print(f"{answer.text}\n\n({answer.latency_s:.2f} s, the first request after the 
 # [tokens](glossary.md#Token), `tensorrt_llm` is the language model, `postprocessing` turns tokens into text, and `ensemble`
 # says in which order.
 #
-# `tensorrt_llm` is the name of a place in the repository. NVIDIA chose it for its own library, which needs an NVIDIA
-# GPU. Here the course's own engine stands in that place, with the same tensors and settings. It computes on the CPU with
-# OpenVINO, or on a GPU with PyTorch.
+# `tensorrt_llm` is only a name, which NVIDIA chose: its own library runs under it, and needs an NVIDIA GPU. Here it is
+# the course's own engine, with the same tensors and settings. It computes on the CPU with OpenVINO, or on a GPU with
+# PyTorch.
 #
 # ## Predict
 #
@@ -77,7 +77,7 @@ print(f"{answer.text}\n\n({answer.latency_s:.2f} s, the first request after the 
 guess = widgets.predict(
     "Which part takes most of the time to the first word?",
     [
-        "the way: from client to server and back",
+        "travel: from client to server and back",
         "preprocessing: from text to tokens",
         "tensorrt_llm: the model reads the prompt",
         "postprocessing: from tokens to text",
@@ -132,7 +132,7 @@ print("by the median of five requests.")
 #
 # The lengths in the picture are measured. Triton does not say when preprocessing and postprocessing began, so their places
 # follow from their neighbours. What the picture cannot show is a queue: one user asks here. On a busy server the wait for
-# a place comes before the prompt, and is often the longest part (lessons 04 and 05).
+# a slot comes before the prompt, and is often the longest part (lessons 04 and 05).
 #
 # If that is all, three numbers say when the last word arrives: the time to the first word ([TTFT](glossary.md#TTFT)), the
 # length of an iteration, and how many there are.
@@ -153,8 +153,8 @@ def last_word_ms(ttft_ms, iterations, iteration_ms):
 
 
 # %% [markdown]
-# Take TTFT and the median iteration from answers of 64 tokens, and predict answers of 200. Both are asked for in turns, so
-# that they meet the same machine.
+# Take TTFT and the median iteration from answers of 64 tokens, and predict answers of 200. The two take turns, so that
+# the machine is the same for both.
 
 
 # %% tags=["nbval-ignore-output"]
@@ -232,7 +232,7 @@ for wrong in (
 # In the moment before the first word the machine computes the prompt; after it, every iteration gives one token.
 #
 # - A request goes client → Triton → preprocessing → tensorrt_llm → postprocessing → client.
-# - `tensorrt_llm` names a place in the repository; here the course's engine stands in it.
+# - `tensorrt_llm` is a name; here it is the course's engine.
 # - TTFT, the length of an iteration and their number say when the last word arrives.
 #
 # <details><summary>1. The prompt gets ten times as long, the answer stays. Which part of the picture grows?</summary>
@@ -251,4 +251,4 @@ for wrong in (
 # </details>
 #
 # Before you go on, choose *Kernel → Shut Down Kernel*: an open lesson holds half a gigabyte for its server. Next: {next}.
-# Who wants to feel the point of it all first takes 03 and 04, then comes back.
+# To see first what it is all for, take 03 and 04, then come back.

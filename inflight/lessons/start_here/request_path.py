@@ -25,9 +25,9 @@ LANES = ("client", *PARTS)
 TIMEOUT_S = 10
 # Each stage up to the first word -> the part of the path that it belongs to.
 PART_OF = {
-    "connecting, client → Triton": "the way",
+    "connecting, client → Triton": "travel",
     "preprocessing": "preprocessing",
-    "hand-over to the engine": "the way",
+    "hand-over to the engine": "travel",
     "tensorrt_llm: the prompt": "tensorrt_llm",
     "postprocessing, Triton → client": "postprocessing",
 }
