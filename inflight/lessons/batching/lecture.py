@@ -107,16 +107,15 @@ picture
 # ## Predict
 #
 # Now the same requests go to a real engine, once under each rule. In flight, an iteration has 5.6 answers on average
-# rather than 1.75. Lesson 01 measured what that does to its length.
+# rather than 1.75. How much longer is it? Lesson 01 has the price.
 
 # %% tags=["nbval-ignore-output"]
 guess = widgets.predict(
     "How many times as many tokens a second does in-flight batching give?",
     {
-        "1.0 times: the same tokens are computed": 1,
-        "2.0 times: fewer iterations, each of them longer": 2,
-        f"{fewer:.1f} times: static needs that many more iterations": fewer,
-        f"{slots}.0 times: one for each slot": slots,
+        "1.0 times: fewer iterations, each of them longer by the same factor": 1,
+        "2.0 times: fewer iterations, each of them half as long again": 2,
+        f"{fewer:.1f} times: fewer iterations, each of them hardly longer": fewer,
     },
 )
 guess
@@ -170,7 +169,8 @@ def run_all(what, requests=requests):
 
 
 # %% [markdown]
-# What does an iteration cost? A few equal requests side by side will tell, before and after each run.
+# What does an iteration cost? Equal requests side by side tell, before and after each run. With 96 tokens each, their
+# caches are on average about as long as those of the run.
 
 
 # %%
@@ -181,7 +181,7 @@ def timed(log):
 
 def side_by_side():
     """The iterations of 1, of 2, of 4 and of 8 requests that start together."""
-    alike = replace(requests[1], max_tokens=16)
+    alike = replace(requests[1], max_tokens=96)
     return pd.concat([timed(run_all("alike", [alike] * n).log) for n in (1, 2, 4, 8)])
 
 
@@ -255,7 +255,7 @@ print(summary, f"A token of a prompt costs {prompt_token_ms:.2f} ms.")
 # %% [markdown]
 # An iteration reads the weights once for all answers in it; attention and arithmetic come on top for each. On an H100 an
 # iteration with eight answers costs hardly more than one with one (lesson 01's ridge is far away), so answers side by
-# side are cheaper still. Prompts cost the same under both rules.
+# side are cheaper still. A prompt has one price under both rules.
 #
 # Put the parts together: the iterations from the paper, each at its price, and the prompts, which both rules compute.
 
@@ -277,20 +277,18 @@ expected = told["static"] / told["in-flight"]
 print(f"Gain: predicted {expected:.2f} times, measured {faster:.2f} times.")
 
 # %% [markdown]
-# The in-flight run differs from its prediction in one way that can be read from its log: there, prompts join running
-# answers, six at a time at first and later one. What did those iterations take beyond their price?
+# Only in flight do prompts join running answers. Does that cost extra? The log says what each iteration took beyond its
+# price.
 
 # %% tags=["nbval-ignore-output"]
 log = timed(in_flight.log)
-paid_ms = log["ms"] - price_ms[log["scheduled"]]
-paid_ms -= log["context_tokens"] * prompt_token_ms
+beyond_ms = log["ms"] - price_ms[log["scheduled"]]
+beyond_ms -= log["context_tokens"] * prompt_token_ms
 joined = log["context_tokens"] > 0
-left_s = in_flight.requests["last_s"].max() - told["in-flight"]
-print(f"The run took {1000 * left_s:+.0f} ms more than predicted:", end=" ")
-print(
-    f"{paid_ms[joined].sum():+.0f} ms in the {joined.sum()} iterations with a prompt,"
-)
-print(f"{paid_ms[~joined].sum():+.0f} ms in the {(~joined).sum()} others.")
+share = beyond_ms.groupby(joined).sum() / log["ms"].sum()
+print(f"Beyond the price: {share[True]:+.1%} of the run in the", end=" ")
+print(f"{joined.sum()} iterations with a prompt, {share[False]:+.1%} in the others.")
+print("Joining costs", "extra." if share[True] > 0.02 else "nothing extra.")
 
 # %% [markdown]
 # ## Who pays?
@@ -314,8 +312,8 @@ charts.show(lesson.who_pays(latency), lesson.who_pays_summary(latency))
 
 
 # %%
-def served(computed, lengths):
-    """A rule's capacity: it serves one request in so many iterations."""
+def interval(computed, lengths):
+    """Iterations in which a rule serves one request, on average."""
     # your line: from the iterations on paper
     return len(computed) / len(lengths)
 
@@ -323,7 +321,7 @@ def served(computed, lengths):
 # %%
 for rule in rules:
     many = lengths * 20  # so that the tail hardly counts
-    every = served(simulate(many, slots, rule), many)
+    every = interval(simulate(many, slots, rule), many)
     print(f"{rule:9} one request in {every:.1f} iterations")
 
 # %% [markdown]
@@ -362,7 +360,8 @@ rows = {}
 for name, (case, room) in cases.items():
     rows[name] = [len(simulate(case, room, rule)) for rule in rules]
 table = pd.DataFrame(rows, index=rules).T
-table.assign(ratio=(table["static"] / table["in-flight"]).round(2))
+table["static / in-flight"] = (table["static"] / table["in-flight"]).round(2)
+table
 
 # %% [markdown]
 # Equal lengths, free slots or a sorted queue leave nothing to gain, if all requests wait from the start. But an answer
