@@ -4,6 +4,7 @@ A learner's scheduler plays hidden requests on an engine without a model. What i
 what the built-in rule and one request at a time come to.
 """
 
+import copy
 import math
 import random
 from collections.abc import Callable
@@ -14,59 +15,56 @@ from inflight.engine.settings import BuildConfig
 from inflight.engine.simulate import SimulatedRequest, Simulation
 from inflight.lessons.batching.simulate import schedule
 from inflight.notebook.checks import grades, simulate_scheduler
-from inflight.notebook.checks.answers import is_untouched
-from inflight.notebook.checks.findings import NOT_YET, Case, Compared, Finding, Measured, Wrong, asked, told
+from inflight.notebook.checks.answers import brief, is_untouched
+from inflight.notebook.checks.findings import NOT_YET, RIGHT, Case, Compared, Finding, Measured, Wrong, asked, told
 
 TRIAL_S = 30  # for all that a learner's scheduler plays; it takes one or two, or some on a busy machine
 SLACK = 1.03  # so much of the built-in rule's count is another way to do the same
 
 
-# 4.1 ------------------------------------------------------------------------------------------------------------------
+# 4.1: slots from a log ------------------------------------------------------------------------------------------------
 
 
-@grades(
-    "4.1",
-    "Better batching wins back at most the share of wasted slots; in time less, since fuller iterations take longer.",
-)
-def _wasted(wasted: Callable, choose: random.Random) -> Finding:
-    return asked(wasted, [_log(choose) for _ in range(10)])
+@grades("4.1", "Two rows that follow one another say who left and who came: a slot map needs no more.")
+def _slots_of_a_log(stays: Callable, choose: random.Random) -> Finding:
+    for rule in (StaticBatching(), GuaranteedNoEvict()) * 3:
+        smallest = choose.randint(10, 900)
+        played = _short_prompts(choose).run(rule)
+        computed = [[smallest + sequence.id for sequence in iteration.chunks] for iteration in played]
+        drawn = stays(copy.deepcopy(computed))
+        if drawn is None:
+            return NOT_YET
+        if problem := _unlike(drawn, computed):
+            return Wrong(problem)
+    return RIGHT
 
 
-def _log(choose: random.Random) -> Case:
-    """An iteration log, with the columns that count requests and tokens."""
+def _unlike(drawn: object, computed: list[list[int]]) -> str:
+    """The first stay in which what was drawn differs from the engine's own slot map, blank if none does."""
     import pandas as pd
 
-    slots, rows = choose.randint(2, 8), []
-    for iteration in range(1, choose.randint(10, 40)):
-        scheduled = choose.randint(1, slots)
-        prompts = choose.randint(0, scheduled)
-        rows.append(
-            {
-                "iteration": iteration,
-                "active": scheduled + choose.randint(0, 9),
-                "scheduled": scheduled,
-                "waiting": choose.randint(0, 9),
-                "context_tokens": 20 * prompts,
-                "generation_tokens": scheduled - prompts,
-                "finished": choose.randint(0, scheduled),
-                "empty_seats": slots - scheduled,
-            }
-        )
-    log = pd.DataFrame(rows)
-    empty = log["empty_seats"].mean()
-    count = "A share lies between 0 and 1: divide by all slots of all iterations."
-    return Case(
-        (log, slots),
-        float(empty / slots),
-        told(
-            "How many slots were there in all iterations together, and how many of them computed nothing?",
-            (float(1 - empty / slots), "That is the share that computed something; the waste is the rest."),
-            (float(100 * empty / slots), count),
-            (float(empty), count),
-            (float(empty * len(log)), count),
-        ),
-        f"share wasted, of {slots} slots with scheduled = {log['scheduled'].tolist()}",
-    )
+    from inflight.triton import telemetry
+
+    log = pd.DataFrame({"requests": [[(request, 0, 1, 1) for request in row] for row in computed]})
+    log = log.assign(iteration=range(1, len(log) + 1), paused_ids=[[]] * len(log))
+    stays = telemetry.slots(log)[["request", "slot", "first", "last"]].to_numpy().tolist()
+    try:
+        rows = drawn.to_numpy().tolist() if hasattr(drawn, "to_numpy") else list(drawn)
+        own = {request: (slot, first, last) for request, slot, first, last in rows}
+    except (TypeError, ValueError):
+        return f"Return a list with (request, slot, first, last) for each request; yours is {brief(drawn)}."
+    if len(rows) != len(stays):
+        return f"You return {len(rows)} rows for {len(stays)} requests: each keeps its slot until its last iteration."
+    for request, slot, first, last in stays:
+        its = own.get(request)
+        if its != (slot, first, last):
+            return f"Request {request}: (slot, first, last) is {its}, where {(slot, first, last)} is wanted. " + (
+                "Iterations count from 1." if its and its[1:] == (first - 1, last - 1) else
+                "Slots count from 1." if its and its[0] == 0 else
+                "A slot is free again in the iteration after its request's last." if its and its[0] > slot else
+                "It takes the lowest slot that is free in its first iteration, and keeps it until its last."
+            )  # fmt: skip
+    return ""
 
 
 # 4.2 and 4.3: schedulers ----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Lab 04's answers: shares and means of tables, two schedulers, and two lists of lengths."""
+"""Lab 04's answers: a slot map, a mean of a table, two schedulers, and two lists of lengths."""
 
 import textwrap
 
@@ -77,6 +77,29 @@ def idle_at_the_end(times):
     return scheduler(IN_FLIGHT, end=f"\n{idle}self.idled + 1{END}")
 
 
+def slots_of(computed):
+    taken, stays = {}, {}
+    for iteration, row in enumerate(computed, 1):
+        for request in [one for one in taken if one not in row]:
+            del taken[request]
+        for request in row:
+            free = [slot for slot in range(1, 100) if slot not in taken.values()]
+            slot = taken.setdefault(request, free[0])
+            stays[request] = [request, slot, stays.get(request, [0, 0, iteration])[2], iteration]
+    return list(stays.values())
+
+
+def in_pandas(computed):
+    cells = [(request, iteration) for iteration, row in enumerate(computed, 1) for request in row]
+    table = pd.DataFrame(cells, columns=["request", "at"]).groupby("request", sort=False)["at"]
+    stays, free_from = table.agg(["min", "max"]).reset_index(), {}
+    for request, first, last in stays.to_numpy():
+        slot = next(slot for slot in range(1, 100) if free_from.get(slot, 0) < first)
+        free_from[slot] = last
+        stays.loc[stays["request"] == request, "slot"] = slot
+    return stays[["request", "slot", "min", "max"]].astype(int)
+
+
 def without_rows(table):
     return (table["last_s"] - table["sent_s"]).sum() / (table["last_s"].max() - table["sent_s"].min())
 
@@ -92,16 +115,25 @@ def one_long_one(length):
 ANSWERS = [
     *of_the_lab(
         "batching",
-        {"4.1": "wasted", "4.2": "static.py", "4.3": "scheduler.py", "4.4": "(wins, draws)", "4.5": "in_flight_mean"},
+        {"4.1": "stays", "4.2": "static.py", "4.3": "scheduler.py", "4.4": "(wins, draws)", "4.5": "in_flight_mean"},
     ),
-    Answer("4.1", "of the empty seats", lambda log, slots: log["empty_seats"].sum() / (slots * len(log))),
-    Answer("4.1", "rounded, of NumPy", lambda log, slots: np.float32(round(1 - log["scheduled"].mean() / slots, 2))),
-    Answer("4.1", "a guess", lambda log, slots: 0.5, "wrong"),
-    Answer("4.1", "what computed", lambda log, slots: log["scheduled"].mean() / slots, "wrong", "the waste is the rest"),
-    Answer("4.1", "a sum", lambda log, slots: log["empty_seats"].sum(), "wrong", "between 0 and 1"),
-    Answer("4.1", "in per cent", lambda log, slots: 100 * log["empty_seats"].mean() / slots, "wrong", "between 0 and 1"),
-    Answer("4.1", "of the answers", lambda log, slots: 1 - log["generation_tokens"].mean() / slots, "wrong",
-           "in all iterations together"),
+    Answer("4.1", "a table, from pandas", in_pandas),
+    Answer("4.1", "tuples in another order", lambda computed: tuple(map(tuple, slots_of(computed)[::-1]))),
+    Answer("4.1", "iterations from 0", lambda computed: [[r, s, a - 1, b - 1] for r, s, a, b in slots_of(computed)],
+           "wrong", "Iterations count from 1."),
+    Answer("4.1", "slots from 0", lambda computed: [[r, s - 1, a, b] for r, s, a, b in slots_of(computed)],
+           "wrong", "Slots count from 1."),
+    Answer("4.1", "a slot for each", lambda computed: [[r, n, *rest] for n, (r, _, *rest) in enumerate(slots_of(computed), 1)],
+           "wrong", "A slot is free again in the iteration after its request's last."),
+    Answer("4.1", "the place in the row", lambda computed: [[r, computed[a - 1].index(r) + 1, a, b]
+                                                            for r, _, a, b in slots_of(computed)],
+           "wrong", "A slot is free again in the iteration after its request's last."),
+    Answer("4.1", "a prompt's iteration alone", lambda computed: [[r, s, a, a] for r, s, a, _ in slots_of(computed)],
+           "wrong", "It takes the lowest slot that is free"),
+    Answer("4.1", "some are missing", lambda computed: slots_of(computed)[:-1], "wrong", "requests: each keeps its slot"),
+    Answer("4.1", "no slots", lambda computed: [row[:1] for row in slots_of(computed)], "wrong",
+           "Return a list with (request, slot, first, last)"),
+    Answer("4.1", "a number", lambda computed: 8, "wrong", "Return a list with (request, slot, first, last)"),
 
     Answer("4.2", "a slice", scheduler(STATIC)),
     Answer("4.2", "begins an iteration late", scheduler(STATIC, ("not running", "not running and self.calls > 1")),
