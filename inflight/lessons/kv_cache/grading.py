@@ -110,7 +110,7 @@ def _eviction(path: str, choose: random.Random) -> list[Measured]:
     def points(counts: Counts) -> float:
         return counts.iterations / tight.iterations + counts.twice / tight.twice
 
-    beside_tight = Compared(mine, best, tight, PAUSES)
+    beside_tight = Compared(mine, best, tight, PAUSES, "max_utilization")
     cost = "tokens that pauses gave up, over the fewest that would have done"
     return [
         beside_tight.measured("iterations", at_most=int(MOST_ITERATIONS * tight.iterations)),
@@ -118,7 +118,13 @@ def _eviction(path: str, choose: random.Random) -> list[Measured]:
         beside_tight.measured("p99", P99, at_most=promises.p99),
         beside_tight.measured("passed_over", "let in before somebody who was paused", exactly=0),
         beside_tight.measured("cost", cost, at_most=MOST_COST),
-        Measured("points, fewer is better", points(mine), course=points(best), nothing=points(tight)),
+        Measured(
+            "points, fewer is better",
+            points(mine),
+            course=points(best),
+            nothing=points(tight),
+            nothing_is=beside_tight.nothing_is,
+        ),
     ]
 
 

@@ -55,10 +55,10 @@ class Measured:
     value : float
     at_most, at_least, exactly : float, optional
         The budget, one of these or none.
-    course : float, optional
-        The figure of the course's own answer on the same cases.
-    nothing : float, optional
-        The figure of doing nothing.
+    course, nothing : float, optional
+        The figures of the course's own answer on the same cases, and of doing nothing.
+    course_is, nothing_is : str
+        What these two are in truth, as "max_utilization": the names of their columns.
     unit : str
         Follows each number.
     advice : str
@@ -72,6 +72,8 @@ class Measured:
     exactly: float | None = None
     course: float | None = None
     nothing: float | None = None
+    course_is: str = "the course's"
+    nothing_is: str = "doing nothing"
     unit: str = ""
     advice: str = ""
 
@@ -145,18 +147,21 @@ class Compared:
         Of one kind, with a number for each count.
     advice : mapping of str to str
         By count, a hint for when its budget is not kept.
+    nothing_is : str
+        As in `Measured`.
     """
 
     own: Any
     course: Any
     nothing: Any
     advice: Mapping[str, str] = field(default_factory=dict)
+    nothing_is: str = "doing nothing"
 
     def measured(self, count: str, what: str = "", **budget) -> Measured:
         """Make the figure of attribute `count` of all three, with the name `what`; `budget` as in `Measured`."""
         own, course, nothing = (getattr(one, count) for one in (self.own, self.course, self.nothing))
         budget.setdefault("advice", self.advice.get(count, ""))
-        return Measured(what or count, own, course=course, nothing=nothing, **budget)
+        return Measured(what or count, own, course=course, nothing=nothing, nothing_is=self.nothing_is, **budget)
 
 
 # A function that is asked ---------------------------------------------------------------------------------------------

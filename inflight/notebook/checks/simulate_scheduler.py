@@ -73,7 +73,7 @@ class _Watched:
 def beside(path: str | Path, trials: Sequence[Simulation], course: Scheduler, advice: Mapping[str, str]) -> Compared:
     """Return the `Counts` of the scheduler in a file, with those of the course's and of one request at a time."""
     own, courses, nothing = (counted(each, trials) for each in (OwnScheduler(path), course, OneAtATime()))
-    return Compared(own, courses, nothing, advice)
+    return Compared(own, courses, nothing, advice, "one at a time")
 
 
 def counted(scheduler: Scheduler, trials: Sequence[Simulation]) -> Counts:

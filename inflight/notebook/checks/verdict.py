@@ -19,7 +19,6 @@ _LOOK = {
     PARTLY: (palette.PARTLY, "Partly right"),
     WRONG: (palette.WRONG, "Not right yet"),
 }
-COLUMNS = "yours", "wanted", "the course's", "doing nothing"
 _OF_A_PART = {DONE: "{} ✓", OPEN: "{} still open", WRONG: "{} not right yet"}
 
 
@@ -76,8 +75,9 @@ class Result:
 
     def __repr__(self) -> str:
         lines = [" ".join(filter(None, [f"Exercise {self.exercise}: {self._verdict()}.", self.hint, self.insight]))]
-        for what, *row in self._rows():
-            lines.append(f"  {what}: {'; '.join(f'{name} {value}' for name, value in zip(COLUMNS, row) if value)}")
+        (_, *columns), *rows = self._rows()
+        for what, *row in rows:
+            lines.append(f"  {what}: {'; '.join(f'{name} {value}' for name, value in zip(columns, row) if value)}")
         return "\n".join([*lines, *filter(None, [self.kept, self._cases()])])
 
     def _repr_html_(self) -> str:
@@ -99,16 +99,23 @@ class Result:
         return f"{word}: {', '.join(_OF_A_PART[status].format(part) for part, status in self.parts.items())}"
 
     def _rows(self) -> list[tuple[str, ...]]:
-        """Return a row a figure: its name, and what `COLUMNS` say."""
-        return [
-            (each.what, each.number(each.value), each.budget, each.number(each.course), each.number(each.nothing))
+        """Return the columns' names, then a row a figure, blank in a column that is not among what it compares with."""
+        rows = [
+            {
+                "": each.what,
+                "yours": each.number(each.value),
+                "wanted": each.budget,
+                each.course_is: each.number(each.course),
+                each.nothing_is: each.number(each.nothing),
+            }
             for each in self.figures
         ]
+        columns = tuple(dict.fromkeys(["", *(name for row in rows for name in row)]))
+        return [columns, *(tuple(row.get(name, "") for name in columns) for row in rows)]
 
     def _table(self) -> str:
         """Return the figures as a table, without columns in which nothing stands."""
-        rows = [("", *COLUMNS), *self._rows()]
-        filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
+        filled = [column for column in zip(*self._rows(), strict=True) if any(column[1:])]
         head, *body = [[html.escape(text) for text in row] for row in zip(*filled, strict=True)]
         told = "".join(
             f"<tr><th scope=row>{row[0]}</th>{''.join(f'<td>{each}</td>' for each in row[1:])}</tr>" for row in body

@@ -225,6 +225,18 @@ def test_a_budget_decides_and_is_told(limit, value, right, says):
     assert "<td>104</td><td>240</td>" in "".join(result._repr_html_().split()) and result.figures[1] == figure
 
 
+def test_a_column_is_named_after_what_it_compares_with():
+    first = Measured("iterations", 118, course=104, nothing=240, nothing_is="one at a time")
+    second = Measured("in time", 9, course=8, course_is="a limit of 6", nothing=7, nothing_is="no limit")
+    result = checked(1, lambda answer: [first, second])
+    assert "iterations: yours 118; the course's 104; one at a time 240\n" in repr(result)
+    assert "in time: yours 9; a limit of 6 8; no limit 7" in repr(result)
+    table = "".join(result._repr_html_().split())
+    names = ("yours", "thecourse&#x27;s", "oneatatime", "alimitof6", "nolimit")
+    assert "".join(f"<thscope=col>{name}</th>" for name in names) in table
+    assert "<td>118</td><td>104</td><td>240</td><td></td><td></td>" in table
+
+
 def test_hidden_cases_are_fresh_and_can_be_repeated(monkeypatch):
     drawn = []
     grades("9.2")(lambda answer, choose: drawn.append(choose.sample(range(10**9), 3)) or RIGHT)
