@@ -128,16 +128,15 @@ for name, row in {
 # *Core · importance 5/5 · difficulty 3/5 · 20 minutes*
 #
 # Now the rule itself. Before each iteration the engine asks a scheduler: `schedule(now)` sees which requests wait and
-# which run, and how many blocks there are, and returns a `Plan`. What `now` and a request know is in the package's
-# `inflight/engine/scheduler.py`; its first hundred lines are enough.
+# which run, and how many blocks there are, and returns a `Plan`.
 #
-# Write the admission of `guaranteed_no_evict`. In the order in which they came, append to `running` each waiting request
-# that fits
+# Write the admission of `guaranteed_no_evict`. In the order in which they came, append to `running` each request of
+# `now.waiting` that fits
 #
 # - into a slot (`now.max_batch_size`),
 # - into this iteration: its prompt takes `pending_tokens` of the `room` that is left,
 # - into the cache: within `now.num_blocks`, there are blocks for the `max_tokens` of all running requests and of this one.
-#   A request's `max_tokens` counts its prompt and its longest answer together here.
+#   A request's `max_tokens` counts its prompt and its longest answer together here; `now.blocks_for(tokens)` rounds up.
 #
 # The check plays hidden requests through your file in a process of its own, and counts iterations.
 
@@ -186,8 +185,8 @@ except CourseError as error:
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# The lecture's <code>guaranteed_no_evict(running, blocks)</code> has the sum. <code>RequestView</code> in
-# <code>scheduler.py</code> has <code>max_tokens</code>; <code>now.blocks_for(tokens)</code> rounds up for you.
+# The lecture's <code>guaranteed_no_evict(running, blocks)</code> has the sum. Keep it up to date as
+# you append.
 # </details>
 #
 # <details><summary>How to begin</summary>
@@ -212,12 +211,12 @@ except CourseError as error:
 # and starts the next one as soon as its prompt fits. Two decisions are yours:
 #
 # 1. **Eviction.** While the running requests need more blocks than are free (`now.blocks_needed(one)` of each), pause one.
-#    Which of them loses least? It gives `one.own_blocks` back.
+#    Which of them loses least? It has computed `one.known_tokens`, and gives `one.own_blocks` back.
 # 2. **Admission.** Paused requests come first, then waiting ones. How much room do you leave for those that run?
 #
 # Budgets, over hidden requests of three kinds:
 #
-# - at most 1.25 times the iterations of `max_utilization`, which is the column *doing nothing* here;
+# - at most 1.25 times the iterations of `max_utilization`;
 # - at most 0.65 of the tokens that it computes twice;
 # - a P99 of the latency, in iterations, no higher than under `guaranteed_no_evict`. `max_utilization` has a slightly
 #   better P99 than the course's own solution; that is the price of fewer pauses;
@@ -287,10 +286,9 @@ assert served["computed twice"]["guaranteed_no_evict"] == 0
 served
 
 # %% [markdown]
-# These captions use all that they may, so here promising wins; your scheduler pays off where answers end early. Eight
-# captions are one evening of many, and the check plays many. Your journal has what
-# each of your tries came to. Points are the iterations over those of `max_utilization`, plus the same ratio of the tokens
-# computed twice: fewer is better, and a copy of `max_utilization` has 2.
+# These captions use all that they may, so no policy saves iterations here: compare *computed twice*. The check plays
+# many other evenings. Your journal has what each of your tries came to. Points are the iterations over those of
+# `max_utilization`, plus the same ratio of the tokens computed twice: fewer is better, and `max_utilization` has 2.
 
 # %% tags=["nbval-ignore-output"]
 record.tries("5.3")
@@ -298,8 +296,8 @@ record.tries("5.3")
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# <code>MaxUtilization</code> in <code>inflight/engine/scheduler.py</code> does both, and well enough to begin with. The
-# lecture's picture shows when its pauses come.
+# The lecture's <code>simulate</code>, under <em>On paper</em>: its first inner loop pauses, its second admits. The
+# lecture's picture shows when the pauses come.
 # </details>
 #
 # <details><summary>How to begin</summary>
@@ -328,8 +326,10 @@ record.tries("5.3")
 
 # %% tags=["nbval-ignore-output"]
 log = telemetry.iterations(log_path)
-waits = pd.DataFrame(log["longest_wait"].dropna().tolist(), columns=["request", "for"])
-waits.groupby("request")["for"].max().tail(len(captions))
+waits = pd.DataFrame(
+    log["longest_wait"].dropna().tolist(), columns=["request", "iterations"]
+)
+waits.groupby("request")["iterations"].max().tail(len(captions))
 
 # %% [markdown]
 # ## Elsewhere

@@ -16,8 +16,8 @@
 # ## {question}
 #
 # In-flight batching keeps eight slots busy. But a request needs more than a slot: each token of its prompt and of its
-# answer leaves keys and values in the [KV cache](glossary.md#KV-cache). One evening slots are free, and requests wait
-# all the same: the cache has no room for them. Two policies are possible:
+# answer leaves keys and values in the [KV cache](glossary.md#KV-cache). One evening slots (the seats) are free, and
+# requests wait all the same: room in the cache (the plates) has run out. Two policies are possible:
 #
 # - **`guaranteed_no_evict`**: a request starts when there is memory for its prompt and its *longest possible* answer. It
 #   is promised to that request, which therefore always runs to its end.
@@ -286,7 +286,7 @@ def computed_twice(log, requests):
     return log["context_tokens"].sum() - sum(one.input_len for one in requests)
 
 
-# %%
+# %% tags=["nbval-ignore-output"]
 def counts(kind, policy):
     """What a run cost, in iterations and tokens."""
     log = runs[kind, policy].log
@@ -300,7 +300,6 @@ def counts(kind, policy):
     }
 
 
-# %% tags=["nbval-ignore-output"]
 counted = pd.DataFrame({key: counts(*key) for key in runs}).T.astype(int)
 counted
 
@@ -311,12 +310,12 @@ assert not counted.xs(no_evict, level=1)["computed twice"].any()
 
 # %% [markdown]
 # Every column but *computed twice*, which are tokens, counts iterations; the longest gap is between two tokens of an
-# answer. The captions need one more than on paper, the questions
-# fewer: the model ended most answers before 30 tokens. For the captions both policies need about the same number: what
-# `max_utilization` gains at the
-# start, it loses in pauses. The readers pay differently. With promises the last caption starts when the first four have
-# finished. Without promises everybody soon has a first token, but one answer stops in mid-sentence for nearly half of
-# the run.
+# answer. The engine needs as many iterations as the paper, give or take when requests arrive. Only the questions under
+# `guaranteed_no_evict` take far fewer: the model ended most answers before 30 tokens, and the next could start.
+#
+# For the captions both policies need about the same number: what `max_utilization` gains at the start, it loses in
+# pauses. The readers pay differently. With promises the last caption starts when the first four have finished. Without
+# promises everybody soon has a first token, but one answer stops in mid-sentence for nearly half of the run.
 #
 # For a question, `guaranteed_no_evict` promises eight blocks: three run, and five slots stay empty. Prompt and answer
 # fill two or three. Eight times three is 24, so `max_utilization` runs all eight and pauses none. Does the clock agree?
@@ -389,20 +388,23 @@ parts = math.ceil(500 / (128 - readers))
 [text] = workload.prompts_of([500], tokenizer)
 reading = requests_of(["Tell me a story."] * readers, 64)
 arrival = [*reading, workload.TimedRequest(text, 4, 0.3, 500)]
-ways = {
-    "whole": {"scheduler_path": "", "enable_chunked_context": False},
-    "in parts": {
-        "scheduler_path": f"{workdir.name}/in_parts.py",
-        "enable_chunked_context": True,
-    },
-}
 
 
-def long_prompt(way):
-    """Milliseconds of the iterations that compute the prompt, and of others."""
-    server.load("tensorrt_llm", max_tokens_in_paged_kv_cache=4096, **ways[way])
+def long_prompt(path):
+    """The log of seven readers and the long prompt, with the scheduler at path."""
+    server.load(
+        "tensorrt_llm",
+        max_tokens_in_paged_kv_cache=4096,
+        scheduler_path=path,
+        enable_chunked_context=bool(path),
+    )
     client.ask(text, 2)  # a warm-up of the same size
-    log = trace_run.run(client, arrival, log_path, stream=True).log
+    return trace_run.run(client, arrival, log_path, stream=True).log
+
+
+# %% tags=["nbval-ignore-output"]
+def around_it(log):
+    """The iterations that compute the long prompt, and those before and after."""
     table = telemetry.shares(log)
     newcomer = table.groupby("request")["context"].sum().idxmax()
     its = table[(table["request"] == newcomer) & (table["context"] > 0)]["iteration"]
@@ -411,54 +413,37 @@ def long_prompt(way):
     return log[log["iteration"].between(its.min() - 5, its.max() + 10)]
 
 
-# %% tags=["nbval-ignore-output"]
+ways = {"whole": "", "in parts": f"{workdir.name}/in_parts.py"}
 seen = {way: [] for way in ways}
 for _ in progress.over(range(7), "Round"):
-    for way, rounds in seen.items():
-        rounds.append(long_prompt(way))
+    for way, path in ways.items():
+        seen[way].append(around_it(long_prompt(path)))
 
 # %% tags=["nbval-ignore-output"]
 last = pd.concat(rounds[-1].assign(prompt=way) for way, rounds in seen.items())
-figure = lesson.iterations_around(last)
+took = {
+    way: [log[log["computes"] == "prompt"]["iteration_ms"] for log in rounds]
+    for way, rounds in seen.items()
+}
 summary = "Iterations around a prompt of 500 tokens that comes to seven readers"
-for way, log in last.groupby("prompt", sort=False):
-    took = log[log["computes"] == "prompt"]["iteration_ms"]
-    summary += f"; {way}: it takes {len(took)}, the longest {took.max():.0f} ms"
-charts.show(figure, f"{summary}.")
-print(f"{summary}.")
+for way, rounds in took.items():
+    ms = rounds[-1]
+    summary += f"; {way}: it takes {len(ms)}, the longest {ms.max():.0f} ms"
+charts.show(lesson.iterations_around(last), f"{summary}.")
+for what, of in {"a reader's longest wait": max, "the sender's wait": sum}.items():
+    parts_ms, whole_ms = ([of(ms) for ms in took[way]] for way in ("in parts", "whole"))
+    print(f"In parts, {what} is", told_apart(parts_ms, whole_ms, "longer", "shorter"))
 
 # %% tags=["remove-cell"]
-assert {
-    way: (log["computes"] == "prompt").sum() for way, log in last.groupby("prompt")
-} == {
+assert {way: len(rounds[-1]) for way, rounds in took.items()} == {
     "whole": 1,
     "in parts": parts,
 }
 
-
-# %% tags=["nbval-ignore-output"]
-def longest_and_extra(log):
-    """A reader's longest wait, and what the prompt adds to the answers' time, in ms."""
-    prompt = log[log["computes"] == "prompt"]["iteration_ms"]
-    plain = log[(log["computes"] == "answers") & (log["context_tokens"] == 0)]
-    return prompt.max(), prompt.sum() - len(prompt) * plain["iteration_ms"].median()
-
-
-whole, in_parts = ([longest_and_extra(log) for log in seen[way]] for way in ways)
-(wait, extra), (wait_parts, extra_parts) = zip(*whole), zip(*in_parts)
-print(
-    "In parts, a reader's longest wait is",
-    told_apart(wait_parts, wait, "longer", "shorter"),
-)
-print(
-    "Computing it, in parts against whole:",
-    told_apart(extra_parts, extra, "longer", "shorter"),
-)
-
 # %% [markdown]
-# The readers get a token after each part, and computing the prompt takes no measurable extra time: a part rides in an
-# iteration that the readers need anyway. The sender pays, with five shared iterations before the first token in place
-# of one. Smaller parts make the sender wait longer; on GPUs the bound is usually some thousand tokens.
+# The readers get a token after each part. The sender pays: the first token comes after five iterations in place of one,
+# and each of them also computes the readers' tokens. Smaller parts make the sender wait longer; on GPUs the bound is
+# usually some thousand tokens.
 #
 # ## One system prompt, many users
 #
@@ -474,8 +459,13 @@ shared = next(place for place, tokens in enumerate(zip(*ids)) if len(set(tokens)
 # your line: blocks that the users after the first find in the cache, all together
 found = shared // block * (len(users) - 1)
 
-# %% tags=["nbval-ignore-output"]
-server.load("tensorrt_llm", enable_kv_cache_reuse=True, **ways["whole"])
+# %%
+server.load(
+    "tensorrt_llm",
+    enable_kv_cache_reuse=True,
+    scheduler_path="",
+    enable_chunked_context=False,
+)
 client.ask("Name the capital of France.", 2)  # a warm-up that begins otherwise
 since = len(telemetry.iterations(log_path))
 for text in users:
@@ -483,16 +473,13 @@ for text in users:
 log = telemetry.iterations(log_path)[since:]
 first, *later = telemetry.shares(log).groupby("request")["context"].sum()
 print(f"Tokens computed of the first prompt {first}, of the others {later}.")
-
-# %%
 print(f"{shared} shared tokens are {shared // block} full blocks; {found} are found.")
 print("Counted by the engine:", log["kv_blocks_reused"].iloc[-1])
 
 # %% [markdown]
-# Only full blocks are reused, up to the first token that differs. A kept block is given away as soon as a request needs
-# it, so reuse
-# takes no memory from anybody. So order matters: what is the same for all comes first, what differs (a date, a name)
-# last. And it leaks: a fast first token tells a stranger that somebody has sent the same beginning, so vLLM's
+# Only full blocks are reused, up to the first token that differs. So what is the same for all comes first, and what
+# differs (a date, a name) last. A kept block is given away as soon as a request needs it: reuse takes no memory from
+# anybody. But it leaks: a fast first token tells a stranger that somebody has sent the same beginning. vLLM's
 # `cache_salt` keeps tenants apart.
 #
 # ## Elsewhere
@@ -507,7 +494,7 @@ print("Counted by the engine:", log["kv_blocks_reused"].iloc[-1])
 # | Tokens in a block | `--block-size`, often 16 | 32 by default | 32 |
 # | Watch | <code>vllm:num_<wbr>preemptions</code>, <code>vllm:kv_cache_<wbr>usage_perc</code>, <code>vllm:prefix_<wbr>cache_hits</code> | iteration statistics | `paused`, `kv_blocks_used`, `kv_blocks_reused` of the log |
 #
-#  How [today's engines pause, evict and offload](../assets/elsewhere.md#05--policies-and-the-kv-cache)
+# How [today's engines pause, evict and offload](../assets/elsewhere.md#05--policies-and-the-kv-cache)
 # has a page of its own. A large GPU is seldom short of blocks for a small model: to see this lesson
 # [there](../assets/lab-gpu/README.md), cap the cache.
 #
