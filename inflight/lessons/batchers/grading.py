@@ -1,4 +1,4 @@
-"""Lab 06: batches on paper, a delay for a budget, batches by their padded volume, and what a tester leaves out."""
+"""Lab 06: batches on paper, a delay for a budget, batches by their padded volume, and a tester's histogram."""
 
 import random
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _RULES = (
 )
 
 
-@grades("6.1", "While the model is busy a batch fills by itself: a delay matters only when it is idle.")
+@grades("6.1", "While the model is busy a batch fills by itself; a delay is for a model that is idle.")
 def _batch_sizes(sizes: Callable, choose: random.Random) -> dict[str, Callable[[], Finding]]:
     def case(arrivals_ms: list[float], delay_ms: float, most: int, hint: str) -> Case:
         given = (arrivals_ms, delay_ms, most, 40, 4)
@@ -61,9 +61,9 @@ def _within_budget(delay_us: float, choose: random.Random) -> Finding:
     unit = " 1,000 microseconds are a millisecond." if 0 < delay_ms < 1 else ""
     return [
         Measured("requests a batch", own.mean_batch, at_least=LEAST_MEAN_BATCH, course=course.mean_batch,
-                 nothing=nothing.mean_batch, advice=TOO_SMALL + unit),
-        Measured("P95", own.p95_ms, at_most=MOST_MS, course=course.p95_ms, nothing=nothing.p95_ms, unit="ms",
-                 advice=TOO_LATE),
+                 nothing=nothing.mean_batch, nothing_is="no delay", advice=TOO_SMALL + unit),
+        Measured("P95", own.p95_ms, at_most=MOST_MS, course=course.p95_ms, nothing=nothing.p95_ms,
+                 nothing_is="no delay", unit="ms", advice=TOO_LATE),
     ]  # fmt: skip
 
 
@@ -121,20 +121,47 @@ def _in_order(waiting: list[int], limit: int) -> list[int]:
     return list(range(next(fits, len(waiting) + 1) - 1))
 
 
-# Exercise 6.4: latencies, and one every so many ms --------------------------------------------------------------------
+# Exercise 6.4: a histogram, one every so many ms, and a percentile ----------------------------------------------------
 
-_WAITS = {
-    "an answer in time": ([(44, 100), (100, 100)], "No request was due while this one was under way."),
-    "one left out": ([(250, 100), (200, 100)], "The next was due every_ms later, and was answered at the same moment."),
-    "many": ([(1000, 100), (730, 33)], "Each next one was due every_ms later, so it waited that much less."),
-    "the last of them": ([(390, 100), (199, 100)], "One that takes less than every_ms is not added."),
+_HISTOGRAMS = {
+    "nothing left out": (
+        [({44: 3, 60: 1}, 100, 75), ({44: 3, 60: 1}, 100, 76), ({60: 9, 100: 3, 45: 8}, 100, 50)],
+        "No request was due meanwhile: go up from the shortest latency until percent of 100 are not above.",
+    ),
+    "one slow": (
+        [({50: 19, 1000: 1}, 100, 95), ({50: 9, 250: 1}, 100, 85), ({50: 1, 730: 1}, 33, 50)],
+        "Each next one was due every_ms later, and was answered at the same moment: it waited that much less.",
+    ),
+    "many alike": (
+        [({40: 10, 200: 10}, 100, 60), ({40: 6, 340: 5}, 100, 50)],
+        "Each request of a count left out its own.",
+    ),
+    "the last of them": (
+        [({390: 1}, 100, 20), ({199: 2}, 100, 10)],
+        "One that takes less than every_ms is not added.",
+    ),
 }
 
 
 @grades("6.4", "A tester that waits for its answers leaves out the slow ones: count from when each request was due.")
-def _left_out(left_out: Callable) -> dict[str, Callable[[], Finding]]:
-    def case(latency_ms: int, every_ms: int, hint: str) -> Case:
-        return Case((latency_ms, every_ms), list(range(latency_ms - every_ms, every_ms - 1, -every_ms)), hint)
+def _corrected(corrected: Callable, choose: random.Random) -> dict[str, Callable[[], Finding]]:
+    def case(counts: dict[int, int], every_ms: int, percent: int, hint: str) -> Case:
+        with_them = sorted(
+            each
+            for latency_ms, number in counts.items()
+            for each in (latency_ms, *range(latency_ms - every_ms, every_ms - 1, -every_ms))
+            for _ in range(number)
+        )
+        return Case((counts, every_ms, percent), with_them[-(-percent * len(with_them) // 100) - 1], hint)
 
-    cases = {part: [case(*given, hint) for given in each] for part, (each, hint) in _WAITS.items()}
-    return {part: partial(asked, left_out, each) for part, each in cases.items()}
+    cases = {part: [case(*given, hint) for given in each] for part, (each, hint) in _HISTOGRAMS.items()}
+    cases["any histogram"] = [
+        case(
+            {choose.randrange(10, 900): choose.randrange(1, 30) for _ in range(8)},
+            choose.choice((33, 50, 100)),
+            choose.choice((50, 90, 95, 99)),
+            "First add what was left out, then count from the shortest.",
+        )
+        for _ in range(20)
+    ]
+    return {part: partial(asked, corrected, each) for part, each in cases.items()}

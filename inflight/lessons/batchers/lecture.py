@@ -76,8 +76,6 @@ with progress.wait("The server starts"):
     server = Server(repo).start()
 
 # %%
-
-
 connection = triton.InferenceServerClient(server.grpc_url)
 config_path = repo / "batch-cost" / "config.pbtxt"
 as_it_was = config_path.read_text()
@@ -192,8 +190,8 @@ assert 6 < settled["size"].mean() <= 8
 #
 # ## Wait for more: who pays?
 #
-# With `max_queue_delay_microseconds` a batch closes when full, or when its oldest request has waited for the
-# [delay](glossary.md#Queue-delay); it leaves when the model is free. Whether that pays depends on who calls:
+# With `max_queue_delay_microseconds` a batch leaves a free model waiting until it is full, or until its oldest request
+# has waited for the [delay](glossary.md#Queue-delay). Whether that pays depends on who calls:
 #
 # - **[Closed loop](glossary.md#Closed-loop)**: callers who send their next request when the last is answered. So do the
 #   workers of a batch job, and load testers with a `--concurrency`.
@@ -528,7 +526,7 @@ print(gain.to_frame("dynamic_over_none").to_json())
 #
 # *Run* writes the file, loads the model, and sends; the run before stays above. Try a delay of 50000 µs, then none:
 #
-# 1. with "one every 10 ms": the first batch waits for company; later ones close before the model is free;
+# 1. with "one every 10 ms": the first batch waits for company, the others find it while the model is busy;
 # 2. with "one every 60 ms": the delay ends before company comes, and every request waits in vain.
 
 # %% tags=["nbval-ignore-output"]
@@ -547,9 +545,9 @@ board
 # | a batch is limited by | <code>--max-num-<wbr>batched-tokens</code> | <code>--max-batch-<wbr>tokens</code> | `max_batch_size` |
 # | waits for company | no | no | <code>max_queue_delay_<wbr>microseconds</code> |
 # | refuses | <code>--max-num-<wbr>queued-tokens</code>, <code>--max-num-<wbr>queued-reqs</code>: 503 | <code>--max-concurrent-<wbr>requests</code>: 429 | `max_queue_size` |
-# | watch | <code>vllm:request_queue_<wbr>time_seconds</code>, <code>vllm:admission_<wbr>rejections</code> | <code>te_queue_<wbr>size</code>, <code>te_batch_next_<wbr>size</code> | <code>nv_inference_queue_<wbr>duration_us</code>, <code>nv_inference_pending_<wbr>request_count</code> |
+# | watch | <code>vllm:request_queue_<wbr>time_seconds</code>, <code>vllm:num_requests_<wbr>waiting</code> | <code>te_queue_<wbr>size</code>, <code>te_batch_next_<wbr>size</code> | <code>nv_inference_queue_<wbr>duration_us</code>, <code>nv_inference_pending_<wbr>request_count</code> |
 #
-# A full queue of Triton's has a catch: [more](../assets/elsewhere.md).
+# A full queue of Triton's has a catch: [more](../assets/elsewhere.md#06--dynamic-batching).
 #
 # ## What breaks
 #

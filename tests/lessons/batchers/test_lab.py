@@ -1,4 +1,4 @@
-"""Lab 06's answers: batches on paper, a delay for a budget, batches by padded volume, what a tester leaves out."""
+"""Lab 06's answers: batches on paper, a delay for a budget, batches by padded volume, the histogram of a tester that waits."""
 
 import operator
 from decimal import Decimal
@@ -11,9 +11,11 @@ from tests.lessons.answers import Answer, File, of_the_lab
 from tests.lessons.table import *  # noqa: F403
 
 
-def as_hdr_histogram(latency_ms, every_ms):
-    """Backwards, as an array: from the shortest that is added to the longest."""
-    return np.arange(latency_ms % every_ms + every_ms, latency_ms, every_ms)[::-1]
+def as_hdr_histogram(counts, every_ms, percent):
+    """Each latency on its own, as an array."""
+    each = np.repeat(list(counts), list(counts.values()))
+    added = [np.arange(ms % every_ms + every_ms, ms, every_ms) for ms in each]
+    return np.percentile(np.concatenate([each, *added]), percent, method="inverted_cdf")
 
 
 def batches(arrivals_ms, delay_ms, max_batch_size, fixed_ms, item_ms, full_leaves=True, is_in=operator.le):
@@ -40,9 +42,19 @@ def leaves_with_the_newest(arrivals_ms, delay_ms, max_batch_size, fixed_ms, item
     return sizes
 
 
-def down_to(least):
-    """What is left out, down to another limit than `every_ms`."""
-    return lambda latency_ms, every_ms: list(range(latency_ms - every_ms, least(every_ms) - 1, -every_ms))
+def corrected(left_out):
+    """The percentile with other ideas of what one latency that so many requests had left out."""
+
+    def percentile(counts, every_ms, percent):
+        each = [[ms] * number + left_out(ms, every_ms, number) for ms, number in counts.items()]
+        with_them = sorted(sum(each, []))
+        return with_them[-(-percent * len(with_them) // 100) - 1]
+
+    return percentile
+
+
+def those(latency_ms, every_ms):
+    return list(range(latency_ms - every_ms, every_ms - 1, -every_ms))
 
 
 def taking(body):
@@ -73,7 +85,7 @@ UNDER_THE_FIRST = (
 
 
 ANSWERS = [
-    *of_the_lab("batchers", {"6.1": "batch_sizes", "6.2": "delay_us", "6.3": "batching.py", "6.4": "left_out"}),
+    *of_the_lab("batchers", {"6.1": "batch_sizes", "6.2": "delay_us", "6.3": "batching.py", "6.4": "corrected"}),
     Answer("6.1", "batch by batch", batches),
     Answer("6.1", "an array of floats", lambda *case: np.array(batches(*case), float)),
     Answer("6.1", "misses a tie", partial(batches, is_in=operator.lt)),
@@ -120,14 +132,18 @@ ANSWERS = [
     Answer("6.3", "a number", taking("return 3"), "wrong", "a list of places"),
     Answer("6.3", "no function", File("taken = []\n", "batching.py"), "wrong", "take"),
 
-    Answer("6.4", "in NumPy, backwards", as_hdr_histogram),
-    Answer("6.4", "nothing", lambda *_: [], "partly", "an answer in time ✓, one left out not right yet"),
-    Answer("6.4", "with the one measured", lambda latency, every: [latency, *as_hdr_histogram(latency, every)], "wrong",
-           "an answer in time not right yet"),
-    Answer("6.4", "down to zero", down_to(lambda every: 1), "partly", "the last of them not right yet"),
-    Answer("6.4", "one alone", lambda latency, every: [latency - every][: latency >= 2 * every], "partly",
-           "one left out ✓, many not right yet"),
-    Answer("6.4", "all as slow", lambda latency, every: [latency] * (latency // every - 1), "partly",
-           "one left out not right yet"),
-    Answer("6.4", "in the other order", lambda *given: as_hdr_histogram(*given)[::-1], "partly", "many not right yet"),
+    Answer("6.4", "in NumPy", as_hdr_histogram),
+    Answer("6.4", "as it was told", corrected(lambda *_: []), "partly", "nothing left out ✓, one slow not right yet"),
+    Answer("6.4", "of all together, whatever the percentile", lambda counts, *_: max(counts), "wrong",
+           "nothing left out not right yet"),
+    Answer("6.4", "a rank too low", lambda counts, every, percent: as_hdr_histogram(counts, every, percent - 1), "partly",
+           "nothing left out not right yet"),
+    Answer("6.4", "down to zero", corrected(lambda ms, every, number: list(range(ms - every, 0, -every)) * number),
+           "partly", "the last of them not right yet"),
+    Answer("6.4", "one alone", corrected(lambda ms, every, number: those(ms, every)[:1] * number), "partly",
+           "nothing left out ✓, one slow not right yet"),
+    Answer("6.4", "all as slow", corrected(lambda ms, every, number: [ms] * len(those(ms, every)) * number), "partly",
+           "nothing left out ✓, one slow not right yet"),
+    Answer("6.4", "once for many", corrected(lambda ms, every, _: those(ms, every)), "partly",
+           "one slow ✓, many alike not right yet"),
 ]  # fmt: skip
