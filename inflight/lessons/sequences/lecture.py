@@ -8,9 +8,8 @@
 # - **write** a model that asks to be called again, and trace it call by call.
 #
 # You need lesson 06. Whose state is it, where does it live, and who deletes it? Every server that remembers something meets
-# these three questions: streaming speech recognition, tracking in video, voice agents. The sequence batcher is Triton's
-# own.
-# LLM engines answer them internally, and a router in front of several servers meets the second one again (lesson 12).
+# these three questions: streaming speech recognition, tracking in video, voice agents. LLM engines answer them inside, and
+# a router in front of several servers meets the second one again (lesson 12). The sequence batcher is only Triton's.
 #
 # {navigation}
 
@@ -18,8 +17,8 @@
 # ## {question}
 #
 # A speech recognizer gets a second of sound at a time, and each second continues the sentence before. So the model keeps
-# something for each conversation. Your recognizer works in every test. In production, with two instances, its transcripts
-# are sometimes nonsense, and the log has no error.
+# something for each conversation. Your recognizer works in every test on your laptop. In production its transcripts are
+# sometimes nonsense, and the log has no error.
 #
 # The model of this lesson stands for it: its state is one number, the sum of what a conversation has sent so far.
 
@@ -42,7 +41,8 @@ from inflight.triton import Server
 
 workdir = tempfile.TemporaryDirectory()  # it goes when the notebook's kernel ends
 repo = Path(workdir.name) / "repo"
-(repo / "adder" / "1").mkdir(parents=True)
+for name in "adder", "words":
+    (repo / name / "1").mkdir(parents=True)
 session.others()
 
 # %% [markdown]
@@ -102,7 +102,7 @@ config_path.write_text(dynamic)
 server = Server(repo).start()
 
 # %% [markdown]
-# The client is NVIDIA's own. With each request it says to which [sequence](glossary.md#Sequence) the request belongs, by a
+# NVIDIA's client says with each request to which [sequence](glossary.md#Sequence) it belongs, by a
 # [correlation id](glossary.md#Correlation-id), and whether it is the first or the last one.
 
 
@@ -145,7 +145,7 @@ guess = widgets.predict(
     "How many of the four conversations end with the sum 21?",
     {
         "4: every request says to which conversation it belongs": 4,
-        "2: each of the two instances keeps the conversations that it began": 2,
+        "2: with two instances, half of them go to the wrong one": 2,
         "0 or 1: nearly every conversation meets both instances": 0.9,
     },
 )
@@ -154,7 +154,7 @@ guess
 # %% [markdown]
 # ## Run
 #
-# Then one line of the config changes, and they converse again:
+# They converse; then one line of the config changes, and they converse again:
 
 # %%
 talks = [converse_all("dynamic_batching")]
@@ -181,9 +181,8 @@ assert (talks[1].groupby("conversation")["instance"].nunique() == 1).all()
 # %% [markdown]
 # A dynamic batcher does not look at sequences: whichever instance is free takes the next requests, and each knows only what
 # it has added up itself. From the moment a conversation meets its second instance, its sums are too small. With one
-# instance, as on many laptops, they are always right, so every test passes. There is no error and no warning. The
-# [sequence batcher](glossary.md#Sequence-batcher)
-# sends all requests of a conversation to one instance.
+# instance, as on your laptop, they are always right, so every test passes. There is no error and no warning. The
+# [sequence batcher](glossary.md#Sequence-batcher) sends all requests of a conversation to one instance.
 #
 # ## See
 
@@ -194,37 +193,39 @@ lanes["ms"] = 1000 * (lanes["time_s"] - begins)
 at = lanes.astype(str)
 lanes["lane"] = "instance " + at["instance"] + ", slot " + at["slot"]
 lanes["conversation"] = at["conversation"]
-met = [talk.groupby("conversation")["instance"].nunique().max() for talk in talks]
+steps = [talk.groupby("conversation")["instance"].diff().dropna() for talk in talks]
+moves = [int((step != 0).sum()) for step in steps]
 summary = (
-    "Where each request of four conversations was computed, and when. With "
-    f"dynamic_batching a conversation met at most {met[0]} instances; with "
-    f"sequence_batching {met[1]}."
+    "Where each request of four conversations was computed. The next request of a "
+    f"conversation was in the other instance {moves[0]} times of {len(steps[0])} with "
+    f"dynamic_batching, {moves[1]} times with sequence_batching."
 )
 
 # %% tags=["nbval-ignore-output"]
 figure = px.line(
     lanes, x="ms", y="lane", color="conversation", text="conversation", markers=True,
     facet_row="batcher", category_orders={"lane": sorted(set(lanes["lane"]))},
+    facet_row_spacing=0.14,
 )  # fmt: skip
-figure.update_traces(marker={"symbol": "circle-open", "size": 20, "line": {"width": 3}})
-figure.update_traces(textposition="middle center")
+figure.update_traces(marker_size=20, textposition="middle center")
+figure.update_traces(textfont_color="black")
 figure.update_yaxes(title="")
 figure.update_xaxes(title="time since the first answer (ms)", row=1)
-figure.for_each_annotation(lambda note: note.update(text=note.text.partition("=")[2]))
-figure.update_layout(height=520, showlegend=False)
+for note in figure.layout.annotations:  # a panel's name, to stand above it
+    note.update(text=note.text.partition("=")[2], x=0, textangle=0, yshift=118)
+figure.update_layout(height=540, margin_t=50, showlegend=False)
 charts.show(figure, summary)
 print(textwrap.fill(summary, 88))
 
 # %% [markdown]
 # In the lower panel a colour never leaves its lane. The price: a conversation cannot move to another instance, not even
-# when
-# its own is busy and the other is idle.
+# when its own is busy and the other is idle.
 #
 # ## Who begins it, who ends it
 #
-# Each sequence holds a slot of the batch from START to END. Only the client knows both. Now each of the two instances
-# has one
-# slot, and a sequence may be silent for one second (`max_sequence_idle_microseconds`). **A client forgets START:**
+# Each sequence holds a slot of the batch from START to END. Only the client knows both. Now each of the two instances has
+# one slot, and a sequence may be silent for one second (the default of `max_sequence_idle_microseconds`). **A client
+# forgets START:**
 
 # %%
 server.load("adder", max_batch_size=1)
@@ -259,19 +260,14 @@ assert time.monotonic() - began > 0.9
 # too long, while others wait. Then Triton gives the sequence up, and refuses any later request for it.
 #
 # The model can ask to be told: `control_input` names inputs that say which sequence it is (`CORRID`), whether it begins
-# (`START`) or ends (`END`), and whether the slot has a request at all (`READY`). The adder asks for none, so it keeps
-# its sums
-# for ever. With [implicit state](glossary.md#Implicit-state) Triton itself keeps the state, for ONNX Runtime, TensorRT and
+# (`START`) or ends (`END`), and whether the slot has a request at all (`READY`). The adder asks for none, so it keeps its
+# sums for ever. With [implicit state](glossary.md#Implicit-state) Triton itself keeps the state, for ONNX Runtime, TensorRT and
 # PyTorch models; in the Python backend you do.
 #
 # ## One request, many calls
 #
 # An answer of many words is a sequence, too, if the *model* may say after each word: call me again with this request.
-# Triton
-# calls that [iterative scheduling](glossary.md#Iterative-scheduling). This model gives a text back word by word:
-
-# %%
-(repo / "words" / "1").mkdir(parents=True)
+# Triton calls that [iterative scheduling](glossary.md#Iterative-scheduling). This model gives a text back word by word:
 
 # %%
 # %%writefile {repo}/words/1/model.py
@@ -320,6 +316,9 @@ assert time.monotonic() - began > 0.9
 #         if is_new:
 #             self.states[who] = value(request, "text").decode().split()
 #         return who, "START" if is_new else "again", self.states[who].pop(0)
+
+# %%
+# %%writefile -a {repo}/words/1/model.py
 #
 #     def answer(self, request, who, word):
 #         is_last = not self.states[who]
@@ -356,8 +355,7 @@ assert time.monotonic() - began > 0.9
 # }
 
 # %% [markdown]
-# Three clients send a text each, one right after the other. `traced` returns what they heard, and a row for each call and
-# slot from the model's log.
+# Three clients send a text each, one right after the other. `traced` also reads the model's log.
 
 # %%
 log_path = repo / "words" / "1" / "calls.jsonl"
@@ -398,9 +396,8 @@ assert (calls["word"] != "").sum() == sum(lengths) and 6 <= len(table) <= 10
 assert heard.groupby("stream")["word"].agg(" ".join).tolist() == texts
 
 # %% [markdown]
-# Each call takes whichever requests are ready: newcomers join, finished texts leave, and the model meets each text
-# where its last call left
-# it. Where a text is over while a later slot is still in use, the slot comes along *empty*, with `READY` 0. That is the
+# Each call takes whichever requests are ready: newcomers join, finished texts leave, and the model meets each text where
+# its last call left it. Where a text is over while a later slot is still in use, the slot comes along *empty*, with `READY` 0. That is the
 # strategy `direct`. With `oldest`, Triton fills each batch from the requests that wait, and no slot is empty:
 #
 # | | `direct` | `oldest` |
@@ -408,7 +405,12 @@ assert heard.groupby("stream")["word"].agg(" ".join).tolist() == texts
 # | Sequences at a time | `max_batch_size` × instances | `max_candidate_sequences` × instances |
 # | More sequences than slots | wait until one ends | the candidates take turns; the others wait |
 # | For a model that keeps its state | by slot: a tensor with a row for each | by correlation id, as ours does |
-# | Known trouble | | the reaper of idle sequences: a [crash](https://github.com/triton-inference-server/server/issues/8391), a [loop](https://github.com/triton-inference-server/server/issues/8449) (its strategy is not named) |
+#
+# Giving up idle sequences is where Triton has failed others: [two clients in one
+# slot](https://github.com/triton-inference-server/server/issues/7117) ([mended
+# since](https://github.com/triton-inference-server/core/pull/341)) and a
+# [crash](https://github.com/triton-inference-server/server/issues/8391), both with `oldest`; a
+# [loop](https://github.com/triton-inference-server/server/issues/8449).
 #
 # ## What breaks
 #
@@ -427,10 +429,9 @@ print(f"Words for the three since: {again}. States kept: {kept}.")
 assert kept == 3 and again <= 3  # one call may have been under way
 
 # %% [markdown]
-# Triton sees that a client has gone, and does not schedule its request again. It does not tell the model: there is
-# simply no further call. So nothing deletes these states, and the dict grows for as long as the server runs. In the lab
-# you write an
-# `execute` that notices.
+# Triton sees that a client has gone, and does not schedule its request again. It does not tell the model: there is simply
+# no further call. So nothing deletes these states, and the dict grows for as long as the server runs. In the lab you write
+# an `execute` that notices.
 #
 # ## Turn the knob
 #
@@ -464,7 +465,7 @@ rows.pivot(index="call", columns="slot", values="word").fillna("")
 # | One answer, many passes | always, inside the engine | `iterative_sequence`, which [its page](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/batcher.html) calls provisional |
 # | A client leaves | the server in front of the engine notices, and aborts | the model must check |
 # | Several servers | any works; one that has the beginning in its cache is faster | one correlation id must always reach one server, and if that dies, the state is gone |
-# | Watch | <code>vllm:num_<wbr>requests_running</code> | <code>nv_inference_<wbr>pending_request_count</code>: above zero for long, sequences may wait for slots |
+# | Watch who waits | <code>vllm:num_<wbr>requests_waiting</code> | <code>nv_inference_<wbr>pending_request_count</code>, which counts those that wait for a slot |
 #
 # ## Recap
 #
@@ -472,8 +473,8 @@ rows.pivot(index="call", columns="slot", values="word").fillna("")
 # there.
 #
 # - With the wrong batcher, state gets mixed up without an error. With one instance every test passes.
-# - A sequence holds a slot from START to END. A forgotten START is refused; a forgotten END blocks others until the
-#   idle time.
+# - A sequence holds a slot from START to END. A forgotten START is refused; a forgotten END blocks others for the idle
+#   time.
 # - A model that puts its request back is called again, and finds under the correlation id what it left.
 # - The model is told when a sequence begins, never when its client has gone. What it keeps, it must delete itself.
 #
