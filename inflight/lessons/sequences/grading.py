@@ -50,7 +50,7 @@ NAMES = Names("text", "ID", "START", "READY", "word")
 SLOTS = 4
 TRIAL_S = 30  # for a learner's model: it takes a second
 # Of streams that are over: states, words, senders, wherever they are. One stream has four of them and more.
-LEFT, MOST_LEFT = "things that are kept when all streams are over", 4
+MOST_LEFT = 4
 NEVER = {
     "num_without": ("ready requests that got no word", "All that are ready are computed in one call."),
     "num_together": (
@@ -87,9 +87,9 @@ def _model(path: str, choose: random.Random) -> dict[str, Finding]:
     return {
         "words": _wrong(together.streams),
         "calls": [_none(together, "num_without"), _none(together, "num_together")],
-        "states at the end": _left_over(together, "Forget a stream that is over."),
+        "states at the end": _left_over(together, "texts that all end", "Forget a stream that is over."),
         "those who stay": _wrong([stream for stream in left.streams if stream.leaves_after is None]),
-        "states of those who left": _left_over(left, gone),
+        "states of those who left": _left_over(left, "readers of whom half leave", gone),
         "their slots": _none(left, "num_released"),
         "words for nobody": _none(left, "num_for_nobody"),
     }
@@ -113,8 +113,9 @@ def _none(played: SimulatedRun, count: str) -> Measured:
     return Measured(what, getattr(played, count), exactly=0, course=0, advice=advice)
 
 
-def _left_over(played: SimulatedRun, advice: str) -> Measured:
-    return Measured(LEFT, played.growth, at_most=MOST_LEFT, course=0, advice=advice)
+def _left_over(played: SimulatedRun, whose: str, advice: str) -> Measured:
+    what = f"things that are kept of {whose}"
+    return Measured(what, played.growth, at_most=MOST_LEFT, course=0, advice=advice)
 
 
 def _wrong(streams: list[SimulatedStream]) -> Finding:
