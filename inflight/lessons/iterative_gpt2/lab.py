@@ -2,10 +2,10 @@
 # # {heading}
 #
 # Three exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You compute a prompt in parts, let many
-# readers share few slots of a cache, and put blocks in the place of the slots. The last two are models that then run in
-# the real server. You need the lecture, and lab 07.
+# readers share few slots of a cache, and put blocks in the place of the slots. You need the lecture, and lab 07.
 #
-# A check counts and does not time. It makes new prompts each time, and never stops the notebook.
+# A check counts and does not time. It makes new prompts each time, and never stops the notebook. Its column *doing nothing*
+# is the way without a cache: each text alone, and whole at every step.
 #
 # Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
 # not been run.
@@ -39,7 +39,7 @@ server = Server(repo).start()
 #
 # The lecture's cache knows two cases: a whole prompt, and a single new token. An engine meets a third one: several new
 # tokens behind others that are in the cache already. A long prompt in parts looks like this, a prompt whose beginning was
-# kept, and a draft that has to be verified (lesson 11). `is_causal` is not the right mask then. This is the attention of
+# kept, and a draft that has to be verified (lesson 11). This is the attention of
 # one token, in one head of one layer:
 
 
@@ -111,7 +111,8 @@ check("8.1", next_part)
 # the three methods that decide who has one, and when:
 #
 # - `with_room`: a text without a slot takes a free one. If there is none, it waits: it gets no token in this call, and
-#   comes again in the next. All others are computed together.
+#   comes again in the next. All others are computed together. Which of those who wait comes first is up to you: `numbers`
+#   has the order of the batch, `self.texts` that of arrival.
 # - `forget_those_who_left`: as in lab 07, nobody tells you. A sequence whose client has gone is in no later call, and its
 #   sender says `is_cancelled()`.
 # - `forget`: nothing of a sequence stays, and its slot is free again. A client may leave while it still waits for one.
@@ -318,8 +319,8 @@ print(
 # %% [markdown]
 # ## Bonus
 #
-# If you have time: two readers send the same prompt of more than 16 tokens. Let them share its full blocks. What must
-# `forget` count then? Or give a text its blocks one by one, as it grows. What if there is none left in mid-answer?
+# Two readers send the same prompt of more than 16 tokens. Let them share its full blocks. What must
+# `forget` count then? Or give a text its blocks one by one. What if there is none left in mid-answer?
 
 # %% [markdown]
 # ## Elsewhere
