@@ -14,6 +14,7 @@ from inflight.notebook.checks.findings import NOT_YET, Case, Compared, Finding, 
 
 TRIAL_S = 30
 MOST_COMPUTED = 0.75  # of what is computed in turn: homes come to 0.5, homes within reach to 0.65
+MOST_CROWDED = 0.6  # the same where a cache is too small for all: homes come to 0.2, homes within reach to 0.25
 MOST_LEAD = 2.0  # requests: least outstanding comes to 0.6, homes alone to 8 and more
 MOST_AHEAD = 4  # requests that the home of a prefix may have more than the emptiest server
 BOUNDS = [0.1, 0.25, 0.5, 1.0, 2.5, math.inf]
@@ -25,6 +26,7 @@ ARRIVALS, STAYS = 300, 40  # requests, one after the other, and how many come un
 ADVICE = {
     "lost": "A home may die: look at is_healthy with every request, not only when the home is chosen.",
     "computed": "Most of them were in some server's cache: send a prefix where it went before.",
+    "crowded": "Two caches that hold the same desks are one of half the size: each second home pushes a desk out.",
     "lead": "One server works while another waits: a hot prefix, or a slow server, needs a second home. Leave home "
     "when it is some requests ahead of the emptiest.",
 }
@@ -51,10 +53,12 @@ def _policy(path: str, choose: random.Random) -> Finding:
     hidden = days(choose)
     own, course, in_turn = (_counted(each, hidden) for each in (policy, WithinReach, InTurn))
     beside = Compared(own, course, in_turn, ADVICE)
+    most, most_crowded = int(MOST_COMPUTED * in_turn.computed), int(MOST_CROWDED * in_turn.crowded)
     return [
         beside.measured("lost", "sent to a server that was known to be dead", exactly=0),
-        beside.measured("computed", "blocks of system prompts computed", at_most=int(MOST_COMPUTED * in_turn.computed)),
+        beside.measured("computed", "blocks of system prompts computed, caches with room", at_most=most),
         beside.measured("lead", "mean lead of the fullest server, in requests", at_most=MOST_LEAD),
+        beside.measured("crowded", "blocks of system prompts computed, small caches", at_most=most_crowded),
     ]
 
 
@@ -78,8 +82,8 @@ class WithinReach:
 def _counted(policy: Callable, hidden: list) -> RoutingCounts:
     """All days together, each with a new policy."""
     of_days = [simulate(policy().choose, day) for day in hidden]
-    lead = sum(one.lead for one in of_days) / len(of_days)
-    return RoutingCounts(sum(one.computed for one in of_days), lead, sum(one.lost for one in of_days))
+    computed, crowded, lost = (sum(getattr(one, name) for one in of_days) for name in ("computed", "crowded", "lost"))
+    return RoutingCounts(computed, crowded, sum(one.lead for one in of_days) / len(of_days), lost)
 
 
 Page = dict[float, int]

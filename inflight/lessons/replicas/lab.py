@@ -41,15 +41,15 @@ workdir = tempfile.TemporaryDirectory()
 #
 # `choose(request, servers)` sees `request.prefix`, the text that the prompt begins with, and of each server its `name`,
 # `under_way` (requests that it has and has not answered), and `is_healthy`, as the last health check found it. It
-# returns one of the servers. The list is a new one each time: remember names, not objects. What you need to remember,
-# keep in `self`.
+# returns one of the servers. The list is a new one each time: keep names in `self`, not objects.
 #
-# The check plays six hidden days of 240 requests: even desks, hot desks, one desk that has nearly all visitors, a
-# server that is three times as slow, one that dies, and three servers. Caches never fill. Over all days together:
+# The check plays seven hidden days of 240 requests: even desks, hot desks, one desk that has nearly all visitors, a
+# server that is three times as slow, one that dies, three servers, and small caches, which hold 14 of 24 desks each.
 #
-# - nothing is sent to a server that is known to be dead;
-# - the servers compute at most 0.75 of the blocks of system prompts that round robin makes them compute;
-# - after an arrival, the fullest server is ahead of the emptiest by at most 2 requests on average.
+# - Nothing is sent to a server that is known to be dead.
+# - Of the blocks of system prompts that round robin computes, yours computes at most 0.75 on the six days on which caches
+#   never fill, and at most 0.6 on the last.
+# - After an arrival, the fullest server is ahead of the emptiest by at most 2 requests on average of all days.
 #
 # The last two pull in different directions. When may a visitor be sent away from home? (*Doing nothing* in the
 # check's table is round robin.)
@@ -165,8 +165,8 @@ except CourseError as error:
 # <details><summary>The error you see</summary>
 #
 # <em>Mean lead</em> too large: your homes are right, and hot. <em>Blocks computed</em> too many: you leave home too
-# easily, or forget that a prefix may have two homes. <em>Known to be dead</em>: a remembered home is used without a look at
-# <code>is_healthy</code>.
+# easily, or forget that a prefix may have two homes; with <em>small caches</em>, too many prefixes have two. <em>Known to
+# be dead</em>: a remembered home is used without a look at <code>is_healthy</code>.
 # </details>
 
 # %% [markdown]
@@ -335,12 +335,10 @@ check("12.4", home)
 # %% [markdown]
 # ## Bonus
 #
-# If you are early: no check, but something to see.
-#
-# 1. Let your policy forget: caches are finite, and a home that has not been asked for an hour has lost the desk.
+# 1. Let your policy forget a home that has not been asked for a while. What does the check's last row say?
 # 2. `promtool test rules rules_test.yml` (Debian's package `prometheus`), in `inflight/lessons/replicas/`, plays two
-#    kills, and a restart of the router between them. Write the rule "sum first, then `increase`" beside them, and a test that shows what it
-#    says in that restart.
+#    kills, and a restart of the router between them. Write a rule that sums first and then takes the growth, and a test
+#    of what it says in that restart.
 
 # %% [markdown]
 # ## Elsewhere
@@ -360,7 +358,7 @@ check("12.4", home)
 # <details><summary>Answer</summary>
 #
 # Half of it: each router counts its own requests. Ask the servers (<code>vllm:num_requests_running</code> and
-# <code>_waiting</code>), or accept that the number is a sample.
+# <code>_waiting</code>).
 # </details>
 #
 # **3.** *To an objective of 90 %.* "A burn rate of 14.4 wakes somebody."
@@ -373,4 +371,4 @@ check("12.4", home)
 # %% [markdown]
 # ## Done?
 #
-# When every check says so, compare with {counterpart}. The servers ended with their cell.
+# When every check says so, compare with {counterpart}.

@@ -3,7 +3,8 @@
     counts = simulate(policy, day)
 
 Time is counted in ticks. A server computes one request after the other: a tick for each block of a system prompt that
-it does not have, and REST_TICKS; a slow one takes three times as long. It is a picture of servers, and no forecast.
+it does not have, and REST_TICKS; a slow one takes three times as long. A full cache evicts the system prompt that was
+used longest ago. It is a picture of servers, and no forecast.
 """
 
 from __future__ import annotations
@@ -43,13 +44,15 @@ class Day:
     dies: str = ""
     dies_at: int = 0
     names: tuple[str, ...] = ("a", "b")
+    room: int = 100  # prefixes that a cache holds: more than any day has, where none is given
 
 
 @dataclass
 class RoutingCounts:
     """The counts of a day."""
 
-    computed: int = 0  # blocks of system prompts
+    computed: int = 0  # blocks of system prompts, where a cache has room for all
+    crowded: int = 0  # the same, where it has not
     lead: float = 0.0  # requests that the fullest healthy server has and the emptiest has not, on average
     lost: int = 0  # requests that were sent to a server that the health check had found dead
 
@@ -58,13 +61,13 @@ def simulate(choose: Callable[[Asked, list[Server]], Server], day: Day) -> Routi
     """Give each request of a day to the server that `choose` returns; TypeError if it is none of those it was given."""
     counts, leads = RoutingCounts(), 0
     ends: dict[str, list[int]] = {name: [] for name in day.names}
-    caches: dict[str, set[str]] = {name: set() for name in day.names}
+    caches: dict[str, list[str]] = {name: [] for name in day.names}  # used last at the end
     for tick, prefix in day.requests:
         for name in day.names:
             ends[name] = [end for end in ends[name] if end > tick]
         is_dead = day.dies and tick >= day.dies_at
         if is_dead:
-            ends[day.dies], caches[day.dies] = [], set()
+            ends[day.dies], caches[day.dies] = [], []
         known_dead = is_dead and tick >= day.dies_at + NOTICED
         views = [Server(name, len(ends[name]), not (known_dead and name == day.dies)) for name in day.names]
         chosen = choose(Asked(prefix), list(views))
@@ -74,9 +77,16 @@ def simulate(choose: Callable[[Asked, list[Server]], Server], day: Day) -> Routi
         if is_dead and name == day.dies:
             counts.lost += bool(known_dead)
             name = next(other for other in day.names if other != name)  # the router sends it again
-        fresh = 0 if prefix in caches[name] else day.blocks[prefix]
-        caches[name].add(prefix)
-        counts.computed += fresh
+        cache = caches[name]
+        fresh = 0 if prefix in cache else day.blocks[prefix]
+        if prefix in cache:
+            cache.remove(prefix)
+        cache.append(prefix)
+        del cache[: -day.room]
+        if day.room < len(day.blocks):
+            counts.crowded += fresh
+        else:
+            counts.computed += fresh
         takes = (fresh + REST_TICKS) * (3 if name == day.slow else 1)
         ends[name].append(max([tick, *ends[name]]) + takes)
         alive = [len(ends[one]) for one in day.names if not (is_dead and one == day.dies)]
@@ -86,7 +96,7 @@ def simulate(choose: Callable[[Asked, list[Server]], Server], day: Day) -> Routi
 
 
 def days(choose: random.Random) -> list[Day]:
-    """Hidden days: hot prefixes, a slow server, one that dies; three servers in one."""
+    """Hidden days: hot prefixes, a slow server, one that dies; three servers in one; in the last, small caches."""
 
     def day(weights: list[int], gap: float, names: tuple[str, ...] = ("a", "b"), **befalls) -> Day:
         desks = [f"Desk {choose.randrange(10**6)}: " for _ in weights]
@@ -105,6 +115,7 @@ def days(choose: random.Random) -> list[Day]:
         day(even, 4.0, slow=choose.choice("ab")),
         day(hot, 3.4, dies=choose.choice("ab"), dies_at=300),
         day(hot, 1.8, names=("a", "b", "c")),
+        day([1] * 24, 3.2, room=14),
     ]
 
 

@@ -34,7 +34,7 @@ WITHIN = """
         return best
 """
 ADD = "        homes.add"
-ONCE_TO_THE_FULLEST = """        if self.calls == 155:
+ONCE_TO_THE_FULLEST = """        if self.calls == {}:
             best = max(alive, key=lambda one: one.under_way)
 """
 HOME = """
@@ -58,6 +58,15 @@ def policy(body):
 
 def within(reach):
     return policy(WITHIN.replace("REACH", str(reach)))
+
+
+def once_to_the_fullest(call):
+    return policy(WITHIN.replace("REACH", "17").replace(ADD, ONCE_TO_THE_FULLEST.format(call) + ADD))
+
+
+def many_homes(calls):
+    """Two homes for many desks, so often, where there are many desks."""
+    return within(f"(2 if len(self.homes) > 12 and self.calls < {calls} else 6)")
 
 
 # 12.2 to 12.4: functions ----------------------------------------------------------------------------------------------
@@ -201,11 +210,12 @@ ANSWERS = [
     ),
     Answer("12.1", "six ahead", within(6)),
     Answer("12.1", "one home, and away from it", policy(ONE_HOME)),
-    Answer("12.1", "lead, just inside", within(16)),
-    Answer("12.1", "lead, just outside", policy(WITHIN.replace("REACH", "16").replace(ADD, ONCE_TO_THE_FULLEST + ADD)),
-           "wrong", "needs a second home"),
+    Answer("12.1", "lead, just inside", once_to_the_fullest(155)),
+    Answer("12.1", "lead, just outside", once_to_the_fullest(130), "wrong", "needs a second home"),
     Answer("12.1", "computed, just inside", within("(2 if self.calls < 170 else 3)")),
     Answer("12.1", "computed, just outside", within("(2 if self.calls < 188 else 3)"), "wrong", "where it went before"),
+    Answer("12.1", "small caches, just inside", many_homes(175)),
+    Answer("12.1", "small caches, just outside", many_homes(220), "wrong", "each second home pushes a desk out"),
     Answer("12.1", "all to one", policy("        return alive[0]\n"), "wrong", "needs a second home"),
     Answer("12.1", "in turn", policy("        return alive[next(self.turn) % len(alive)]\n"), "wrong",
            "where it went before"),
