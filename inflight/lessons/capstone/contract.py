@@ -81,6 +81,19 @@ class Traffic:
     system_words: int
     cv: float
 
+    def __str__(self) -> str:
+        prompt, shared, answer = self.means
+        kinds = [
+            f"{each.share:.0%} {each.name}: {each.words[0]} to {each.words[1]} words, {each.answer[0]} to "
+            f"{each.answer[1]} tokens back"
+            for each in self.kinds
+        ]
+        return "\n".join(kinds) + (
+            f"\nA prompt has {prompt:.0f} tokens on average, {shared} of them the same for all; an answer has "
+            f"{answer:.0f}.\nRequests come in bursts: the gaps between them have a coefficient of variation of "
+            f"{self.cv}, where chance has 1."
+        )
+
     @property
     def system_prompt(self) -> str:
         return " ".join(SYSTEM_PROMPT.split()[-self.system_words :])

@@ -347,11 +347,11 @@ def _crowded(let_in: Callable, service: str, seeds: tuple[int, ...]) -> Finding:
         if many
         else f"{yours['first token late']} of those let in were late: what has to be computed before they begin?"
     )
-    what = f"in time, of {yours['requests']} at twice the load"
+    what = f"{service}: in time, of {yours['requests']} at twice the load"
     return [
         Measured(what, yours["in time"], at_least=math.ceil(QUEUED * course["in time"]), course=course["in time"],
                  nothing=nothing["in time"], advice=advice),
-        Measured("refused", yours["no answer"], course=course["no answer"], nothing=nothing["no answer"]),
+        Measured(f"{service}: refused", yours["no answer"], course=course["no answer"], nothing=nothing["no answer"]),
     ]  # fmt: skip
 
 

@@ -43,11 +43,7 @@ name = "Ada"
 # END SOLUTION
 
 contract = lesson.contract_for(name)
-print(f"{lesson.drawn_for(name)}:\n{contract}\n")
-for kind in contract.traffic.kinds:
-    print(
-        f"{kind.share:.0%} {kind.name}: {kind.words} words, {kind.answer} tokens back"
-    )
+print(f"{lesson.drawn_for(name)}:\n{contract}\n\n{contract.traffic}")
 
 # %% [markdown]
 # ## Exercise 9.1: an objective for each kind
@@ -221,7 +217,7 @@ check("9.3", let_in)
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# Lecture 09, <i>What this machine charges</i>: the work of a mean request, from the three prices.
+# Lecture 09, <i>What is asked, and what it costs here</i>: what does one request cost?
 # </details>
 #
 # <details><summary>How to begin</summary>

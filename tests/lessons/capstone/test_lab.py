@@ -189,6 +189,6 @@ ANSWERS = [
 # Requests are in time or not by the hundred: what lies within two per cent of the limit depends on the seed.
 FAR_FROM_BUDGET = {
     "9.2": {"in time": "12 runs of 100 requests move together", "euros": "they follow the requests in time"},
-    "9.3": {"in time": "6 runs of 100 requests move together"},
+    "9.3": dict.fromkeys(COURSES, "6 runs of 100 requests move together"),
     "9.4": {"% in time": "a better order wins by far more than the margin", "longest wait": "one request decides it"},
 }
