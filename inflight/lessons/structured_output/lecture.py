@@ -179,7 +179,7 @@ for one in [one for one in answers["example"] if read(one) is None][:1]:
 # %% [markdown]
 # An example achieves far more than a description. But no prompt is a promise, and neither is a larger model: OpenAI
 # [reported](https://openai.com/index/introducing-structured-outputs-in-the-api/) that a model trained for
-# it reached 93 % in its benchmark, and 100 % with what comes now.
+# it reached 93 % in its benchmark, and 100 % with what comes next.
 #
 # ## With a guide
 #
@@ -195,8 +195,8 @@ for way in answers:
     count(way)
 
 # %% [markdown]
-# The three answers that were not read listed one problem until they were cut: `max_length=2` ends such a list. How can
-# a server promise that for a model which it does not understand?
+# The three answers that were not read listed one problem until they were cut: `max_length=2` ends such a list. How does
+# a server promise that for a model that it does not understand?
 #
 # ## By hand: a choice
 #
@@ -271,7 +271,7 @@ server.load("tensorrt_llm", logits_processor_path="")  # the engine's own masks 
 # A schema has far too many answers to list. A library turns it into a grammar, and follows the answer with a parser.
 # The engine uses [llguidance](https://github.com/guidance-ai/llguidance), which keeps the vocabulary as a tree and
 # leaves out a branch as soon as its beginning does not fit. Its `LLMatcher` follows one answer: `compute_bitmask`
-# gives a bit for each token, and `consume_token` goes on by one. Let it follow an answer that we have:
+# gives a bit for each token, and `consume_token` takes the one that came. Let it follow an answer:
 
 # %%
 vocabulary = LLTokenizer(
@@ -290,10 +290,12 @@ def matcher_of(schema):
 def steps_of(answer, schema):
     """A row for each token of an answer: how many might have come, and the mask's µs."""
     matcher, rows = matcher_of(schema), []
+    logits = np.zeros(tokenizer.vocab_size)  # for the mask to be laid over
     for token in [*tokenizer.encode(answer), tokenizer.end_id]:
         began = time.perf_counter()
         bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
-        allowed = np.unpackbits(bits, count=tokenizer.vocab_size, bitorder="little")
+        allowed = np.unpackbits(bits, count=len(logits), bitorder="little")
+        np.where(allowed, logits, -np.inf)
         mask_us = 1e6 * (time.perf_counter() - began)
         text = tokenizer.decode([token]) or "end"
         rows.append({"text": text, "allowed": allowed.sum(), "mask_us": mask_us})
@@ -303,7 +305,7 @@ def steps_of(answer, schema):
 
 
 # %% [markdown]
-# `form` fixes all white space: left free, a small model may write blanks up to `max_tokens`.
+# `form` fixes the white space: left free, a small model may write blanks up to `max_tokens`.
 #
 # ## See
 #
@@ -318,9 +320,8 @@ print(summary)
 
 # %% [markdown]
 # At the black dashes the schema writes: where only one text can follow, llguidance allows the tokenizer's own token
-# alone. The model computes a whole iteration for each of them, although it is known. SGLang once wrote them without
-# asking the model, and called it [jump-forward](https://lmsys.org/blog/2024-02-05-compressed-fsm/). It was [removed in
-# March 2025](https://github.com/sgl-project/sglang/pull/4032), to keep the code simple. [Open
+# alone. The model computes a whole iteration for each of these *forced tokens*, although it is known. SGLang wrote them
+# without asking the model until 2025 ([jump-forward](https://lmsys.org/blog/2024-02-05-compressed-fsm/)); [open
 # proposals](../assets/elsewhere.md#10--structured-output) would bring it to vLLM, one of them as drafts (lesson 11).
 #
 # ## Turn the knob
@@ -374,9 +375,9 @@ print(
 # compiles little and looks at the vocabulary at run time. [XGrammar](https://arxiv.org/abs/2411.15100), vLLM's usual
 # choice, checks most of the vocabulary beforehand, which takes longer for a new schema, and keeps the result.
 #
-# Here masks are made one after another, while nothing else is computed, so eight guided answers add eight of them to an
-# iteration. In the engine, eight users get answers of the same length, guided and free in turns. The guide is a list
-# of tickets, which is longer than the answer may be; `ignore_eos` keeps the free answers as long.
+# Here masks are made and laid over the logits one after another, while nothing else is computed: eight guided answers
+# add eight to an iteration. In the engine, eight users get answers of the same length, guided and free in turns. The
+# guide is a list of tickets, which is longer than the answer may be; `ignore_eos` keeps the free answers as long.
 
 
 # %%
@@ -405,7 +406,7 @@ guided, free = ([median(run) for run in runs] for runs in zip(*rounds))
 told = told_apart(guided, free, more="longer", less="shorter")
 number, free_ms = sum(len(run) for run, _ in rounds), median(free)
 print(f"{number} guided iterations against free ones: {told}.")
-print(f"Predicted {1 + 8 * mask_us / 1000 / free_ms:.3f} times, of {free_ms:.1f} ms.")
+print(f"Predicted: {1 + 8 * mask_us / 1000 / free_ms:.3f} times the {free_ms:.1f} ms.")
 
 # %% [markdown]
 # On a GPU an iteration is shorter and has more answers. In [a test of
@@ -438,18 +439,19 @@ pd.DataFrame(rows).T
 # without a guide. And an example leaks: nine tickets state its problem. You see that because no message has it, so
 # choose examples that way, and check what must not be false.
 #
-# **A forced word.** The schema knows no toaster:
+# **A missing word, and a cut answer.** The schema knows no toaster, and the last answer may have 16 tokens:
 
 # %% tags=["nbval-ignore-output"]
 otto = {"role": "user", "content": "My toaster burns the bread, for 3 days now. Otto"}
-for name, options in (("free", {}), ("guided", {"response_format": response_format})):
-    one = complete(messages=[*example, otto], max_tokens=64, **options).choices[0]
-    print(f"{name}: {one.message.content}")
+guide = {"response_format": response_format}
+for name, most, options in ("free", 64, {}), ("guided", 64, guide), ("cut", 16, guide):
+    one = complete(messages=[*example, otto], max_tokens=most, **options).choices[0]
+    print(f"{name}: {one.message.content} ({one.finish_reason})")
 
 # %% [markdown]
 # A mask takes the best of the tokens that are left, not the likeliest of the valid answers ([Park et al.
 # 2024](https://arxiv.org/abs/2405.21047)). A schema needs a way out: another value such as `"other"`, and words in
-# the prompt that say when.
+# the prompt that say when. And `max_tokens` ends an answer wherever it is: look at `finish_reason` before you read.
 #
 # ## Call a tool
 #
@@ -518,7 +520,7 @@ for what, turns in (("No example:", helper), ("One example:", helper + shown)):
 # %% [markdown]
 # `auto` leaves the choice to the model, which calls nothing before it has seen an example. Here the first token
 # decides, and a call follows its schema. The number 17 is valid, and false. An error is written for the model, which
-# passes it on: a stranger learns which tickets are open. And the loop has an end, since a model may call for ever.
+# passes it on: a stranger learns which tickets are open. And the loop has an end, since a model may call forever.
 #
 # ## Elsewhere
 #
@@ -535,15 +537,6 @@ for what, turns in (("No example:", helper), ("One example:", helper + shown)):
 #
 # ## What breaks
 #
-# **A cut answer.** `max_tokens` ends an answer wherever it is, guide or not. Look at `finish_reason` before you read:
-
-# %%
-asked = [*example, {"role": "user", "content": messages[6]}]
-held = {"response_format": response_format}
-cut = complete(messages=asked, max_tokens=16, **held).choices[0]
-print(cut.finish_reason, "·", cut.message.content, "· read:", read(cut) is not None)
-
-# %% [markdown]
 # **A mask that fails open.** `choice.py` raises for a guide that is not JSON. Somebody wants to spare users the error:
 
 # %%
@@ -581,11 +574,10 @@ for name, wanted in tried:
         print(f"{name or 'the engine'}: {error.status_code}, {error.body['message']}")
 
 # %% [markdown]
-# Failing open is the outage of the first paragraph again, without a line in any log: the program trusts the form.
-# Failing closed is an error that somebody mends. So the engine refuses a guide that it cannot follow, before the
-# first token. Its `147` has the form, and is false. Which keywords are followed differs from library to library
-# ([Geng et al. 2025](https://arxiv.org/abs/2501.10868) count them). Test your schema on the server that you will use,
-# and validate answers with it all the same.
+# Failing open is the outage of the first paragraph again, without a line in any log. Failing closed is an error that
+# somebody mends. So the engine refuses a guide that it cannot follow, before the first token. Its `147` has the form,
+# and is false. Libraries follow different keywords ([Geng et al. 2025](https://arxiv.org/abs/2501.10868) count them):
+# test your schema on the server that you will use, and validate answers with it all the same.
 #
 # ## Recap
 #
