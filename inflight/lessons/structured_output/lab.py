@@ -61,8 +61,7 @@ for word in ("repair", "refund", " refund"):
 # %% [markdown]
 # What the class forbids, the model may have wanted. Write the mask anew, so that it goes by text: a token may come if
 # some choice begins with the answer so far *and the token's text*; the end may come when the answer is one of the
-# choices. It does not matter into which tokens the answer was cut. All other logits become minus infinity; those of
-# tokens that may come stay as they are.
+# choices. All other logits become minus infinity; those of tokens that may come stay as they are.
 #
 # `guide` is a JSON list of texts. `tokenizer.decode(token_ids)` gives the text of tokens, and `tokenizer.end_id` is
 # the end. The check plays choices that you have not seen. (They are ASCII: elsewhere a token may hold a part of a
@@ -130,6 +129,9 @@ except CourseError as error:
 server.load("tensorrt_llm", logits_processor_path="")
 
 # %% [markdown]
+# Where only one text can follow, llguidance forces the tokenizer's own tokens, which the model has learned to read. Your
+# mask leaves all ways to write it open.
+#
 # <details><summary>Where to look</summary>
 #
 # The cell above the exercise: <code>begins</code> are the texts of tokens with which a word may begin.
@@ -331,9 +333,9 @@ pd.DataFrame(rows, columns=["message", "cents owed", "cents by the answer", "dec
 #
 # *Further · importance 4/5 · difficulty 4/5 · 25 minutes*
 #
-# The lecture's loop knows one tool and one way to fail. Write one that you would let loose on a till. `ask(messages)`
-# gives the model's next answer, as a dict of OpenAI's protocol: `{"finish_reason": …, "message": {…}}`. `functions`
-# has a Python function for each name.
+# The lecture's loop knows one tool and one way to fail. Write one for a till. `ask(messages)` gives the model's next
+# answer, as a dict of OpenAI's protocol: `{"finish_reason": …, "message": {…}}`. `functions` has a Python function
+# for each name.
 #
 # - An answer without `tool_calls` is the last one: return its `content`.
 # - Otherwise the model's turn goes to the messages, then a turn for each of its calls, in their order: `role` is
@@ -343,6 +345,13 @@ pd.DataFrame(rows, columns=["message", "cents owed", "cents by the answer", "dec
 # - What has worked is never done twice: for a call with the same function and the same arguments, however they are
 #   spaced or ordered, the model is told the earlier result again.
 # - After `most` answers that all call tools, return `None`.
+#
+# After a call that fails, the messages may end with
+#
+# ```python
+# {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "refund", …}}]},
+# {"role": "tool", "tool_call_id": "a", "content": '{"error": "No function refund."}'},
+# ```
 
 
 # %%
@@ -362,7 +371,7 @@ def run(ask, messages: list, functions: dict, most: int) -> str | None:
                 arguments = json.loads(call["function"]["arguments"])
                 same = name, json.dumps(arguments, sort_keys=True)
                 if same not in done:
-                    done[same] = json.dumps(functions[name](**arguments))
+                    done[same] = json.dumps(functions[name](**arguments), default=str)
                 content = done[same]
             except Exception as error:
                 content = json.dumps({"error": f"{type(error).__name__}: {error}"})
@@ -401,6 +410,8 @@ shown = [
 
 
 def ask(messages):
+    if messages[-1]["role"] == "tool":
+        print(f"    the model hears {messages[-1]['content']}")
     answer = complete(messages=messages, max_tokens=48, tools=tools).choices[0]
     return answer.model_dump(exclude_none=True)
 
@@ -413,6 +424,9 @@ for said in ("Three cakes, please.", "Two beers, please."):
         print("Nothing is sold yet.")
 
 # %% [markdown]
+# Compare what each customer hears with what was charged. The model's last text need not be true, even if it was told of
+# the error: a receipt comes from your program.
+#
 # <details><summary>Where to look</summary>
 #
 # The lecture's <em>Call a tool</em>: <code>told_of</code> and <code>converse</code> are the frame.
@@ -428,7 +442,8 @@ for said in ("Three cakes, please.", "Two beers, please."):
 # <details><summary>The error you see</summary>
 #
 # <em>was done twice</em>: compare arguments as values, not as text. <em>may work the next time</em>: remember
-# results, not errors. <em>a turn for each call</em>: also for one that failed, with its own id.
+# results, not errors. <em>a turn for each call</em>: also for one that failed, with its own id. (A result that JSON
+# cannot write, such as a date, is no failure: <code>default=str</code>.)
 # </details>
 
 # %% [markdown]
@@ -449,28 +464,8 @@ for said in ("Three cakes, please.", "Two beers, please."):
 #
 # ## Elsewhere
 #
-# The service moves. Which of these still holds?
-#
-# **1.** *To a model that is right far more often.* "We can take the guide out: all of yesterday's answers were
-# valid."
-#
-# <details><summary>Answer</summary>
-#
-# No. How rare a failure is changes how late it is found, not what it does. Keep the guide: the lecture has measured
-# its price.
-# </details>
-#
-# **2.** *To a server that compiles guides in the thread that runs the model.* "A schema costs nobody but its own
-# users."
-#
-# <details><summary>Answer</summary>
-#
-# Not there: while a large schema is compiled, everybody waits. Watch the longest gap between tokens when a new schema
-# comes.
-# </details>
-#
-# **3.** *To clients that send the schema of each of their customers.* "A guide that cannot be followed is the
-# client's problem."
+# The service moves to clients that send a schema for each of their customers. *"A guide that cannot be followed is the
+# client's problem."* Does that hold?
 #
 # <details><summary>Answer</summary>
 #
