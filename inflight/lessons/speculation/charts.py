@@ -48,7 +48,7 @@ def steps_summary(answers: dict[str, list[tuple[int, int]]]) -> str:
 def _in_short(each: list[tuple[int, int]]) -> str:
     accepted, thrown = map(sum, zip(*each))
     tokens, iterations = len(each) + accepted, counted(len(each), "iteration")
-    return f"{tokens} tokens in {iterations}, {accepted} drafts accepted, {thrown} thrown away"
+    return f"{tokens} tokens in {iterations}, {thrown} thrown away"
 
 
 def gains(rows: pd.DataFrame) -> go.Figure:
