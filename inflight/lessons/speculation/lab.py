@@ -153,8 +153,8 @@ check("11.2", Path(workdir.name) / "drafter.py")
 #
 # <details><summary>How to begin</summary>
 #
-# First write down, for each place of <code>token_ids</code> that you have not seen yet, what followed the tokens before
-# it. Then begin with the last ones and ask the dict for the next token, again and again, up to <code>k</code> times.
+# With one guess: for each place of <code>token_ids</code> that you have not seen yet, note what followed the tokens before
+# it. If that works, what do you look up to find the second guess?
 # </details>
 #
 # <details><summary>The error you see</summary>
@@ -252,7 +252,7 @@ check("11.3", share_out)
 # <em>Try every number</em>: a price may jump and then stay, so do not stop at the first draft that does not pay.
 # </details>
 #
-# Two editors and six who chat, at the lecture's prices:
+# Two editors and six who chat, at prices that two cores had:
 
 # %%
 price_ms = [15.3 + 0.7 * drafted for drafted in range(33)]
