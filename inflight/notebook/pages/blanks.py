@@ -157,7 +157,9 @@ def _both(name: str, yours: Callable, courses: Callable) -> Callable:
         print(f"{name}: your line is blank, and the course's is used.")
         courses.yours = yours  # type: ignore[attr-defined]  # for the cell when it is run again
         return courses
-    told: list[bool] = []  # whether the results were the same, once that has been said
+    told: list[bool] = []  # whether the results were the same, at each call so far
+    yes = f"{name}: yes, your line gives what the course's gives."
+    is_trying = True  # the examples, which are all asked before a yes
 
     @functools.wraps(courses)
     def compared(*args: Any, **kwargs: Any) -> Any:
@@ -169,8 +171,8 @@ def _both(name: str, yours: Callable, courses: Callable) -> Callable:
         except Exception as error:  # a learner's line may raise anything
             got = error
         is_same = _same(got, right)
-        if is_same and not told:
-            print(f"{name}: yes, your line gives what the course's gives.")
+        if is_same and not told and not is_trying:
+            print(yes)
         elif not is_same:
             given = ", ".join([*map(_shown, args), *(f"{key}={_shown(value)}" for key, value in kwargs.items())])
             print(f"{name}({given}): {_difference(got, right)}")
@@ -180,6 +182,11 @@ def _both(name: str, yours: Callable, courses: Callable) -> Callable:
     compared.yours = yours  # type: ignore[attr-defined]
     for example in doctest.DocTestParser().get_examples(courses.__doc__ or ""):
         eval(example.source, courses.__globals__ | {name: compared})
+    is_trying = False
+    if not told:
+        print(f"{name}: your line is compared with the course's when a cell below calls it.")
+    elif False not in told:
+        print(yes)
     return compared
 
 
@@ -238,4 +245,6 @@ def _shown(value: Any) -> str:
         return f"{type(value).__name__} ({value})"
     if isinstance(value, float | np.floating):
         return f"{value:,.6g}"
+    if isinstance(value, bool | np.bool_):  # a bool is an int, and would be a 0 or 1
+        return str(value)
     return f"{value:,}" if isinstance(value, int | np.integer) else reprlib.repr(value)

@@ -89,6 +89,7 @@ def test_a_value_is_compared_and_the_course_goes_on_with_its_own(kernel, capsys,
     ("written", "says", "times"),
     [
         ("...", "gaps_ms: your line is blank, and the course's is used.", 1),
+        ("pass", "gaps_ms: your line is compared with the course's when a cell below calls it.", 2),
         ("return 1000 * (times_s[1:] - times_s[:-1])", "gaps_ms: yes, your line gives what the course's gives.", 1),
         (
             "return 1000 * times_s[1:]",
@@ -123,6 +124,33 @@ def test_the_examples_of_a_functions_docstring_answer_at_once(kernel, capsys, wr
     kernel(blank.replace("...", written))
     kernel(answer)
     assert says in capsys.readouterr().out
+
+
+HAS_ENDED = '''def has_ended(events):
+    """Whether one of the events ends the answer.
+
+    >>> has_ended([])
+    False
+    >>> has_ended(["stop"])
+    True
+    """
+    # your line: return it
+    return "stop" in events'''
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        ("return any(events)", "has_ended: yes, your line gives what the course's gives.\n"),
+        ("return False", "has_ended(['stop']): yours gives False, the course's True, which is used.\n"),
+        ("return np.bool_(not events)", "has_ended([]): yours gives True, the course's False, which is used.\n"),
+    ],
+)
+def test_yes_is_said_after_the_last_example_and_a_truth_is_no_number(kernel, capsys, written, says):
+    blank, answer = opened(HAS_ENDED)
+    kernel(blank.replace("...", written))
+    kernel(answer)
+    assert capsys.readouterr().out == says
 
 
 def test_a_line_that_left_the_dots_standing_above_it_is_no_blank(kernel, capsys):
