@@ -372,8 +372,10 @@ def _answers(choose: random.Random) -> Case:
 
 def _promises(choose: random.Random) -> Case:
     """A table of readers, in any order; up to how many of them two promises hold."""
-    rows = [(number, choose.uniform(50, 400), choose.uniform(5, 40)) for number in (1, 2, 4, 8, 16)]
-    max_ttft_ms, max_itl_ms, right = choose.uniform(200, 400), choose.uniform(20, 40), 0
+    rows = [(number, choose.randint(50, 400), choose.randint(5, 40)) for number in (1, 2, 4, 8, 16)]
+    _, ttfts_ms, itls_ms = zip(*rows)
+    # A limit is a figure of the table: "at most" allows it.
+    max_ttft_ms, max_itl_ms, right = choose.choice(sorted(ttfts_ms)[2:]), choose.choice(sorted(itls_ms)[2:]), 0
     for number, ttft_ms, itl_ms in rows:
         if ttft_ms > max_ttft_ms or itl_ms > max_itl_ms:
             break
@@ -384,6 +386,5 @@ def _promises(choose: random.Random) -> Case:
         (table, max_ttft_ms, max_itl_ms),
         right,
         "Go from few readers to many, and stop at the first row that breaks a promise.",
-        f"readers that this table allows, with limits of {max_ttft_ms:.0f} and {max_itl_ms:.0f} ms, "
-        f"{table.round().astype(int).to_dict('records')}",
+        f"readers that this table allows, with limits of {max_ttft_ms} and {max_itl_ms} ms, {table.to_dict('records')}",
     )

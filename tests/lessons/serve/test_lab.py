@@ -231,6 +231,7 @@ ANSWERS = [
             "eight": lambda table, *_: 8,
             "any that holds": any_that_holds,
             "one promise": lambda table, ttft, itl: fit(table, ttft, 1e9),
+            "less than promised": lambda table, ttft, itl: fit(table, ttft - 0.5, itl - 0.5),
             "in the table's order": lambda table, ttft, itl: fit(table.assign(readers=range(len(table))), ttft, itl),
         }.items()
     ),
