@@ -101,6 +101,8 @@ def text_of(line):
 
     >>> text_of('data: {"choices": [{"delta": {"content": " Paris"}}]}')
     ' Paris'
+    >>> text_of('data: {"choices": [{"delta": {}}]}')
+    ''
     """
     if not line.startswith("data: {"):
         return ""
@@ -369,8 +371,8 @@ assert rows[3][3] < 1.5 * rows[2][3]  # delivery moves tokens, and does not slow
 def may_go(held, size):
     """Whether a proxy with buffers of `size` bytes passes on the bytes that it holds.
 
-    >>> may_go(b"data: ", 4096)
-    False
+    >>> may_go(b"data: ", 4096), may_go(b"data: ", 6)
+    (False, True)
     """
     # your line: return it
     return len(held) >= size
@@ -552,6 +554,8 @@ def is_whole(lines):
     """Whether the lines of a stream say that its answer is complete.
 
     >>> is_whole(["data: [DONE]"])
+    False
+    >>> is_whole(['data: {"choices": [{"finish_reason": null}]}'])
     False
     """
     found = [line[len("data: ") :] for line in lines if line.startswith("data: {")]
