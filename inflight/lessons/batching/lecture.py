@@ -69,6 +69,8 @@ def simulate(lengths, slots, rule):
 
     >>> simulate([3, 1, 1], slots=2, rule="static")
     [2, 1, 1, 1]
+    >>> simulate([3, 1, 1], slots=2, rule="in-flight")
+    [2, 2, 1]
     """
     waiting, running, computed = list(lengths), [], []
     while waiting or running:
