@@ -348,10 +348,11 @@ def _crowded(let_in: Callable, service: str, seeds: tuple[int, ...]) -> Finding:
         else f"{yours['first token late']} of those let in were late: what has to be computed before they begin?"
     )
     what = f"{service}: in time, of {yours['requests']} at twice the load"
+    measured = partial(Measured, course_is="the best queue limit", nothing_is="no limit")
     return [
-        Measured(what, yours["in time"], at_least=math.ceil(QUEUED * course["in time"]), course=course["in time"],
+        measured(what, yours["in time"], at_least=math.ceil(QUEUED * course["in time"]), course=course["in time"],
                  nothing=nothing["in time"], advice=advice),
-        Measured(f"{service}: refused", yours["no answer"], course=course["no answer"], nothing=nothing["no answer"]),
+        measured(f"{service}: refused", yours["no answer"], course=course["no answer"], nothing=nothing["no answer"]),
     ]  # fmt: skip
 
 
@@ -390,11 +391,13 @@ def _scheduler(answer: tuple, choose: random.Random) -> Finding:
     longest = [rows["ttft_ms"].max() / contract.ttft_ms for rows in (mine, as_they_came)]
     return [
         Measured(f"% in time, at {LOAD:g} times the contract's rate", share(mine), nothing=share(built_in),
-                 at_least=share(built_in) + 100 * BETTER,
+                 nothing_is="the better policy", at_least=share(built_in) + 100 * BETTER,
                  advice="No policy knows what the contract counts. Of two that wait, which one delays fewer others?"),
-        Measured("longest wait, in limits of TTFT", longest[0], nothing=longest[1], at_most=longest[1] + LONGER,
+        Measured("longest wait, in limits of TTFT", longest[0], nothing=longest[1], nothing_is="the order of arrival",
+                 at_most=longest[1] + LONGER,
                  advice="Somebody is overtaken again and again: who has waited long has to go first."),
-        *(Measured(f"% in time: {kind}", 100 * each, nothing=100 * _kinds(built_in, contract)[kind])
+        *(Measured(f"% in time: {kind}", 100 * each, nothing=100 * _kinds(built_in, contract)[kind],
+                   nothing_is="the better policy")
           for kind, each in _kinds(mine, contract).items()),
     ]  # fmt: skip
 

@@ -193,8 +193,7 @@ check("9.2", (name, settings))
 # and `prices`, with `iteration_ms`, `answer_ms` and `prompt_token_ms`.
 #
 # The check rehearses your rule under **all three** contracts of this lab, each with settings that keep it at its own
-# rate. Under each, at least 95 % as many requests must be in time as with its best queue limit (the column *the
-# course's*; *doing nothing* is no limit).
+# rate. Under each, at least 95 % as many requests must be in time as with its best queue limit.
 
 
 # %%
@@ -241,8 +240,7 @@ check("9.3", let_in)
 # Nobody may be refused now, at twice your contract's rate. Both policies serve in the order of arrival, and many
 # requests are late. Change the order so that at least 5 more of 100 requests are in time than with the better policy.
 # And starve nobody: the longest wait for a first token may be at most four limits of TTFT longer than in the order of
-# arrival. All run with the course's settings for your contract. The column *doing nothing* is the better policy; for the
-# longest wait, the order of arrival.
+# arrival. All run with the course's settings for your contract.
 #
 # The file is lab 05's. A scheduler has no clock, but it is asked before each iteration, and may keep what it has seen.
 

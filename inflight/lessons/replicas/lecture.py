@@ -155,18 +155,12 @@ def by_prefix(desk):
 
 
 # %%
-def computed_of(is_cached):
-    # your line: how many tokens of a prompt are computed
-    return prompt - common if is_cached else prompt
-
-
-# %%
 def on_paper(order, choose, room):
     """Prompt tokens that two servers compute, each with room for so many desks."""
     caches, computed = ([], []), 0
     for desk in order:
         cache = caches[choose(desk)]
-        computed += computed_of(desk in cache)
+        computed += prompt - common if desk in cache else prompt
         if desk in cache:
             cache.remove(desk)
         cache.append(desk)
