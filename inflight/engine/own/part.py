@@ -172,3 +172,5 @@ def _ended_if_late() -> Iterator[None]:
     finally:
         with _watched:
             _calls.remove(call)
+            if _is_idle and not _calls:  # it has ended before the watchdog woke, which then finds nothing to watch
+                faulthandler.cancel_dump_traceback_later()

@@ -154,6 +154,20 @@ while True:
     assert ran.returncode == 1 and late_call(ran.stderr)["line"] == 3
 
 
+def test_a_call_that_has_ended_ends_no_process_though_the_watchdog_never_ran():
+    script = """
+import threading
+import inflight.engine.own.part as own_part
+own_part.LONGEST_S = own_part.HELD_S = 0.1
+own_part._report_to = 2  # and no watchdog, as on a machine that leaves it no time
+with own_part._ended_if_late():
+    pass
+assert not threading.Event().wait(1)
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+
+
 @pytest.fixture
 def serving(write):
     """An engine with a scheduler that fails when a prompt holds the token 7, and what it prints."""
