@@ -12,7 +12,7 @@
 # configs, ensembles, control modes and readiness are how Triton serves every other model. The Triton here is version 2.51,
 # from container 24.10.
 #
-# You need some Python and the engine of lesson 01, which is built here if it is not there yet.
+# You need some Python. The engine of lesson 01 is built here if it is missing.
 #
 # {navigation}
 
@@ -103,7 +103,7 @@ hand_made = lesson.tritonserver(
 )
 
 # %% [markdown]
-# Five of these arguments are yours. Those that are added keep the server on this machine: its addresses, free ports, and
+# Five of these arguments are yours. Most of the others keep the server on this machine: its addresses, free ports, and
 # a key without which nobody can make it load a model, that is, run code.
 #
 # Any client can now ask. It needs the tensors' names, types and shapes, and no more.
@@ -218,9 +218,8 @@ guess
 # %% [markdown]
 # ## Broken on purpose
 #
-# Load balancers and Kubernetes' probes ask over HTTP. Triton answers 200 for yes and 400 for no. They can ask for the
-# server
-# or for a model.
+# Load balancers and Kubernetes' probes ask over HTTP, for the server or for a model. Triton answers 200 for yes and 400
+# for no.
 
 
 # %%
@@ -247,15 +246,18 @@ display(charts.table(states))
 print("log:", last_error(hand_made), "\n")
 print(health(hand_made, "round_trip"))
 [gone] = states.loc[states["state"] != "READY", "name"]
+said = hand_made.http.post(f"/v2/models/{gone}/generate", json={"text_input": "Hi!"})
+print("a client gets:", said.status_code, said.text)
 print(guess.score(gone))
 config.write_text(intact)
 print("\nrepaired:", load(hand_made, "to_text"), health(hand_made, "round_trip"))
 hand_made.stop()
 
 # %% [markdown]
-# The load was answered with success, the model that was changed is READY, and the model that clients call is gone.
-# `to_text` is fine by itself, so Triton loads it; then it checks the ensembles above it, and unloads the one whose steps
-# no longer fit. Only the log says why, in a line that begins with `E`. And the server **says that it is ready**.
+# The load was answered with success, the model that was changed is READY, and clients are told that the model they call
+# is *unknown*. `to_text` is fine by itself, so Triton loads it; then it checks the ensembles above it, and unloads the one
+# whose steps no longer fit. Only the log says why, in a line that begins with `E`. And the server **says that it is
+# ready**.
 #
 # What does it say after a restart? By default Triton does not start if a model cannot be loaded;
 # `--exit-on-error=false` lets it serve the others. `--strict-readiness` says what *ready* then means. Try it with two
@@ -354,9 +356,8 @@ print("the same text as from Triton's ensemble:", by_hand == answer.text)
 
 # %% [markdown]
 # Triton's own does two things more: a step starts as soon as its inputs are there, and the tensors stay in the server.
-# What maps cannot say is "if" or "again". For that a Python model calls other models, which Triton calls [business
-# logic
-# scripting](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/python_backend/README.html#business-logic-scripting)
+# What maps cannot say is "if" or "again". For that a Python model calls other models: in Triton's words, [business
+# logic scripting](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/python_backend/README.html#business-logic-scripting)
 # (BLS).
 #
 # ## The same engine as one model
@@ -421,14 +422,13 @@ for name, rounds in waited.groupby("load"):
     print(f"{middle:.1f} ({low:.1f} to {high:.1f}) times as long as a second")
 
 # %% [markdown]
-# Without a warm-up the first user pays for the preparation. A warm-up covers what it runs: the other models of the
-# pipeline need one of their own.
+# A warm-up covers what it runs: the other models of the pipeline need one of their own.
 #
 # ## Five faults, found at three times
 #
 # Each fault below is one edit. Three things can find it: a program that reads the files (`repository.problems`), Triton
 # when it loads the model, and somebody who reads an answer. A client asks with the stop word `" of"` each time, so the
-# right answer is "The capital of".
+# right answer is "The capital of". The fourth is in `initialize`, a method that Triton calls once, before any `execute`.
 
 # %% tags=["nbval-ignore-output"]
 WHEN = {
@@ -440,7 +440,7 @@ FAULTS = (
     "A variable is not filled",
     "A name in a map has a typo",
     "The engine is in another folder",
-    "The code in model.py has a typo",
+    "The method initialize has a typo",
     "Stop words and bad words are swapped",
 )
 options = list(WHEN.values())
@@ -500,8 +500,8 @@ assert repository.problems(llm) == [] and by_hand == "The capital of France is P
 # - **Files** show wrong syntax, names that nobody gives, types and shapes that do not fit. Triton finds these too, but
 #   only at the load, and only its log says where. The check names the step that *reads* the tensor. Here the typo was in
 #   the step that *writes* it, so the suggested name is the typo: look at both ends.
-# - **The load** runs `initialize`, so it finds a wrong path and a typo in that method. The same typo in `execute` is
-#   found by the first request that gets there, or by a warm-up.
+# - **The load** runs `initialize`, so it finds a wrong path, and a typo there. A typo in `execute` waits for the first
+#   request that gets there, or for a warm-up.
 # - **Only an answer** shows a swap of two tensors of one type and shape. The word at which the answer should end is now
 #   one that it may not use.
 #
