@@ -77,7 +77,7 @@ def swapped(request, folder):
 
 
 ENDLESS = "    def initialize(self, args):\n        while True: pass\n\n    def execute"
-SPLIT = """words = ["[e-mail]" if "@" in one else one for one in text.decode().split()]
+SPLIT = """words = ["[e-mail]" if re.search(".@.", one) else one for one in text.decode().split()]
         return " ".join(words).encode()"""
 WORD_BY_WORD = r"""
 import re
