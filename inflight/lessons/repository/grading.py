@@ -164,7 +164,10 @@ _FAULTS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("ensemble/config.pbtxt", 'key: "input_ids"\n      value: "_INPUT_ID"',
          'key: "input_ids"\n      value: "_INPUT_IDS"'),
     ),
-    "search": (("preprocessing/1/model.py", "load_tokenizer(self.parameters", "load_tokenizer(self.parameter"),),
+    "search": (
+        ("preprocessing/1/model.py", "load_tokenizer(self.parameters", "load_tokenizer(self.parameter"),
+        ("preprocessing/1/model.py", "[[len(ids)] for ids in prompts]", "[len(ids) for ids in prompts]"),
+    ),
     "chat": (
         ("ensemble/config.pbtxt", 'key: "input_lengths"\n      value: "_REQUEST_INPUT_LEN"',
          'key: "input_lengths"\n      value: "_REQUEST_OUTPUT_LEN"'),

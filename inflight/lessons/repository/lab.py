@@ -41,8 +41,8 @@ print(f"engine: {engine_dir.name}")
 #
 # A service must not pass its users' e-mail addresses to a model. Write the model `mask`, which runs before
 # `preprocessing`, from blank files. It replaces each address by `[e-mail]`. An address is, for this exercise, one or more
-# characters that are not blanks, an `@`, and again one or more characters that are not blanks. Everything else in the text
-# stays as it is, capital letters, blanks and line breaks included.
+# characters that are not blanks, an `@`, and again one or more characters that are not blanks. Everything else stays
+# as it is, blanks and line breaks included.
 #
 # Then put `mask` into the ensemble of `repo`. Clients must not notice: all inputs and outputs of the ensemble stay as they
 # are, each input still reaches its model, and no other model changes.
@@ -126,8 +126,8 @@ check("2.1", extended)
 # takes it now, and has to take your tensor instead.</details>
 #
 # <details><summary>How to begin</summary>Copy <code>to_text</code>, and let it return what it gets. Run the check: it
-# loads the model. Only then change the text: <code>re.sub(r"\S+@\S+", …)</code> on <code>text.decode()</code>. A step
-# must come after the steps whose tensors it takes.</details>
+# loads the model. Only then change the text, row by row: decode it, replace with <code>re</code>, encode it. A step must
+# come after the steps whose tensors it takes.</details>
 #
 # <details><summary>The error you see</summary>"… which no earlier step and no input provides": the value in an
 # <code>input_map</code> is not one of the ensemble's names, or its step comes later. "max_batch_size": a step's must not be
@@ -140,7 +140,8 @@ check("2.1", extended)
 # *Core · importance 5/5 · difficulty 3/5 · 25 minutes*
 #
 # Three colleagues hand you their repositories, and something in each is broken. `captions`: `repository.problems` lists
-# every fault. `search`: only Triton does. `chat`: both accept it, but two tensors are swapped.
+# every fault. `search`: its code has two; one ends the load, the other the first request. `chat`: it answers, but two
+# tensors are swapped.
 #
 # Repair the files in place. Leave the settings as their owners chose them: the check serves each repository, and compares
 # its settings with the owner's. Then set `repaired` to `broken`.
@@ -169,6 +170,7 @@ repository.edit(
 )
 change("captions", "ensemble/config.pbtxt", '"_INPUT_IDS"', '"_INPUT_ID"')
 change("search", "preprocessing/1/model.py", "(self.parameter[", "(self.parameters[")
+change("search", "preprocessing/1/model.py", "[len(ids) for", "[[len(ids)] for")
 config_file = broken["chat"] / "ensemble" / "config.pbtxt"
 config = repository.read_config(config_file)
 engine_inputs = config.ensemble_scheduling.step[1].input_map
@@ -183,8 +185,8 @@ check("2.2", repaired)
 
 # %% [markdown]
 # <details><summary>Where to look</summary><code>captions</code>: each message ends with what to do; list the problems again
-# after each repair. <code>search</code>: run <code>Server(broken["search"]).start()</code> in a cell, and read the
-# reason. <code>chat</code>: compare <code>pd.DataFrame(repository.ensemble_edges(broken["chat"]))</code> with the same
+# after each repair. <code>search</code>: run <code>server = Server(broken["search"]).start()</code> in a cell, and read
+# the reason; once it starts, <code>Client(server.grpc_url).ask("Hello.")</code>. <code>chat</code>: compare <code>pd.DataFrame(repository.ensemble_edges(broken["chat"]))</code> with the same
 # table of a repository that works.</details>
 #
 # <details><summary>How to begin</summary>Begin with <code>captions</code>, and with one file. A config is text:
@@ -192,8 +194,9 @@ check("2.2", repaired)
 # <code>tensorrt_llm</code>, you can use <code>repository.edit</code>.</details>
 #
 # <details><summary>The error you see</summary>"its owner had …": you changed a setting, or copied a file from another
-# repository. "AttributeError … has no attribute": Python names the line of <code>model.py</code>. "the answer to …,
-# where … is wanted": every model is loaded, but the maps pass a tensor to the wrong input.</details>
+# repository. "AttributeError … has no attribute": Python names the line of <code>model.py</code>. "unexpected shape for
+# input …" names the model that reads the tensor: who wrote it? "the answer to …, where … is wanted": every model is
+# loaded, but the maps pass a tensor to the wrong input.</details>
 
 # %% [markdown]
 # ## Exercise 2.3: the check that your pipeline runs
@@ -208,7 +211,7 @@ check("2.2", repaired)
 # - It gets a tensor of another type than its own.
 # - Its model needs it (it is not `optional`), and the step's map does not have it.
 #
-# The order of the pairs does not matter; where everything fits there are none. The models' tensors are in their own
+# The order of the pairs does not matter. The models' tensors are in their own
 # configs: `repository.read_config(path)` gives a `config.pbtxt` as a message with `input` and `output`, each of which has
 # a `name`, a `data_type` and `optional`. The steps are in `ensemble_scheduling.step`; each has a `model_name`, an
 # `input_map` and an `output_map`. The check makes up two hundred repositories, each with an `ensemble`.
@@ -263,7 +266,7 @@ check("2.3", Path(folder.name) / "misfits.py")
 #
 # See your `mask` at work with the real engine, set so that it returns the prompt, as it got it, before its answer.
 # `repository.refit` copies a repository with another engine and other settings, and keeps your tensors and your code; later
-# labs use it to serve your repository. Then measure what `mask` costs: ask a hundred times with it and without.
+# labs use it to serve your repository.
 
 # %% tags=["nbval-ignore-output"]
 if extended is not None:
@@ -282,7 +285,7 @@ if extended is not None:
 # %% [markdown]
 # ## Elsewhere
 #
-# Three questions of transfer, without running anything.
+# Three questions, without running anything.
 #
 # 1. The service moves to a server with TensorRT-LLM and two GPUs, and the engine to another folder. Which of your files
 #    change?
