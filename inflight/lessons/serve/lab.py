@@ -384,9 +384,8 @@ check("3.3", (at_once, who_waited, readers_that_fit, server))
 #
 # <details><summary>Answer</summary>
 #
-# TTFT: the others wait for a slot. No more than eight are in an iteration, so most gaps stay as they are. Only those in
-# which
-# a waiting reader's prompt is computed are longer, and P99 may show them.
+# TTFT, by far: eight readers wait for a slot, which is free when a whole answer has ended. No more than eight are in an
+# iteration, so most gaps stay as they are.
 # </details>
 
 # %% tags=["nbval-ignore-output"]
