@@ -244,9 +244,18 @@ def _problems(path: Path, lesson: Lesson, kind: str) -> Iterator[str]:
         yield from _page_problems(notebook)
     prose = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     prose = re.sub(r"^(```|~~~).*?^\1|`[^`\n]*`", "", prose, flags=re.M | re.S)
-    for link in sorted(set(re.findall(r"(?:\]\(|(?:href|src)=[\"'])([^)#\s\"']+)", prose))):
-        if not re.match(r"[a-z]+:", link) and not (path.parent / link).exists():
+    for link in sorted(set(re.findall(r"(?:\]\(|(?:href|src)=[\"'])([^)\s\"']+)", prose))):
+        name, _, heading = link.partition("#")
+        if not re.match(r"[a-z]+:", link) and not _is_there(path.parent / name if name else path, heading):
             yield f"the link to {link} leads nowhere"
+
+
+def _is_there(page: Path, heading: str) -> bool:
+    """Say whether a link leads somewhere, to a heading of a page of text as Jupyter names it."""
+    if not heading or page.suffix != ".md":
+        return page.exists()
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.M)
+    return heading in [each.replace(" ", "-") for each in headings]
 
 
 def _sources(notebook: NotebookNode) -> list[tuple]:

@@ -547,7 +547,7 @@ board
 # | refuses | <code>--max-num-<wbr>queued-tokens</code>, <code>--max-num-<wbr>queued-reqs</code>: 503 | <code>--max-concurrent-<wbr>requests</code>: 429 | `max_queue_size` |
 # | watch | <code>vllm:request_queue_<wbr>time_seconds</code>, <code>vllm:num_requests_<wbr>waiting</code> | <code>te_queue_<wbr>size</code>, <code>te_batch_next_<wbr>size</code> | <code>nv_inference_queue_<wbr>duration_us</code>, <code>nv_inference_pending_<wbr>request_count</code> |
 #
-# A full queue of Triton's has a catch: [more](../assets/elsewhere.md#06--dynamic-batching).
+# A full queue of Triton's has a catch: [more](../assets/elsewhere.md#06-·-Dynamic-batching).
 #
 # ## What breaks
 #

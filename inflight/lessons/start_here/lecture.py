@@ -10,7 +10,7 @@
 # Time to first token, prefill and decode are the same in every server of language models. The names of the four models
 # below are Triton's.
 #
-# You need some Python, and to read a line of NumPy or pandas: [six questions](../assets/help.md#do-you-know-enough) tell you
+# You need some Python, and to read a line of NumPy or pandas: [six questions](../assets/help.md#Do-you-know-enough?) tell you
 # whether you know enough. Run one cell at a time, with Shift+Enter. If a cell fails, or you want to start over:
 # [help](../assets/help.md).
 #
