@@ -348,3 +348,26 @@ def test_what_one_does_wrong_is_told_with_its_line(tmp_path, change, told):
 def test_a_config_that_is_none_is_refused(given, told):
     with pytest.raises(CourseError, match=told):
         ExecutorConfig(speculative_config=given)
+
+
+class Timed(FakeModel):
+    """Takes 10 ms and one more a token, and on a clock of its own; and 5 more after an iteration of another length."""
+
+    now_s, length = 0.0, 0
+
+    def forward(self, chunks):
+        logits = super().forward(chunks)
+        number = len(chunks[0].token_ids)
+        self.now_s += (10 + number * len(chunks) + 5 * (number != self.length)) / 1000
+        self.length = number
+        return logits
+
+
+def test_prices_are_those_of_an_iteration_as_long_as_the_one_before_and_what_lies_between_is_on_a_line(monkeypatch):
+    model = Timed(BUILD, VOCAB)
+    model.allocate_kv_cache(-(-BUILD.max_seq_len // BUILD.tokens_per_block))
+    monkeypatch.setattr("inflight.engine.drafts.time.perf_counter", lambda: model.now_s)
+    prices = IterationPrices.measured(model, max_draft_len=5)
+    expected = {1: [11, 12, 13, 14, 15, 16], 2: [12, 14, 16, 18, 20, 22], 4: [14, 18, 22, 26, 30, 34]}
+    for answers, ms in {**expected, 9: expected[4]}.items():
+        assert prices.of(answers, 5) == pytest.approx(ms)
