@@ -1,48 +1,49 @@
-"""Lesson 13: what it costs to have a prompt in the cache, and how long readers wait while a long one comes."""
-
-import math
+"""Lesson 13: what taking a prompt costs at each speed of the line, and how long readers wait while a long one comes."""
 
 import pandas as pd
 import plotly.express as px
 import plotly.graph_objects as go
 
-from inflight.notebook.charts.palette import DECODE, INK, PREFILL, REQUEST, SYMBOLS
+from inflight.notebook.charts.palette import DASHES, DECODE, INK, PREFILL, SYMBOLS
 
-COLOURS = {"compute": PREFILL, "take": DECODE, "fetch": REQUEST[0]}
 FIGURES = ["longest gap (ms)", "TTFT (ms)"]
 
 
-def prices(rows: pd.DataFrame) -> go.Figure:
-    """Milliseconds against tokens of a prompt, a line a way, on logarithmic scales.
+def lines(rows: pd.DataFrame, computed: dict[str, float]) -> go.Figure:
+    """Milliseconds of taking a prompt against the speed of the line, and level those of computing it, a cache a dash.
 
     Parameters
     ----------
     rows : DataFrame
-        `tokens`, `way` and `ms` of each round.
+        `cache`, `Gbit/s` and `ms` of each round.
+    computed : dict of str to float
+        Milliseconds, by cache.
     """
     fig = px.line(
-        _medians(rows), x="tokens", y="ms", color="way", symbol="way", log_x=True, log_y=True,
-        color_discrete_map=COLOURS, symbol_sequence=SYMBOLS,
+        _medians(rows), x="Gbit/s", y="ms", line_dash="cache", symbol="cache", log_x=True, log_y=True,
+        color_discrete_sequence=[DECODE], line_dash_sequence=DASHES, symbol_sequence=SYMBOLS,
     )  # fmt: skip
-    fig.update_traces(marker_size=9, hovertemplate="%{x} tokens · %{fullData.name}: %{y:.1f} ms<extra></extra>")
-    for line in fig.data:
-        fig.add_annotation(
-            x=1, xref="paper", y=_log10(line.y[-1]), text=line.name, showarrow=False, xanchor="left",
-            font={"color": line.line.color},
+    fig.update_traces(marker_size=9, hovertemplate="%{x} Gbit/s: taken in %{y:.0f} ms<extra></extra>")
+    for line in list(fig.data):
+        fig.add_scatter(
+            x=line.x, y=[computed[line.name]] * len(line.x), mode="lines", name=f"computed, {line.name}",
+            line={"color": PREFILL, "dash": line.line.dash}, hovertemplate="computed in %{y:.0f} ms<extra></extra>",
         )  # fmt: skip
-    fig.update_xaxes(title="tokens of the prompt", tickvals=sorted(rows["tokens"].unique()))
-    fig.update_yaxes(title="ms until they are in the cache", dtick=1)
-    return fig.update_layout(showlegend=False, margin={"r": 80})
+        line.name = f"taken, {line.name}"
+    fig.update_xaxes(title="speed of the line (Gbit/s)", tickvals=sorted(rows["Gbit/s"].unique()))
+    fig.update_yaxes(title="ms until 256 tokens are in the cache", dtick=1)
+    return fig.update_layout(legend={"title": "", "orientation": "h", "y": 1.02, "yanchor": "bottom"})
 
 
-def prices_summary(rows: pd.DataFrame) -> str:
-    """The picture of `prices` in a paragraph."""
-    table = _medians(rows).pivot(index="tokens", columns="way", values="ms")
+def lines_summary(rows: pd.DataFrame, computed: dict[str, float]) -> str:
+    """The picture of `lines` in a paragraph."""
+    table = _medians(rows).pivot(index="cache", columns="Gbit/s", values="ms")
     parts = [
-        f"{tokens} tokens: computed in {row['compute']:.0f} ms, taken {row['take']:.0f}, fetched {row['fetch']:.0f}"
-        for tokens, row in table.iterrows()
+        f"{cache}: computed in {computed[cache]:.0f} ms, taken in "
+        + ", ".join(f"{ms:.0f} at {speed} Gbit/s" for speed, ms in row.items())
+        for cache, row in table.iterrows()
     ]
-    return f"Time until a prompt is in the cache. {'; '.join(parts)}."
+    return f"Time until 256 tokens are in the cache. {'; '.join(parts)}."
 
 
 def gaps(found: pd.DataFrame) -> go.Figure:
@@ -76,8 +77,4 @@ def gaps_summary(found: pd.DataFrame) -> str:
 
 
 def _medians(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows.groupby(["tokens", "way"], sort=False)["ms"].median().reset_index()
-
-
-def _log10(value: float) -> float:
-    return math.log10(value)
+    return rows.groupby(["cache", "Gbit/s"], sort=False)["ms"].median().reset_index()

@@ -1,4 +1,4 @@
-"""Lab 13: a policy over a hidden day, a seal that lets nothing wrong in, bytes on paper, what a full store forgets."""
+"""Lab 13: a policy over a hidden day, a seal, bytes on paper, what a full store forgets, an answer that goes on."""
 
 import random
 from collections.abc import Callable
@@ -6,7 +6,16 @@ from math import ceil
 
 from inflight.engine.own.part import OwnPart
 from inflight.errors import CourseError
-from inflight.lessons.moving_a_cache.simulate import Prompt, computed_again, day, least_recent, spent
+from inflight.lessons.moving_a_cache.simulate import (
+    END,
+    Dying,
+    Prompt,
+    computed_again,
+    day,
+    least_recent,
+    next_token,
+    spent,
+)
 from inflight.notebook.checks import grades
 from inflight.notebook.checks.answers import load
 from inflight.notebook.checks.findings import NOT_YET, RIGHT, Case, Finding, Measured, Wrong, asked, told
@@ -179,3 +188,56 @@ def _victim(victim: Callable, choose: random.Random) -> Finding:
         nothing=1,
         advice="Whose blocks are useless without which? Forget a conversation from its end.",
     )
+
+
+@grades(
+    "13.5",
+    "A prompt and what has been said of its answer are a prompt: any engine goes on from there, and a store spares it "
+    "the computing.",
+    within_s=TRIAL_S,
+)
+def _whole(path: str, choose: random.Random) -> Finding:
+    whole = load(path).whole
+    if whole(Dying([9], 9).ask, [1], 2) is None:
+        return NOT_YET
+    for _ in range(100):
+        prompt, most = [choose.randrange(1, 999) for _ in range(choose.randrange(1, 40))], choose.randrange(1, 30)
+        end = len(prompt) + choose.randrange(0, 40)
+        lives = [choose.randrange(0, 1 + min(most, 12)) for _ in range(choose.randrange(0, 4))]
+        if choose.random() < 0.2:  # it dies when all has been said
+            lives = [min(most, end - len(prompt) + 1)]
+        if choose.random() < 0.7:
+            lives.append(1000)
+        if finding := _played(whole, prompt, most, end, lives):
+            return finding
+    return RIGHT
+
+
+def _played(whole: Callable, prompt: list[int], most: int, end: int, lives: list[int]) -> Wrong | None:
+    """Say what is wrong with the answer that a client gets of these engines."""
+    expected: list[int] = []
+    while len(expected) < most and expected[-1:] != [END]:
+        expected.append(next_token([*prompt, *expected], end))
+    is_refused = sum(lives) < len(expected)
+    expected = expected[: sum(lives)]
+    engines, said, refused = Dying(lives, end), [], False
+    try:
+        for token in whole(engines.ask, [*prompt], most):
+            said.append(token)
+            engines.received += 1
+            if len(said) > most:
+                break
+    except ConnectionRefusedError:
+        refused = True
+    except ConnectionResetError:
+        return Wrong("An engine died, others were left, and the client saw ConnectionResetError.")
+    if engines.held_back:
+        return Wrong("A token was asked for before the last one was yielded: pass each on when it comes.")
+    case = f"Of {len(expected)} tokens, engines that die after {lives}"
+    if again := engines.computed - engines.received:
+        return Wrong(f"{case}: {again} tokens were computed again.")
+    if said != expected:
+        return Wrong(f"{case}: the client got {len(said)}, and not those of the answer.")
+    if refused != is_refused:
+        return Wrong(f"{case}: the client {'saw' if refused else 'did not see'} ConnectionRefusedError.")
+    return None

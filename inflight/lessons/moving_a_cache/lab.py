@@ -1,9 +1,9 @@
 # %% [markdown]
 # # {heading}
 #
-# Four exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write the policy that the running
+# Five exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write the policy that the running
 # engine asks and a seal that lets nothing wrong in, and count the bytes that a service needs. Then you decide what a
-# full store forgets.
+# full store forgets, and write a client whose answer outlives its engine.
 #
 # You need the lecture. A check never stops you: it says *done*, *not done yet*, or what to look at.
 #
@@ -18,6 +18,8 @@
 # %%
 import tempfile
 from pathlib import Path
+from queue import SimpleQueue
+from runpy import run_path
 
 from inflight import engine
 from inflight.bench import workload
@@ -30,11 +32,12 @@ workdir = tempfile.TemporaryDirectory()
 # %% [markdown]
 # ## Exercise 13.1: compute, fetch or take
 #
-# *Core · importance 5/5 · difficulty 3/5 · 20 minutes*
+# *Core · importance 5/5 · difficulty 2/5 · 15 minutes*
 #
 # A prompt comes whose first `tokens` are not in memory. `found` says how many of these each way could bring: a dict with
 # "fetch" (from the store), "take" (from another engine), or both. `prices` are milliseconds a token, for "compute",
-# "fetch" and "take". What is not brought is computed. Return "compute" or a way of `found`.
+# "fetch" and "take", as the engine has measured them. What is not brought is computed. Return "compute" or a way of
+# `found`.
 #
 # The check plays a hidden day of 200 prompts, on which disk, network and processor are slow at times. Over the day your
 # choices may cost at most 1.02 times the least.
@@ -254,13 +257,101 @@ check("13.4", victim)
 # </details>
 
 # %% [markdown]
+# ## Exercise 13.5: an engine that dies
+#
+# *Further · importance 5/5 · difficulty 3/5 · 25 minutes*
+#
+# A client has half of an answer when its engine dies. Others stand behind it, on the same store. `ask(prompt, most)`
+# asks the one that is alive and yields the tokens of its answer, at most `most` (1 or more), as they come. It raises
+# ConnectionResetError when its engine dies, at any time, even between the last token and the end of the stream; and
+# ConnectionRefusedError when no engine is left. An answer ends early after the token `END`.
+#
+# `whole` yields the answer of at most `most` tokens as if no engine had died: each token once, as soon as it is there,
+# and none computed a second time. Where no engine is left, the client sees ConnectionRefusedError.
+
+
+# %%
+# %%writefile {workdir.name}/whole.py
+END = 0
+
+
+def whole(ask, prompt: list[int], most: int):
+    """Yield the answer's tokens."""
+    # BEGIN SOLUTION
+    # LAB: return None
+    said = []
+    while len(said) < most and said[-1:] != [END]:
+        try:
+            for token in ask(prompt + said, most - len(said)):
+                said.append(token)
+                yield token
+            return
+        except ConnectionResetError:
+            continue  # the next engine goes on from what was said
+    # END SOLUTION
+
+
+# %%
+check("13.5", Path(workdir.name) / "whole.py")
+
+# %% [markdown]
+# The same with two engines on one store. The first is shut down after 40 tokens:
+
+# %% tags=["nbval-ignore-output"]
+own = run_path(f"{workdir.name}/whole.py")["whole"]
+with progress.wait("Two engines"):
+    alive = [Executor.load(engine_dir, config) for _ in range(2)]
+
+
+def ask(prompt, most):
+    responses = SimpleQueue()
+    alive[0].enqueue_request(Request(prompt, most, streaming=True), responses.put)
+    for response in iter(responses.get, None):
+        yield from response.token_ids
+        if response.error:
+            del alive[0]
+            raise ConnectionResetError(response.error)
+        if response.is_final:
+            return
+
+
+answer = []
+for token in own(ask, ids, 80) or ():
+    answer.append(token)
+    if len(answer) == 40:
+        alive[0].shutdown()
+if answer:
+    first = alive[0].iteration_stats[0]
+    print(f"{len(answer)} tokens: {tokenizer.decode(answer)!r}")
+    print(f"The second engine computed {first.context_tokens} tokens to go on.")
+for each in alive:
+    each.shutdown()
+
+# %% [markdown]
+# <details><summary>Where to look</summary>
+#
+# The lecture's <em>A conversation after a restart</em>: what does the next engine find of an answer?
+# </details>
+#
+# <details><summary>How to begin</summary>
+#
+# What does the second engine have to be asked so that its first token is the one that the first engine did not say?
+# </details>
+#
+# <details><summary>The error you see</summary>
+#
+# <em>Computed again</em>: you ask for the whole answer, and leave out what you have. <em>Asked for 0 tokens</em>, <em>after
+# END</em>: an engine can die when all has been said. <em>Before it was yielded</em>: you collect where you should pass
+# on.
+# </details>
+
+# %% [markdown]
 # ## Bonus
 #
 # If you are early: no check, but something to see.
 #
-# 1. A decoder that dies: in the lecture's `Apart`, kill the decoder in the middle of a stream. What does the client
-#    see, and what does a second decoder need to go on from there?
-# 2. Blocks in 30 % of the bytes: build the engine with `kv_cache_quant_algo="INT8"`, and measure the break-even again.
+# 1. Kill the lecture's decoder (`lesson.Apart`) in the middle of a stream through the router. What does the client see?
+# 2. Give exercise 13.5 requests with a temperature and a seed. Is the answer still as if no engine had died?
 
 # %% [markdown]
 # ## Elsewhere

@@ -16,12 +16,11 @@
 # ## {question}
 #
 # Your users complain of two things. While somebody sends a long document, everybody else's text stands still. And after
-# a restart, every conversation is slow once: it is computed from its first word. In the design review, somebody
-# proposes one machine that reads prompts and another that writes answers.
+# a restart, every conversation is slow once: its engine computes it again from the first word. In the design review,
+# somebody proposes one machine that reads prompts, another that writes answers, and a disk that remembers both.
 #
-# Both have one cause: the blocks of a prompt's [KV cache](glossary.md#KV-cache) stay where they were computed. But
-# blocks are bytes. They can be **computed**, **taken** from another engine, or **fetched** from a store. Each way has
-# a price.
+# All of it rests on one fact: the blocks of a prompt's [KV cache](glossary.md#KV-cache) are bytes. They can be
+# **computed**, **taken** from another engine, or **fetched** from a store. Each way has a price.
 
 # %%
 import socket
@@ -41,7 +40,14 @@ import pandas as pd
 from inflight import CourseError, engine
 from inflight.bench import workload
 from inflight.checkpoint import fetch, load_tokenizer
-from inflight.engine import Chunk, Executor, ExecutorConfig, GuaranteedNoEvict, Request
+from inflight.engine import (
+    BuildConfig,
+    Chunk,
+    Executor,
+    ExecutorConfig,
+    GuaranteedNoEvict,
+    Request,
+)
 from inflight.lessons import moving_a_cache as lesson
 from inflight.notebook import charts, progress, session, widgets
 from inflight.triton import telemetry
@@ -56,15 +62,23 @@ session.others()
 # %% tags=["nbval-ignore-output"]
 engine_dir = engine.cached(fetch())
 tokenizer = load_tokenizer(engine_dir)
+
+
+def two(engine_dir):
+    """Two engines with room for 32 blocks each."""
+    pair = engine.load(engine_dir), engine.load(engine_dir)
+    for each in pair:
+        each.allocate_kv_cache(num_blocks=32)
+    return pair
+
+
 with progress.wait("Two engines"):
-    one, other = engine.load(engine_dir), engine.load(engine_dir)
-for each in (one, other):
-    each.allocate_kv_cache(num_blocks=32)
+    one, other = two(engine_dir)
 block = one.info.build_config.tokens_per_block
 
 # %%
-[text] = workload.prompts_of([540], tokenizer)
-ids = tokenizer.encode(text)[:500]
+[text] = workload.prompts_of([1060], tokenizer)
+ids = tokenizer.encode(text)[:1000]
 table = list(range(-(-len(ids) // block)))
 one.forward([Chunk(ids[:-1], num_past=0, blocks=table)])
 data = one.read_blocks(table)
@@ -77,11 +91,20 @@ print(f"{one.block_bytes / block:,.0f} bytes a token")
 
 
 # %%
-def sent(data):
-    """The bytes, through a socket."""
+def send(end, data, gigabits):
+    """At so many Gbit/s at most."""
+    begun = time.perf_counter()
+    for start in range(0, len(data), 2**20):
+        end.sendall(data[start : start + 2**20])
+        due = begun + 8 * (start + 2**20) / (gigabits * 1e9)
+        time.sleep(max(0, due - time.perf_counter()))
+
+
+def sent(data, gigabits=np.inf):
+    """The bytes, as they come out of a socket."""
     here, there = socket.socketpair()
     with here, there, ThreadPoolExecutor(1) as pool:
-        sending = pool.submit(here.sendall, data)
+        sending = pool.submit(send, here, data, gigabits)
         received = bytearray()
         while len(received) < len(data):
             received += there.recv(2**20)
@@ -104,13 +127,13 @@ print("largest difference of", ours.size, "logits:", np.abs(ours - theirs).max()
 
 # %% tags=["nbval-ignore-output"]
 guess = widgets.predict(
-    "A token is 270 million FLOPs, or 46 kB. How many times as long does "
-    "computing 480 tokens take as bringing their 22 MB from the other engine?",
+    "A token is 270 million FLOPs, or 46 kB. From how many tokens of a prompt on is "
+    "taking its blocks from the other engine faster than computing them here?",
     {
-        "0.3 times: numbers stay in the processor, bytes do not": 0.3,
-        "1.5 times: both go through every layer": 1.5,
-        "7 times: a token meets every weight, its bytes are copied": 7,
-        "100 times: copying is hardly any work": 100,
+        "32, one block: a block's arithmetic takes longer than its copy": 32,
+        "100: below that, a transfer's fixed cost is more than it saves": 100,
+        "300: computing grows faster than the prompt, copying does not": 300,
+        "more than 1,000: 46 kB take longer to move than a token to compute": 4000,
     },
 )
 guess
@@ -119,60 +142,77 @@ guess
 # ## Three prices
 #
 # A *store* is a folder with a file for each block. Its files are new, so Linux reads them from memory, not from the
-# disk. Taking includes reading the first engine's cache.
-
-
-# %%
-store = tempfile.TemporaryDirectory()
-
-
-def compute(ids, table):
-    other.forward([Chunk(ids, num_past=0, blocks=table)])
-
-
-def take(ids, table):
-    other.write_blocks(table, sent(one.read_blocks(table)))
-
-
-def fetch_from_store(ids, table):
-    for number in table:
-        other.write_blocks([number], Path(store.name, str(number)).read_bytes())
-
-
-# %%
-for number in table:
-    Path(store.name, str(number)).write_bytes(one.read_blocks([number]))
-ways = {"compute": compute, "take": take, "fetch": fetch_from_store}
-
-
-def timed(way, tokens):
-    """Milliseconds until so many tokens are in the cache."""
-    begun = time.perf_counter()
-    ways[way](ids[:tokens], table[: tokens // block])
-    return 1000 * (time.perf_counter() - begun)
+# disk. Each way is timed with both precisions that a cache can have here; the second has 30 % of the bytes.
 
 
 # %% tags=["nbval-ignore-output"]
+store = tempfile.TemporaryDirectory()
+with progress.wait("Two engines with an 8-bit cache"):
+    int8 = BuildConfig(kv_cache_quant_algo="INT8")
+    pairs = {"float32": (one, other), "INT8": two(engine.cached(fetch(), int8))}
+for cache, (giver, _) in pairs.items():
+    giver.forward([Chunk(ids, 0, table)])
+    for number in table:
+        Path(store.name, f"{cache} {number}").write_bytes(giver.read_blocks([number]))
+
+
+# %%
+def compute(cache, blocks):
+    pairs[cache][1].forward([Chunk(ids[: len(blocks) * block], 0, blocks)])
+
+
+def take(cache, blocks, gigabits=np.inf):
+    giver, taker = pairs[cache]
+    taker.write_blocks(blocks, sent(giver.read_blocks(blocks), gigabits))
+
+
+def fetch_from_store(cache, blocks):
+    for number in blocks:
+        content = Path(store.name, f"{cache} {number}").read_bytes()
+        pairs[cache][1].write_blocks([number], content)
+
+
+# %%
+ways = {"compute": compute, "take": take, "fetch": fetch_from_store}
+
+
+def timed(way, cache, tokens, **options):
+    """Milliseconds until so many tokens are in the cache."""
+    begun = time.perf_counter()
+    ways[way](cache, table[: tokens // block], **options)
+    return 1000 * (time.perf_counter() - begun)
+
+
+def spread(ms):
+    return f"{ms.median():.1f} ({ms.min():.1f}–{ms.max():.1f})"
+
+
+# %% tags=["nbval-ignore-output"]
+each = [(c, n, w) for c in pairs for n in (32, 96, 320, 992) for w in ways]
 rows = []
 for number in progress.over(range(8), "Round"):
-    for tokens in (32, 96, 224, 480):
-        rows += [(number, tokens, way, timed(way, tokens)) for way in ways]
-rows = pd.DataFrame(rows, columns=["round", "tokens", "way", "ms"])
+    rows += [(number, c, n, w, timed(w, c, n)) for c, n, w in each]
+rows = pd.DataFrame(rows, columns=["round", "cache", "tokens", "way", "ms"])
 rows = rows[rows["round"] > 0]  # the first is a warm-up
-prices = rows.groupby(["tokens", "way"], sort=False)["ms"].median().unstack()
-ratio = prices["compute"][480] / prices["take"][480]
-print(guess.score(ratio, "the medians of seven rounds, for 480 tokens"))
-charts.show(lesson.prices(rows), lesson.prices_summary(rows))
-print(lesson.prices_summary(rows))
+prices = rows.groupby(["cache", "tokens", "way"], sort=False)["ms"]
+print("Milliseconds, the median of seven rounds (the least and the most):")
+display(prices.agg(spread).unstack())
+ms = prices.median().unstack()
+faster = ms.loc["float32"].query("take < compute").index.min()
+print(guess.score(faster, "the least of the four lengths"))
+ratio = ms["compute"] / ms["take"]
+for cache in pairs:
+    print(
+        f"{cache}, 992 tokens: computing takes {ratio[cache, 992]:.0f} times as long."
+    )
 
 # %% tags=["remove-cell"]
-assert (prices["compute"] > prices["take"]).all()
-assert (prices["compute"] > prices["fetch"]).all()
+assert (ms["compute"] > ms["take"]).all()
+assert (ms["compute"] > ms["fetch"]).all()
 
 # %% [markdown]
-# Here the lines do not cross: even one block is cheaper to bring than to compute. Both prices grow with the tokens, so
-# their ratio decides. Computing a token takes two FLOPs for each weight, moving it takes its bytes. With a fast
-# processor and a slow network, moving does not pay:
+# **The break-even is a speed, not a length.** Both prices grow with the tokens: computing one takes two FLOPs for each
+# weight, moving one takes its bytes. Longer prompts raise both. What can turn the scale is the line:
 
 
 # %%
@@ -181,15 +221,54 @@ def gigabits_needed(token_bytes, tokens_per_s):
     return 8 * token_bytes * tokens_per_s / 1e9
 
 
+# %% [markdown]
+# Now the socket sends like a network: at an eighth, a half, twice and eight times the speed that your line gives for
+# float32.
+
 # %% tags=["nbval-ignore-output"]
-here = gigabits_needed(46_080, 1000 * 480 / prices["compute"][480])
-print(f"Here: {here:.2f} Gbit/s")
-print(f"8B model, 20,000 tokens/s: {gigabits_needed(131_072, 20_000):.0f} Gbit/s")
+computed = {c: np.median([timed("compute", c, 256) for _ in range(7)]) for c in pairs}
+needed = {
+    c: gigabits_needed(giver.block_bytes / block, 256e3 / computed[c])
+    for c, (giver, _) in pairs.items()
+}
+speeds = [round(needed["float32"] * times, 2) for times in (1 / 8, 1 / 2, 2, 8)]
+rows = []
+for _ in progress.over(range(5), "Round"):
+    rows += [(c, g, timed("take", c, 256, gigabits=g)) for c in pairs for g in speeds]
+rows = pd.DataFrame(rows, columns=["cache", "Gbit/s", "ms"])
+
+# %% tags=["nbval-ignore-output"]
+charts.show(lesson.lines(rows, computed), lesson.lines_summary(rows, computed))
+medians = rows.groupby(["cache", "Gbit/s"])["ms"].median()
+for cache, least in needed.items():
+    wins = [g for g in speeds if medians[cache, g] < computed[cache]]
+    print(f"{cache}: taking is faster at {wins} Gbit/s; formula: above {least:.2f}")
+del pairs["INT8"]  # two engines less in memory
+
+# %% tags=["remove-cell"]
+for cache, place in (("float32", 1), ("INT8", 0)):
+    slower, faster = medians[cache, speeds[place]], medians[cache, speeds[place + 1]]
+    assert slower > computed[cache] > faster
 
 # %% [markdown]
-# The second line supposes a GPU that computes 20,000 prompt tokens a second. There, sending every block at 10 Gbit/s
-# takes twice as long as computing it. That is why engines send blocks from GPU to GPU over NVLink or InfiniBand (NIXL,
-# Mooncake). An 8-bit cache, 30 % of the bytes here, needs 30 % of the network.
+# The formula counts the sending alone; reading and writing the blocks come on top, so the lines cross a little to the
+# right of it. An 8-bit cache needs 30 % of the speed. On a GPU all of this is larger:
+
+# %%
+tera = 0.4 * 989  # TFLOP/s of an H100 at 40 % of its BF16 peak, a supposition
+for model, billions, token_bytes, gpus in (
+    ("Llama 3.1 8B", 8.0, 131_072, 1),
+    ("Llama 3.1 70B", 70.6, 327_680, 8),
+):
+    flops = 2e9 * billions
+    needed = gigabits_needed(token_bytes, gpus * tera * 1e12 / flops)
+    print(f"{model}, {gpus} H100: {needed:.0f} Gbit/s;", end=" ")
+    print(f"{flops / token_bytes:,.0f} FLOPs a byte")
+
+# %% [markdown]
+# Over 10 Gbit/s Ethernet, sending takes longer than computing; over a 400 Gbit/s network card, far less. That is why
+# engines send from GPU to GPU over NVLink or InfiniBand (NIXL, Mooncake). A token here has 5,800 FLOPs a byte: the
+# larger the model, the more work a moved byte saves.
 #
 # ## A name for a block
 #
@@ -279,58 +358,63 @@ for number, name in enumerate(("prefiller", "decoder")):
 # %% [markdown]
 # The decoder computes one block: it needs the last token's logits, and blocks come whole.
 #
-# Whom does it help? Seven people read their streams while the document comes. Lesson 05 had two ways: one engine
-# computes it whole, or in parts alongside the readers' tokens. This is the third. All three have the same two cores. A
-# reader's longest gap is read from the log of the engine that writes.
+# Whom does it help? Seven people read their streams when the document comes. Lesson 05 had two ways: one engine computes
+# it whole, or in parts alongside the readers' tokens. This is the third; all three have the same two cores. The log of
+# the engine that writes says what it did meanwhile.
 
 
 # %%
 readers = [tokenizer.encode(f"Story {number}:") for number in range(7)]
 
 
-class InParts(GuaranteedNoEvict):
-    def schedule(self, now):
-        return super().schedule(replace(now, max_num_tokens=64))
-
-
-def longest_gap(log, sent_s):
-    """Most milliseconds between two ends of iterations, once it was sent."""
+def meanwhile(log, sent_s, came_s):
+    """What the readers' engine did from when the document was sent."""
     ends = log["timestamp"] + log["iteration_ms"] / 1000
-    return 1000 * ends.diff()[ends > sent_s].max()
+    log = log.assign(gap_ms=1000 * ends.diff())[ends > sent_s]
+    tokens = log["context_tokens"] + log["generation_tokens"]
+    return {
+        "prompt tokens computed": log["context_tokens"].sum(),
+        "most tokens in one iteration": tokens.max(),
+        "longest gap (ms)": log["gap_ms"].max(),
+        "TTFT (ms)": 1000 * (came_s - sent_s),
+    }
 
 
 # %%
+class InParts(GuaranteedNoEvict):
+    most = 64  # tokens of an iteration
+
+    def schedule(self, now):
+        return super().schedule(replace(now, max_num_tokens=self.most))
+
+
 def one_engine(prompt, scheduler=None):
-    """A reader's longest gap and the sender's TTFT, in ms."""
     config, begun = ExecutorConfig(enable_chunked_context=True), threading.Semaphore(0)
-    with Executor(engine.load(engine_dir), config, scheduler) as executor:
-        for ids in readers:
-            asked = Request(ids, 200, streaming=True)
+    with Executor(one, config, scheduler) as executor:
+        for story in readers:
+            asked = Request(story, 200, streaming=True)
             executor.enqueue_request(asked, lambda response: begun.release())
         for _ in range(10 * len(readers)):
             begun.acquire()
         sent_s = time.time()
         executor.generate(Request(prompt, 1))
-        ttft_ms = 1000 * (time.time() - sent_s)
-        log = pd.DataFrame(executor.iteration_stats)
-    return longest_gap(log, sent_s), ttft_ms
+        return meanwhile(pd.DataFrame(executor.iteration_stats), sent_s, time.time())
 
 
 # %%
 def two_engines(prompt):
-    """The same, through the router; the readers ask the decoder."""
+    """Through the router; the readers ask the decoder."""
     begun, decoder = threading.Semaphore(0), f"{apart.servers[lesson.DECODER]}/v1"
-    asked, came_s = replace(document, prompt=prompt), []
+    came_s = []
     with ThreadPoolExecutor(len(readers)) as pool:
-        for number, ids in enumerate(readers):
-            story = lesson.load.Request(number, ids, 200)
-            pool.submit(lesson.load.stream, decoder, story, begun.release)
+        for number, story in enumerate(readers):
+            asked = lesson.load.Request(number, story, 200)
+            pool.submit(lesson.load.stream, decoder, asked, begun.release)
         for _ in readers:
             begun.acquire()
-        sent_s = time.time()
+        sent_s, asked = time.time(), replace(document, prompt=prompt)
         lesson.load.stream(apart.url, asked, lambda: came_s.append(time.time()))
-    log = telemetry.iterations(apart.log(lesson.DECODER))
-    return longest_gap(log, sent_s), 1000 * (came_s[0] - sent_s)
+    return meanwhile(telemetry.iterations(apart.log(lesson.DECODER)), sent_s, *came_s)
 
 
 # %% tags=["nbval-ignore-output"]
@@ -343,46 +427,43 @@ found = []
 for number in progress.over(range(5), "Round"):
     for place, (name, way) in enumerate(three.items()):
         fresh = [10 + 3 * number + place, *ids[1:256]]  # a beginning that no cache has
-        found.append((name, *way(fresh)))
-found = pd.DataFrame(found, columns=["engines", "longest gap (ms)", "TTFT (ms)"])
+        found.append({"engines": name} | way(fresh))
+found = pd.DataFrame(found)
+counts = found.groupby("engines", sort=False).median().iloc[:, :2].astype(int)
+counts
 
 # %% tags=["nbval-ignore-output"]
 charts.show(lesson.gaps(found), lesson.gaps_summary(found))
-gap = found.groupby("engines")["longest gap (ms)"].median()
 print(lesson.gaps_summary(found))
-best = gap.idxmin()
-print(f"In this run the gap was shortest with {best}: {gap[best]:.0f} ms.")
+gap = found.groupby("engines")["longest gap (ms)"].median()
+print(f"In this run the gap was shortest with {gap.idxmin()}: {gap.min():.0f} ms.")
 
 # %% tags=["remove-cell"]
+assert counts.to_numpy().tolist() == [[256, 263], [256, 64], [32, 39]]
 assert gap["apart"] < gap["one engine, whole"]
 
 # %% [markdown]
-# A gap is one iteration. Whole, it computes 263 tokens: the prompt, and one for each reader. In parts it computes 64 at
-# most; smaller parts make it shorter. Apart it computes 39, the prompt's last block and the readers', after the decoder
-# has read seven blocks into its cache. The second panel is the sender's: in parts, each of five iterations computes the
-# readers' tokens, too; apart, the prompt has a core to itself, and then it moves.
+# A gap is one iteration. Whole, the longest computes 263 tokens: the prompt, and one for each reader. In parts none
+# computes more than 64, but there are five of them: the readers' engine still computes all 256. **Parts spread the
+# prompt over the readers' iterations; apart takes it away from them.** The decoder computes the last block, and reads
+# seven into its cache.
 #
-# On one machine both spare the readers, and chunked context needs no copy and no second set of weights. Apart pays
-# where many machines serve: prompts and answers each get machines of their own number and kind, and a limit for TTFT
-# and one for ITL can be met separately.
+# The second panel is the sender's. In parts, each iteration computes the readers' tokens, too. Apart, the prompt has one
+# core, and its blocks have to move.
+#
+# On one machine parts are the better deal: no copy, no second set of weights. Apart pays where many machines serve:
+# prompts and answers get machines of their own number and kind, and a limit for TTFT and one for ITL are met
+# separately. vLLM's documentation says it in capitals: disaggregated prefill does not improve throughput.
 #
 # ## Turn the knob
 #
-# A policy of your own says when blocks are worth fetching (`kv_policy_path`). This one fetches from `least` tokens on.
-# Of the prompt's 256 tokens, 224 can be fetched: the last block is always computed. Set 32, 224 and 256.
+# In one engine the size of a part trades one limit for the other. Set 16, then 128: what do readers gain or lose, what
+# the sender? Apart has no such knob.
 
 # %% tags=["nbval-ignore-output"]
-least = 32  # then 224, then 256
-policy = Path(store.name, "policy.py")
-policy.write_text(f"""class Policy:
-    def choose(self, tokens, found, prices):
-        return "fetch" if found.get("fetch", 0) >= {least} else "compute"
-""")
-kept = {"enable_kv_cache_reuse": True, "kv_store_path": f"{store.name}/knob{least}"}
-for config in (ExecutorConfig(**kept), ExecutorConfig(**kept, kv_policy_path=policy)):
-    with Executor.load(engine_dir, config) as executor:
-        executor.generate(Request(ids[:256], 1))
-    print(executor.iteration_stats[0].context_tokens, "tokens computed")
+InParts.most = 16  # then 128
+turned = one_engine([99, *ids[1:256]], InParts())
+print({what: round(float(value)) for what, value in turned.items()})
 
 # %% [markdown]
 # ## Elsewhere
@@ -394,6 +475,9 @@ for config in (ExecutorConfig(**kept), ExecutorConfig(**kept, kv_policy_path=pol
 # | [TensorRT-LLM](https://nvidia.github.io/TensorRT-LLM/features/disagg-serving.html) | `trtllm-serve disaggregated`; NIXL, UCX | host memory (`host_cache_size`) |
 # | [NVIDIA Dynamo](https://docs.nvidia.com/dynamo/) | NIXL, over vLLM, SGLang and TensorRT-LLM | its block manager: CPU memory, disk |
 # | here | HTTP between OpenAI servers (`kv_peer_url`) | a folder (`kv_store_path`) |
+#
+# Dynamo can leave a prompt with the decoder, where it is short or its beginning is there already
+# (`--router-conditional-disagg`): the choice that you write in the lab.
 #
 # In production, watch `vllm:external_prefix_cache_hits` beside `vllm:prefix_cache_hits`: tokens found outside, and in
 # memory. `cache_salt` is a field of the request, in vLLM and here.
@@ -444,10 +528,10 @@ stack.close()
 # No: whoever has the blocks can write the answer. Whether to move them is a matter of price.
 #
 # - A request's cache is bytes: so many a token, in whole blocks. They may lie anywhere; the block table finds them.
-# - Compare what computing costs with what moving costs. With a fast processor and a slow network, compute.
+# - The break-even is a speed, not a length: bytes a token times tokens a second. On a slower line, compute.
 # - A block's name is a hash of everything that its keys depend on: engine, tenant, all tokens before.
-# - Prefill and decode apart keep long prompts away from readers, and let two limits be met separately. On one machine,
-#   chunked context spares readers with one set of weights.
+# - Parts spread a prompt over the readers' iterations, apart takes it away from them. On one machine parts are the better
+#   deal; on many, apart meets two limits separately.
 # - What does not fit is computed. No answer comes from a cache that is nearly right.
 #
 # <details><summary>1. A system prompt begins with today's date. What does the store hold after a month?</summary>

@@ -1,12 +1,15 @@
-"""Plays prompts whose blocks lie here and there, and a store that is full: counts, no clock.
+"""Plays prompts whose blocks lie here and there, a store that is full, and engines that die: counts, no clock.
 
-A policy's `choose` and a store's `victim` are the learner's.
+A policy's `choose`, a store's `victim` and a client's `whole` are the learner's.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
+from zlib import crc32
+
+from inflight.errors import CourseError
 
 WAYS = ("compute", "fetch", "take")
 
@@ -86,3 +89,61 @@ def computed_again(victim: Callable[[list[Stored]], int], room: int, seed: int, 
 def least_recent(blocks: list[Stored]) -> int:
     """The block that was used least recently; of a conversation, its beginning."""
     return min(range(len(blocks)), key=lambda number: (blocks[number].used, blocks[number].place))
+
+
+END = 0
+
+
+def next_token(text: list[int], end: int) -> int:
+    """What these engines say after a text; END where it is `end` tokens long."""
+    return END if len(text) >= end else 1 + crc32(repr(text).encode()) % 999
+
+
+class Dying:
+    """Engines of one service, of which each dies after some tokens.
+
+    Parameters
+    ----------
+    lives : list of int
+        The tokens that each engine computes before it dies.
+    end : int
+        The length of prompt and answer before END.
+
+    Attributes
+    ----------
+    computed : int
+        Tokens that they have computed.
+    received : int
+        Tokens that the client has; whoever plays counts them.
+    held_back : bool
+        Whether the first engine was asked for another token before the client had the last one.
+    """
+
+    def __init__(self, lives: list[int], end: int):
+        self._lives, self._end = [*lives], end
+        self.computed = self.received = self._calls = 0
+        self.held_back = False
+
+    def ask(self, prompt: list[int], most: int) -> Iterator[int]:
+        """Yield an answer's tokens as long as the engine lives."""
+        self._calls += 1
+        if most < 1:
+            raise CourseError(f"An engine was asked for {most} tokens: the answer had been said.")
+        if prompt[-1] == END:
+            raise CourseError("An engine was asked to go on after END: the answer had been said.")
+        if not self._lives:
+            raise ConnectionRefusedError("no engine is left")
+        text = list(prompt)
+        while len(text) < len(prompt) + most and text[-1] != END:
+            self._live()
+            self._lives[0] -= 1
+            self.computed += 1
+            text.append(next_token(text, self._end))
+            yield text[-1]
+            self.held_back |= self._calls == 1 and self.received < self.computed
+        self._live()
+
+    def _live(self) -> None:
+        if not self._lives[0]:
+            del self._lives[0]
+            raise ConnectionResetError("the engine has died")

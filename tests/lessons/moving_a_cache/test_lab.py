@@ -1,4 +1,4 @@
-"""Lab 13's answers: a policy, a seal, bytes on paper, and whom a full store forgets."""
+"""Lab 13's answers: a policy, a seal, bytes on paper, whom a full store forgets, and a client that goes on."""
 
 import hashlib
 import math
@@ -92,9 +92,57 @@ def oldest_of_all(blocks):
     return min(range(len(blocks)), key=lambda each: (blocks[each].used, blocks[each].place))
 
 
+# 13.5 -----------------------------------------------------------------------------------------------------------------
+
+WHOLE = """
+END = 0
+
+
+def whole(ask, prompt, most):
+    said = []
+    while len(said) < most and said[-1:] != [END]:
+        try:
+            for token in ask(prompt + said, most - len(said)):
+                said.append(token)
+                yield token
+            return
+        except ConnectionResetError:
+            continue
+"""
+CALLS_ITSELF = """
+def whole(ask, prompt, most):
+    last = None
+    try:
+        for last in ask(prompt, most):
+            prompt, most = [*prompt, last], most - 1
+            yield last
+    except ConnectionResetError:
+        if most and last != 0:
+            yield from whole(ask, prompt, most)
+"""
+FROM_THE_BEGINNING = """
+def whole(ask, prompt, most):
+    number = 0
+    while True:
+        try:
+            for place, token in enumerate(ask(prompt, most)):
+                if place == number:
+                    number += 1
+                    yield token
+            return
+        except ConnectionResetError:
+            continue
+"""
+
+
+def whole(*changes):
+    return File(replaced(WHOLE, *changes), "whole.py")
+
+
 ANSWERS = [
     *of_the_lab(
-        "moving_a_cache", {"13.1": "kv_policy.py", "13.2": "seal.py", "13.3": "needs", "13.4": "victim"}
+        "moving_a_cache",
+        {"13.1": "kv_policy.py", "13.2": "seal.py", "13.3": "needs", "13.4": "victim", "13.5": "whole.py"},
     ),
     Answer("13.1", "by what is saved", policy(SAVED)),
     Answer("13.1", "always the most", policy("return max(found, key=found.get)"), "wrong", "Count what each way costs"),
@@ -138,4 +186,15 @@ ANSWERS = [
     Answer("13.4", "no number of the list", lambda blocks: len(blocks), "wrong", "return a number from 0"),
     Answer("13.4", "again, just inside", sometimes(0.18, oldest_of_all)),
     Answer("13.4", "again, just outside", sometimes(0.184, oldest_of_all), "wrong", "from its end"),
+
+    Answer("13.5", "calls itself", File(CALLS_ITSELF, "whole.py")),
+    Answer("13.5", "from the beginning", File(FROM_THE_BEGINNING, "whole.py"), "wrong", "computed again"),
+    Answer("13.5", "ends with its engine", whole(("            continue", "            return")), "wrong",
+           "not those of the answer"),
+    Answer("13.5", "without what was said", whole(("prompt + said", "prompt")), "wrong", "not those of the answer"),
+    Answer("13.5", "asks for all again", whole(("most - len(said)", "most")), "wrong", "not those of the answer"),
+    Answer("13.5", "asks for nothing", whole(("len(said) < most and ", "")), "wrong", "asked for 0 tokens"),
+    Answer("13.5", "goes on after the end", whole((" and said[-1:] != [END]", "")), "wrong", "after END"),
+    Answer("13.5", "all at once", whole(("                yield token\n", ""), ("            return", "            yield from said; return")),
+           "wrong", "before the last one was yielded"),
 ]  # fmt: skip

@@ -1,24 +1,30 @@
-"""The pictures of lesson 13: each way's median, and each round."""
+"""The pictures of lesson 13: the lines that cross, and each round of three ways."""
 
 import pandas as pd
 
 from inflight.lessons import moving_a_cache as lesson
-from inflight.notebook.charts.palette import DECODE, PREFILL, REQUEST
+from inflight.notebook.charts.palette import DECODE, PREFILL
 
 
-def test_prices():
-    ms = {"compute": (100.0, 110.0, 900.0), "take": (9.0, 10.0, 11.0), "fetch": (1.0, 2.0, 3.0)}
-    rows = [(tokens, way, tokens / 32 * each) for tokens in (32, 96) for way, three in ms.items() for each in three]
-    rows = pd.DataFrame(rows, columns=["tokens", "way", "ms"])
-    fig = lesson.prices(rows)
-    assert {line.name: (line.line.color, list(line.x), list(line.y)) for line in fig.data} == {
-        "compute": (PREFILL, [32, 96], [110, 330]),
-        "take": (DECODE, [32, 96], [10, 30]),
-        "fetch": (REQUEST[0], [32, 96], [2, 6]),
+def test_lines():
+    ms = {
+        ("float32", 0.5): (210.0, 200.0, 900.0),
+        ("float32", 2): (60.0, 50.0, 40.0),
+        ("INT8", 0.5): (60.0, 61.0, 62.0),
     }
-    assert [note.text for note in fig.layout.annotations] == [*ms], "each line says its name"
+    rows = [(*of, each) for of, three in ms.items() for each in three]
+    rows = pd.DataFrame(rows, columns=["cache", "Gbit/s", "ms"])
+    computed = {"float32": 100.0, "INT8": 110.0}
+    fig = lesson.lines(rows, computed)
+    assert {line.name: (line.line.color, line.line.dash, list(line.x), list(line.y)) for line in fig.data} == {
+        "taken, float32": (DECODE, "solid", [0.5, 2], [210, 50]),
+        "taken, INT8": (DECODE, "dash", [0.5], [61]),
+        "computed, float32": (PREFILL, "solid", [0.5, 2], [100, 100]),
+        "computed, INT8": (PREFILL, "dash", [0.5], [110]),
+    }
     assert fig.layout.xaxis.type == fig.layout.yaxis.type == "log"
-    assert "96 tokens: computed in 330 ms, taken 30, fetched 6" in lesson.prices_summary(rows)
+    summary = lesson.lines_summary(rows[rows["cache"] == "float32"], computed)
+    assert "float32: computed in 100 ms, taken in 210 at 0.5 Gbit/s, 50 at 2.0 Gbit/s" in summary
 
 
 def test_gaps():
