@@ -32,7 +32,7 @@ def lines(rows: pd.DataFrame, computed: dict[str, float]) -> go.Figure:
         line.name = f"taken, {line.name}"
     fig.update_xaxes(title="speed of the line (Gbit/s)", tickvals=sorted(rows["Gbit/s"].unique()))
     fig.update_yaxes(title="ms until 256 tokens are in the cache", dtick=1)
-    return fig.update_layout(legend={"title": "", "orientation": "h", "y": 1.02, "yanchor": "bottom"})
+    return fig.update_layout(legend_title="")
 
 
 def lines_summary(rows: pd.DataFrame, computed: dict[str, float]) -> str:

@@ -322,8 +322,9 @@ for token in own(ask, ids, 80) or ():
         alive[0].shutdown()
 if answer:
     first = alive[0].iteration_stats[0]
-    print(f"{len(answer)} tokens: {tokenizer.decode(answer)!r}")
-    print(f"The second engine computed {first.context_tokens} tokens to go on.")
+    print(f"{len(answer)} tokens; the second engine computed {first.context_tokens}.")
+    never_died = alive[0].generate(Request(ids, 80)).token_ids
+    print("As if no engine had died:", answer == never_died)
 for each in alive:
     each.shutdown()
 
