@@ -117,7 +117,7 @@ class Executor:
         )
         self.moving: Moving | None = None
         if self.config.kv_store_path is not None:
-            self.moving = Moving(model, self._sequences, self.config, self._taken)
+            self.moving = Moving(model, self._sequences, self.config, self._got_ready)
         self._statistics = Statistics(self._sequences, self.config.iteration_log_path, self.moving)
         self.iteration_stats = self._statistics.latest
         self._held: list[Sequence] = []  # finished, to be answered when nobody runs
@@ -134,9 +134,7 @@ class Executor:
 
         self._thread = threading.Thread(target=self._loop, name="executor", daemon=True)
         self._thread.start()
-        self._compiler = GuideThread(self._guides, self._guide_made)
-        if self.moving:
-            self.moving.start()
+        self._compiler = GuideThread(self._guides, self._got_ready)
 
     @classmethod
     def load(cls, engine_dir: str | Path, config: ExecutorConfig | None = None) -> Executor:
@@ -197,30 +195,19 @@ class Executor:
             for sequence in self.moving.fetch():
                 self._finish(sequence, "error")
 
-    def _guide_made(self, sequence: Sequence, made: Matcher | Exception) -> None:
-        """Let a request wait whose guide is compiled, or end it with the reason why it cannot be."""
+    def _got_ready(self, sequence: Sequence, made: Matcher | Exception | None) -> None:
+        """Let a request wait whose blocks are taken (None) and whose guide is compiled, or end it with the error."""
         with self._work:
-            if self._unready.pop(sequence.id, None) is None:
+            if sequence.id not in self._unready:
                 return  # it ended meanwhile
+            if made is None and sequence.request.guide:
+                self._compiler.compile(sequence)
+                return
+            del self._unready[sequence.id]
             if isinstance(made, Exception):
                 sequence.error, self._asked_to_end[sequence.id] = self._what_happened(made), "error"
             else:
                 sequence.guide = made
-                self._inbox.append(sequence)
-            self._work.notify()
-
-    def _taken(self, sequence: Sequence, failed: PartError | None) -> None:
-        """Let a request wait, or compile its guide, whose blocks have been taken from another engine."""
-        with self._work:
-            if sequence.id not in self._unready:
-                return  # it ended meanwhile
-            if sequence.request.guide and not failed:
-                self._compiler.compile(sequence)
-                return
-            del self._unready[sequence.id]
-            if failed:
-                sequence.error, self._asked_to_end[sequence.id] = failed, "error"
-            else:
                 self._inbox.append(sequence)
             self._work.notify()
 
@@ -397,9 +384,8 @@ class Executor:
             sequence = Sequence(self._next_id, request, on_response, ends_by_s, guesser)
             self._next_id += 1
             self._unfinished[sequence.id] = sequence
-            if self.moving and self.moving.takes(sequence):
+            if self.moving and self.moving.take(sequence):
                 self._unready[sequence.id] = sequence
-                self.moving.take(sequence)
             elif request.guide:
                 self._unready[sequence.id] = sequence
                 self._compiler.compile(sequence)

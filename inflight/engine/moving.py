@@ -51,7 +51,7 @@ class Moving:
     config : ExecutorConfig
         Its settings whose names begin with kv_.
     ready : callable
-        Called in another thread with a request whose blocks have been taken, and the error of a learner's policy.
+        Called in another thread with a request whose blocks have been taken, and the error of its policy or None.
 
     Attributes
     ----------
@@ -83,14 +83,10 @@ class Moving:
         self._peer = Peer(config.kv_peer_url, os.environ.get("INFLIGHT_API_KEY")) if config.kv_peer_url else None
         self.counts = {way: Count() for way in ("stored", "fetched", "taken")}
         self._computed_ms, self._computed_tokens = START_MS["compute"], 1
-        self._moved_s = 0.0  # seconds in the engine's thread before this iteration
         sequences.newly_kept = []
         self._ask_again_s = 0.0
         self._queue: SimpleQueue[Sequence | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="taking blocks", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread that takes blocks, if there is another engine."""
         if self._peer:
             self._thread.start()
 
@@ -101,7 +97,6 @@ class Moving:
         lines = self._sequences
         lines.newly_kept = []  # an iteration that failed may have left some, and not what they should hold
         slots = max(0, lines.limits.max_batch_size - len(lines.running))
-        self._moved_s = self._in_engine_s()
         free, failed = self._blocks.num_free, []
         for sequence in islice(chain(reversed(lines.paused.values()), lines.waiting.values()), slots):
             free -= self._blocks.blocks_for(len(sequence.tokens))
@@ -150,22 +145,17 @@ class Moving:
     def note(self, stats: IterationStats) -> None:
         """Learn from an iteration what it costs to compute a token of a prompt."""
         if stats.context_tokens >= self._blocks.tokens_per_block:
-            self._computed_ms += stats.iteration_ms - 1000 * (self._in_engine_s() - self._moved_s)
+            self._computed_ms += stats.iteration_ms
             self._computed_tokens += stats.context_tokens
-
-    def _in_engine_s(self) -> float:
-        """Return the seconds that moving has taken in the engine's thread."""
-        return self.counts["stored"].seconds + self.counts["fetched"].seconds
 
     # In a thread of its own -------------------------------------------------------------------------------------------
 
-    def takes(self, sequence: Sequence) -> bool:
-        """Whether there is another engine, and it may have a block of this request."""
-        return self._peer is not None and len(sequence.tokens) > self._blocks.tokens_per_block
-
-    def take(self, sequence: Sequence) -> None:
-        """Bring what a new request lacks, and another engine has, into the store; then call `ready`."""
+    def take(self, sequence: Sequence) -> bool:
+        """Bring what a new request lacks, and another engine has, into the store, then call `ready`; or say no."""
+        if self._peer is None or len(sequence.tokens) <= self._blocks.tokens_per_block:
+            return False
         self._queue.put(sequence)
+        return True
 
     def end(self) -> None:
         """End the thread; those who wait for their blocks are not asked for."""
@@ -192,23 +182,18 @@ class Moving:
         started, taken = time.perf_counter(), 0
         lacking = self._names(sequence)[self._num_kept(sequence) :]
         names = lacking[self._folder.count(lacking) :]
-        if not names or self._peer is None:
+        assert self._peer is not None
+        if not names or not self._is_worth("take", sequence, len(names)):
             return
-        with self._peer as peer:
-            found = min(peer.count(names), len(names))
-            if not found or not self._is_worth("take", sequence, found):
-                return
-            try:
-                for name in names[:found]:
-                    if sequence.finish_reason or time.perf_counter() - started > PEER_TIMEOUT_S:
-                        break
-                    data = self._folder.opened(name, peer.read(name), self._model.block_bytes)
-                    if not self._folder.write(name, data):
-                        break
-                    taken += 1
-            finally:
-                sequence.num_taken = taken * self._blocks.tokens_per_block
-                self._count("taken", taken, started)
+        try:
+            for name, data in zip(names, self._peer.read(names)):
+                is_late = sequence.finish_reason or time.perf_counter() - started > PEER_TIMEOUT_S
+                if is_late or not self._folder.write(name, data):
+                    break
+                taken += 1
+        finally:
+            sequence.num_taken = taken * self._blocks.tokens_per_block
+            self._count("taken", taken, started)
 
     # In both ----------------------------------------------------------------------------------------------------------
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import json
 import logging
 import os
 import re
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
+from http import HTTPStatus
 from http.client import HTTPConnection
 from itertools import takewhile
 from pathlib import Path
@@ -28,7 +28,6 @@ from inflight.errors import CourseError
 log = logging.getLogger("inflight.engine.store")
 
 NAME = re.compile("[0-9a-f]{64}")
-NAME_BYTES = 32  # a file begins with its name: under another, it is not read
 SPARE = 16  # a sixteenth of the folder is free after a look at it, and written before the next
 PEER_TIMEOUT_S = 2
 MOST_ANSWER_BYTES = 2**26  # of a peer
@@ -75,25 +74,26 @@ class BlockFolder:
         """Return the name of the block that has this content in an engine of this kind."""
         return sha256(self._format.fingerprint + b"".join(content)).hexdigest()
 
-    def file(self, name: str) -> Path:
-        return self._path / name
-
     def has(self, name: str) -> bool:
-        return os.path.exists(self.file(name))  # Path.exists() raises where nobody may look, or the disk fails
+        return os.path.exists(self._path / name)  # Path.exists() raises where nobody may look, or the disk fails
 
     def count(self, names: Iterable[str]) -> int:
         """Return how many of a prompt's blocks are here, up to the first that is not."""
         return sum(1 for _ in takewhile(self.has, names))
 
     def touch(self, names: Iterable[str]) -> None:
-        """Make a prompt's blocks, which are given from its beginning, the most recent."""
-        touch(self._path, names)
+        """Make a prompt's blocks, which are given from its beginning, the most recent, the beginning before all."""
+        now_ns = time.time_ns()  # the file system's own clock ticks too slowly for an order
+        for place, name in enumerate(names):
+            with contextlib.suppress(OSError):  # a block that is not here
+                os.utime(self._path / name, ns=(now_ns - place, now_ns - place))
 
     def read(self, name: str, num_bytes: int) -> bytes | None:
         """Return a block as `Model.write_blocks` takes it; None where there is none."""
-        file = self.file(name)
+        file = self._path / name
         try:
-            return self.opened(name, file.read_bytes(), num_bytes)
+            self._format.opened(data := file.read_bytes(), num_bytes)
+            return data
         except FileNotFoundError:
             return None
         except (OSError, CourseError) as error:
@@ -102,21 +102,14 @@ class BlockFolder:
                 _forget(file)
             return None
 
-    def opened(self, name: str, content: bytes, num_bytes: int) -> bytes:
-        """Return the block in a file's content; raises CourseError where it is damaged or not what its name says."""
-        if content[:NAME_BYTES].hex() != name:
-            raise CourseError("It is another block than its name says: compute the prompt here.")
-        self._format.opened(data := content[NAME_BYTES:], num_bytes)
-        return data
-
     def write(self, name: str, data: bytes) -> bool:
         """Keep a block; say whether it is kept."""
-        aside = self.file(f"{name}.{os.getpid()}-{threading.get_ident()}")
+        aside = self._path / f"{name}.{os.getpid()}-{threading.get_ident()}"
         try:
-            self._make_room(NAME_BYTES + len(data))
+            self._make_room(len(data))
             with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.write(bytes.fromhex(name) + data)
-            os.replace(aside, self.file(name))
+                file.write(data)
+            os.replace(aside, self._path / name)
             self._is_failing = False
             return True
         except OSError as error:
@@ -176,39 +169,21 @@ class Peer:
             raise CourseError(
                 f"kv_peer_url {url} is another machine: set INFLIGHT_API_KEY to its key, here and where it runs."
             )
-        self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
 
-    def __enter__(self) -> Peer:
+    def read(self, names: Iterable[str]) -> Iterator[bytes]:
+        """Yield a prompt's blocks, up to the first that is not there."""
         assert self._host
-        self._connection = HTTPConnection(self._host, self._port, timeout=PEER_TIMEOUT_S)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._connection.close()
-
-    def count(self, names: list[str]) -> int:
-        """Return how many of a prompt's blocks are there, up to the first that is not."""
-        return int(json.loads(self._ask("POST", "/v1/kv_blocks", json.dumps({"names": names})))["found"])
-
-    def read(self, name: str) -> bytes:
-        """Return a block's file."""
-        return self._ask("GET", f"/v1/kv_blocks/{name}")
-
-    def _ask(self, method: str, path: str, body: str | None = None) -> bytes:
-        self._connection.request(method, path, body, self._headers)
-        answer = self._connection.getresponse()
-        content = answer.read(MOST_ANSWER_BYTES)
-        if answer.status != 200:
-            raise OSError(f"it says {answer.status} {answer.reason}")
-        return content
-
-
-def touch(folder: Path, names: Iterable[str]) -> None:
-    """Make a prompt's blocks, which are given from its beginning, the most recent, the beginning before all."""
-    now_ns = time.time_ns()  # the file system's own clock ticks too slowly for an order
-    for place, name in enumerate(names):
-        with contextlib.suppress(OSError):  # a block that is not here
-            os.utime(folder / name, ns=(now_ns - place, now_ns - place))
+        with contextlib.closing(HTTPConnection(self._host, self._port, timeout=PEER_TIMEOUT_S)) as connection:
+            for name in names:
+                connection.request("GET", f"/v1/kv_blocks/{name}", headers=self._headers)
+                answer = connection.getresponse()
+                content = answer.read(MOST_ANSWER_BYTES)
+                if answer.status == HTTPStatus.NOT_FOUND:
+                    return
+                if answer.status != HTTPStatus.OK:
+                    raise OSError(f"it says {answer.status} {answer.reason}")
+                yield content
 
 
 def _forget(file: Path) -> None:

@@ -125,18 +125,6 @@ def read(data: bytes, is_chat: bool, engine: Engine) -> ChatBody | CompletionBod
     return body
 
 
-class _BlockNames(BaseModel):
-    names: list[str]
-
-
-def block_names(data: bytes) -> list[str]:
-    """Read the names of blocks that another engine asks for."""
-    try:
-        return _BlockNames(**_json_object(data)).names
-    except ValidationError as error:
-        raise of_body(error) from None
-
-
 def check_model(name: str) -> None:
     """Refuse any name but the engine's."""
     if name != ENGINE:

@@ -16,12 +16,10 @@ import asyncio
 import hmac
 import ipaddress
 import json
-import os
 import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -36,7 +34,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from inflight.engine.store import NAME, touch
+from inflight.engine.store import NAME
 from inflight.errors import CourseError
 from inflight.openai import bodies, errors
 from inflight.openai.completion import Completion
@@ -131,7 +129,6 @@ class OpenAIServer:
         v1.add_api_route("/chat/completions", self._complete, methods=["POST"])
         v1.add_api_route("/completions", self._complete, methods=["POST"])
         if self._engine.store is not None:
-            v1.add_api_route("/kv_blocks", self._count_blocks, methods=["POST"])
             v1.add_api_route("/kv_blocks/{name}", self._block, methods=["GET"])
         app.include_router(v1)
         return app
@@ -172,30 +169,17 @@ class OpenAIServer:
         most = {"max_model_len": self._engine.limits.max_seq_len}
         return {"id": ENGINE, "object": "model", "created": self._since, "owned_by": "inflight", **most}
 
-    async def _count_blocks(self, request: Request) -> dict[str, int]:
-        """Say how many of the blocks that another engine names are in the store, up to the first that is not."""
-        asked = bodies.block_names(await _body(request, BYTES_BESIDE_TEXT))
-        return {"found": await asyncio.to_thread(self._count, asked)}
-
-    def _count(self, asked: list[str]) -> int:
-        found = list(takewhile(lambda name: os.path.exists(self._block_file(name)), asked))
-        assert self._engine.store is not None
-        touch(self._engine.store, found)
-        return len(found)
-
     async def _block(self, name: str) -> Response:
+        """Give a block of the store to another engine."""
+        assert self._engine.store is not None
         try:
-            content = await asyncio.to_thread(self._block_file(name).read_bytes)
+            if not NAME.fullmatch(name):
+                raise FileNotFoundError
+            content = await asyncio.to_thread((self._engine.store / name).read_bytes)
         except OSError:
             raise OpenAIError("There is no such block in the store.", None, 404) from None
         self._engine.metrics.sent.inc()
         return Response(content, media_type="application/octet-stream")
-
-    def _block_file(self, name: str) -> Path:
-        if not NAME.fullmatch(name):
-            raise OpenAIError(f"{name[:80]!r} is no name of a block: it has 64 hexadecimal digits.", None, 404)
-        assert self._engine.store is not None
-        return self._engine.store / name
 
     def _completion(self, data: bytes, is_chat: bool) -> Completion:
         """Read and tokenize a request; in a thread, since that takes too long for the event loop."""
