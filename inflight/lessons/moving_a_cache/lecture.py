@@ -8,7 +8,7 @@
 # - **keep** a cache beyond the end of its engine, and let nothing wrong into it.
 #
 # You need lesson 05: blocks, prefix reuse, chunked context. vLLM, SGLang, TensorRT-LLM, Dynamo and llm-d all do what is
-# done here; the router is vLLM's own. Nothing of it is Triton's. Engines and servers take about 2.5 GB of memory.
+# done here; the router is vLLM's own. Nothing of it is Triton's. Engines and servers take about 3 GB of memory.
 #
 # {navigation}
 
@@ -36,6 +36,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pandas as pd
+from IPython.display import display
 
 from inflight import CourseError, engine
 from inflight.bench import workload
