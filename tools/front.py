@@ -115,7 +115,9 @@ PAGES = [
             "Forty-eight requests wait for an engine with eight slots. Most ask for 8 tokens, every sixth for 128; "
             "each <em>iteration</em> gives one token to each request in a slot. When may the next request start?",
             "Before each iteration the engine asks your <code>schedule(now)</code>, and does what its "
-            "<code>Plan</code> says. Below it runs one request at a time. Do better.",
+            "<code>Plan</code> says. Below it runs one request at a time. Do better. The check tries other engines, "
+            "too: <code>now.max_batch_size</code> is how many slots one has, and <code>now.max_num_tokens</code> how "
+            "many tokens its iterations may compute.",
         ],
         {"4.3": "in flight", "4.2": "static"},
         {
@@ -131,7 +133,8 @@ PAGES = [
         "blocks",
         "The blocks run out",
         [
-            "Every token of a running request takes a place in the KV cache, and the cache has 32 blocks of 32 tokens. "
+            "An engine keeps what it has computed of each running request in its KV cache, which has 32 blocks of 32 "
+            "tokens. "
             "You may promise each request blocks for its longest answer, and leave most of them idle; or let more "
             "requests in, and <em>pause</em> one when the blocks run out: all its tokens are then computed again.",
             "Whom do you pause, and how many do you let in? Your <code>schedule(now)</code> decides.",
@@ -152,7 +155,9 @@ PAGES = [
             "Two servers, and prompts that begin alike: a server that has seen a beginning need not compute it again. "
             "Send like to like, and the server with the popular beginning falls behind; send in turn, and every "
             "beginning is computed twice. One server may be slow, or die.",
-            "Your <code>choose(request, servers)</code> says who gets each request.",
+            "Your <code>choose(request, servers)</code> returns one of <code>servers</code>. A request has a "
+            "<code>prefix</code>, which is how its prompt begins; a server has a <code>name</code>, the number of "
+            "requests <code>under_way</code>, and <code>is_healthy</code>.",
         ],
         {"12.1": "a policy for every day"},
         {
@@ -171,8 +176,11 @@ PAGES = [
             "A small model guesses the next tokens, and the large one computes all of them in one iteration: its "
             "chances <code>p</code> stand beside the drafter’s <code>q</code>. Keep as many guesses as you can, and "
             "let the answer be what the large model alone would have said.",
-            "Your <code>accept</code> returns the tokens that the iteration brings. <code>chance.random()</code> is a "
-            "number from 0 to 1; <code>chance.choices(range(len(row)), row)[0]</code> draws a token.",
+            "Your <code>accept</code> returns the tokens that the iteration brings, at least one. <code>q[i]</code> "
+            "are the drafter’s chances of each token for guess <code>i</code>, <code>p[i]</code> the large model’s in "
+            "the same place, and <code>p</code> has one row more, for the token after the last guess. An answer ends "
+            "with the token <code>end</code>. <code>chance.random()</code> is a number from 0 to 1; "
+            "<code>chance.choices(range(len(row)), row)[0]</code> draws a token.",
         ],
         {"11.1": "a drafter that is a model"},
         {"good": "a good drafter", "flat": "one that knows nothing", "sure": "one that is sure, as a lookup is"},

@@ -72,12 +72,11 @@ def checked(exercise: str, path: Path, function: str = "", seed: int | None = No
     """Check a file, or a function in it, as the lab's `check` does, in this process."""
     importlib.import_module(f"inflight.lessons.{TOPICS[exercise.partition('.')[0]]}.grading")
     grader = graders[exercise]
-    if seed is None:
-        seed = 10_000 + secrets.randbelow(90_000)
+    drawn = 10_000 + secrets.randbelow(90_000) if seed is None else seed
     try:
         with ended_if_late(path):
             given = getattr(load(path, function), function) if function else str(path)
-            found = graded(grader.grade, given, seed, str(path))
+            found = graded(grader.grade, given, drawn, str(path))
     except (Exception, SystemExit, LateError) as error:
         found = {"": Wrong(_told(error, path))}
     return Result.of(exercise, found, grader.insight, seed)
@@ -283,9 +282,10 @@ def draw_drafts(path: Path, asked: dict) -> tuple[str, str]:
     boxes, tokens, kept, first = [], 0, 0, [0] * TOKENS
     for number in range(ITERATIONS):
         draft = [chance.choices(range(TOKENS), row)[0] for row in q]
-        came = list(accept([*p], [*q], [*draft], chance, NEVER) or [])
+        given = accept([*p], [*q], [*draft], chance, NEVER)
+        came = list(given or [])
         if problem := broken_by(came, draft, NEVER):
-            return "", html.escape(f"{problem} The draft was {draft}, and {came} came.")
+            return "", html.escape(f"{problem} The draft was {draft}, and accept() gave {given}.")
         agreed = [one == guess for one, guess in zip(came[:-1], draft)].count(True)
         first[came[0]] += 1
         tokens, kept = tokens + len(came), kept + agreed

@@ -167,10 +167,8 @@ def what_failed(error: BaseException, path: str | Path = "") -> str:
     if isinstance(error, SyntaxError) and error.filename == path:
         lines, what = [error.lineno], error.msg
     if isinstance(error, TypeError | AttributeError | IndexError | KeyError) and not (lines or notes):
-        fault = f"{type(error).__name__}: {what}"
-        return (
-            f"{name or 'Your answer'} does not fit what the exercise asks for ({fault}): see there which form it has."
-        )
+        fault = f"{type(error).__name__}: {what}".rstrip(".")
+        return f"{name or 'Your answer'} does not fit what the exercise asks for ({fault})."
     where = f"{name}, line {lines[-1]}" if lines else name or "Your answer could not be checked"
     said = f"{where}: {type(error).__name__}: {what}".removesuffix(": ")
     return f"{said}{'' if said[-1] in '.?!' else '.'}{notes}"
