@@ -325,8 +325,8 @@ for view, latency_ms in p95_ms.items():
     print(f"{view}: P95 {latency_ms:.0f} ms")
 
 # %% [markdown]
-# The correction guesses: this tester sent all of its requests, some late, and those count twice now. Who counts from when
-# each was due need not guess; whose requests come when they are due sees what users see.
+# The correction guesses: this tester sent all of its requests, some late, and those count twice now. Counting from when
+# each was due needs no guess; sending each when it is due shows what users see.
 #
 # <details><summary>Where to look</summary>The lecture's picture of one slow request: how does the latency of the open loop
 # fall, from one dot to the next?</details>

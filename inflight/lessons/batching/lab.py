@@ -344,7 +344,7 @@ check("4.4", (wins, draws))
 # enough for <code>draws</code>: eight of the answers have to be long.
 # </details>
 #
-# The second trace has a moral: static batching of requests that are sorted by length loses little. It is hardly done,
+# The second trace has a moral: static batching of requests that are sorted by length loses little. It is rarely done,
 # because an answer's length is not known before it ends.
 #
 # ## Exercise 4.5: what a file says

@@ -375,7 +375,7 @@ table
 #
 # ## Turn the knob
 #
-# The dashboard edits the config, loads the model again, and draws the slots while the requests run. They come 20 ms apart.
+# The dashboard edits the config, loads the model again, and draws the slots while the requests run. They come 10 ms apart.
 #
 # 1. `equal`: as many tokens as `skewed`, all answers alike, and still some grey. Which requests cause it?
 # 2. `mild`: 32 answers of 8 to 128 tokens. Guess the ratio of the iterations first.
@@ -388,7 +388,7 @@ table
 # </details>
 
 # %% tags=["nbval-ignore-output"]
-arriving = [replace(one, at_s=0.02 * number) for number, one in enumerate(requests)]
+arriving = [replace(one, at_s=0.01 * number) for number, one in enumerate(requests)]
 mean = sum(lengths) // len(lengths)
 traces = {
     "skewed": arriving[:24],
@@ -434,7 +434,7 @@ for gpt_model_type in types.values():
 # %% [markdown]
 # ## Recap
 #
-# The next request may start in the iteration after a slot becomes free; to wait for the whole batch costs 768 iterations
+# The next request may start in the iteration after a slot becomes free; waiting for the whole batch costs 768 iterations
 # where 240 would do.
 #
 # - Static, iterations are the sum of each batch's longest answer; in flight, about all tokens over the slots, and a tail.

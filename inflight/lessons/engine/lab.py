@@ -451,7 +451,7 @@ workdir.cleanup()
 #
 # </details>
 #
-# **3.** You raise `max_batch_size` there. Does the engine on disk stay the same, as here?
+# **3.** You raise `max_batch_size` there. Does the program on disk stay the same, as here?
 #
 # <details><summary>Answer</summary>
 #

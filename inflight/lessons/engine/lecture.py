@@ -8,7 +8,7 @@
 # - **calculate** the KV cache of a token, and how many users fit.
 #
 # You need some Python and NumPy; lesson 00 has the words. The roofline and the formula of the KV cache are the same for
-# vLLM, TensorRT-LLM and every other server, on any processor. vLLM and TensorRT-LLM no longer have a build step: they
+# vLLM, TensorRT-LLM and every other server, on any processor. Neither vLLM nor TensorRT-LLM has a build step: they
 # load a checkpoint directly.
 #
 # {navigation}
@@ -180,7 +180,7 @@ print(f"{compute:,.0f} by arithmetic.")
 print("The lower roof is", "memory's." if memory < compute else "arithmetic's.")
 
 # %% [markdown]
-# The lower roof counts. Where it is memory's, the cores wait for weights, and `top` calls that busy.
+# The lower roof counts. Cores that wait for weights are busy, too, as `top` counts.
 #
 # ## Predict
 #

@@ -199,7 +199,7 @@ def simulate(requests, fits, blocks):
 
 
 # %% [markdown]
-# Suppose that each question gets 30 tokens:
+# Suppose that questions are answered in 30 tokens:
 
 # %%
 policies = {
@@ -270,9 +270,9 @@ assert 0.87 < ratio < 1.15
 
 # %% [markdown]
 # Above, four requests run, and the other four wait until they have finished. Below, all eight start, and their prompts
-# fill the cache. Whenever a running request needs a block and none is free, the youngest is paused. Soon four are
-# paused and four run, as above: the same two rounds, begun in another order. An orange edge marks
-# where it comes back and its tokens are computed again.
+# fill the cache. Whenever a running request needs a block and none is free, the youngest is paused. Two are
+# paused almost at once, two more as the first round ends; a second round finishes all four. An orange
+# edge marks a return, where tokens are computed again.
 #
 # ## Which policy when
 #
@@ -296,6 +296,7 @@ def counts(kind, policy):
         "iterations": len(log),
         "computed twice": computed_twice(log, traffic[kind]),
         "last one starts": tokens_at.min().max(),
+        "over half done": tokens_at.max().quantile(0.5, interpolation="higher"),
         "longest gap": tokens_at.apply(lambda at: at.diff().max()).max(),
     }
 
@@ -311,11 +312,11 @@ assert not counted.xs(no_evict, level=1)["computed twice"].any()
 # %% [markdown]
 # Every column but *computed twice*, which are tokens, counts iterations; the longest gap is between two tokens of an
 # answer. The engine needs as many iterations as the paper, give or take when requests arrive. Only the questions under
-# `guaranteed_no_evict` take far fewer: the model ended most answers before 30 tokens, and the next could start.
+# `guaranteed_no_evict` take fewer: the model ended most answers before 30 tokens, and the next could start.
 #
-# For the captions both policies need about the same number: what `max_utilization` gains at the start, it loses in
-# pauses. The readers pay differently. With promises the last caption starts when the first four have finished. Without
-# promises everybody soon has a first token, but one answer stops in mid-sentence for nearly half of the run.
+# For the captions both policies need about the same number, and the readers see two different services. With promises
+# the last caption starts when the first four have finished. Without promises everybody soon has a first token, and more
+# than half are done far earlier, but two answers stop in mid-sentence for nearly half of the run.
 #
 # For a question, `guaranteed_no_evict` promises eight blocks: three run, and five slots stay empty. Prompt and answer
 # fill two or three. Eight times three is 24, so `max_utilization` runs all eight and pauses none. Does the clock agree?
@@ -362,7 +363,7 @@ lesson.board(server, traffic["captions"], log_path)
 # Seven people read their streams, and an eighth sends a prompt of 500 tokens. The engine computes all of it in one
 # iteration, and every reader waits for its end. **Chunked context** (vLLM: chunked prefill) puts a bound on the tokens of
 # an iteration: first one for each running answer, then as much of the prompt as there is room for. vLLM sets it with
-# `max_num_batched_tokens`; here four lines of scheduler do:
+# `max_num_batched_tokens`; here five lines of scheduler do:
 
 # %%
 # %%writefile {workdir.name}/in_parts.py
@@ -443,7 +444,7 @@ assert {way: len(rounds[-1]) for way, rounds in took.items()} == {
 # %% [markdown]
 # The readers get a token after each part. The sender pays: the first token comes after five iterations in place of one,
 # and each of them also computes the readers' tokens. Smaller parts make the sender wait longer; on GPUs the bound is
-# usually some thousand tokens.
+# usually thousands of tokens.
 #
 # ## One system prompt, many users
 #

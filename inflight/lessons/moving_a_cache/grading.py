@@ -98,7 +98,7 @@ def _seal(path: str, choose: random.Random) -> Finding:
             (f"It lets in a block of an engine with another {name}.", reads({**ENGINE, name: other}))
             for name, other in (("weights", "c3d4"), ("build", "W4A16"), ("tokens_per_block", 64), ("kv_cache", "INT8"))
         ),
-        ("It lets in another tenant's block: the salt belongs into the seal.", reads(salt="b")),
+        ("It lets in another tenant's block: the salt belongs in the seal.", reads(salt="b")),
         ("It lets in a block of other tokens.", reads(text=[*tokens[:-1], tokens[-1] + 1])),
         (
             "It looks at the block's own tokens alone: keys depend on all before.",

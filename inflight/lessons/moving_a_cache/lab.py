@@ -34,7 +34,7 @@ workdir = tempfile.TemporaryDirectory()
 #
 # *Core · importance 5/5 · difficulty 2/5 · 15 minutes*
 #
-# A prompt comes whose first `tokens` are not in memory. `found` says how many of these each way could bring: a dict with
+# A prompt comes; `tokens` of it are not in memory. `found` says how many of these each way could bring: a dict with
 # "fetch" (from the store), "take" (from another engine), or both. `prices` are milliseconds a token, for "compute",
 # "fetch" and "take", as the engine has measured them. What is not brought is computed. Return "compute" or a way of
 # `found`.

@@ -280,7 +280,7 @@ for model, billions, token_bytes, gpus in (
 
 # %%
 def names(ids, fingerprint="W4A8", salt=""):
-    name, found = f"{fingerprint} {salt}", []
+    name, found = repr((fingerprint, salt)), []
     for start in range(0, len(ids) - len(ids) % block, block):
         own = ids[start : start + block]
         # your line: a hash of all that this block's keys depend on
@@ -344,7 +344,7 @@ assert without == total and with_store < total / 2
 # Now two servers, with a core each, and `vllm-router --vllm-pd-disaggregation` in front. The router sends each
 # request twice: to the *prefiller* with `max_tokens` 1, then as it is to the *decoder*. vLLM's engines arrange the
 # transfer through `kv_transfer_params`, which the router passes on. Ours need none: the decoder computes the names of
-# the prompt's blocks and asks the prefiller's server for them (`kv_peer_url`).
+# the prompt's blocks and asks the prefiller for each (`kv_peer_url`).
 
 # %% tags=["nbval-ignore-output"]
 stack = ExitStack()
@@ -449,7 +449,7 @@ assert gap["apart"] < gap["one engine, whole"]
 # prompt over the readers' iterations; apart takes it away from them.** The decoder computes the last block, and reads
 # seven into its cache.
 #
-# The second panel is the sender's. In parts, each iteration computes the readers' tokens, too. Apart, the prompt has one
+# The second panel is the sender's. In parts, an iteration's fixed cost counts five times. Apart, the prompt has one
 # core, and its blocks have to move.
 #
 # On one machine parts are the better deal: no copy, no second set of weights. Apart pays where many machines serve:
@@ -485,8 +485,8 @@ print({what: round(float(value)) for what, value in turned.items()})
 #
 # ## What breaks
 #
-# **Half of the bytes, or another engine's.** They begin with a fingerprint and end with a checksum. What does not fit
-# is refused, and computed: a cache that is nearly right gives answers that are nearly right, and nobody notices.
+# **Half of the bytes, or another engine's.** They begin with a fingerprint and end with a checksum: against damage, not
+# forgery. What does not fit is computed: a cache that is nearly right gives nearly right answers, and nobody notices.
 
 # %%
 half, foreign = data[: len(data) // 2], bytes(32) + data[32:]
@@ -533,7 +533,7 @@ stack.close()
 # - A block's name is a hash of everything that its keys depend on: engine, tenant, all tokens before.
 # - Parts spread a prompt over the readers' iterations, apart takes it away from them. On one machine parts are the better
 #   deal; on many, apart meets two limits separately.
-# - What does not fit is computed. No answer comes from a cache that is nearly right.
+# - What does not fit is computed: no answer comes from a damaged block.
 #
 # <details><summary>1. A system prompt begins with today's date. What does the store hold after a month?</summary>
 #
@@ -542,7 +542,7 @@ stack.close()
 #
 # <details><summary>2. Your service has short prompts and long answers. Do you put prefill apart?</summary>
 #
-# No. Prompts hold up readers for little, and the second machine would idle. A second replica is worth more.
+# No. Short prompts hardly hold up readers, and the second machine would idle. A second replica is worth more.
 # </details>
 #
 # <details><summary>3. A colleague suggests sharing one store among all customers, for more hits. What do you

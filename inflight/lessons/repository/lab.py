@@ -41,8 +41,8 @@ print(f"engine: {engine_dir.name}")
 #
 # A service must not pass its users' e-mail addresses to a model. Write the model `mask`, which runs before
 # `preprocessing`, from blank files. It replaces each address by `[e-mail]`. An address is, for this exercise, one or more
-# characters that are not blanks, an `@`, and again one or more characters that are not blanks. Everything else stays
-# as it is, blanks and line breaks included.
+# characters that are not white space, an `@`, and again one or more such characters. Everything else stays as it is,
+# white space included.
 #
 # Then put `mask` into the ensemble of `repo`. Clients must not notice: all inputs and outputs of the ensemble stay as they
 # are, each input still reaches its model, and no other model changes.
@@ -186,8 +186,9 @@ check("2.2", repaired)
 # %% [markdown]
 # <details><summary>Where to look</summary><code>captions</code>: each message ends with what to do; list the problems again
 # after each repair. <code>search</code>: run <code>server = Server(broken["search"]).start()</code> in a cell, and read
-# the reason; once it starts, <code>Client(server.grpc_url).ask("Hello.")</code>. <code>chat</code>: compare <code>pd.DataFrame(repository.ensemble_edges(broken["chat"]))</code> with the same
-# table of a repository that works.</details>
+# the reason; once it starts, <code>Client(server.grpc_url).ask("Hello.")</code>. <code>chat</code>: compare
+# <code>pd.DataFrame(repository.ensemble_edges(broken["chat"]))</code> with the same table of a repository that
+# works.</details>
 #
 # <details><summary>How to begin</summary>Begin with <code>captions</code>, and with one file. A config is text:
 # <code>print(path.read_text())</code>, then <code>path.write_text(path.read_text().replace(…, …))</code>. To set a key of
@@ -291,8 +292,8 @@ if extended is not None:
 #    change?
 #
 # <details><summary>Answer</summary>Only values: the engine's folder, the backend of <code>tensorrt_llm</code>, and the
-# folder of the tokenizer. <code>mask</code> and its place in the ensemble stay, if the release uses the same names of
-# tensors.</details>
+# folder of the tokenizer. <code>mask</code> and its place in the ensemble stay, if the release still has this
+# layout.</details>
 #
 # 2. The service begins to stream. Your `mask` is now a step of a decoupled ensemble. How often does it run for one
 #    request? And could it mask the answer in the same way, after `postprocessing`?

@@ -192,7 +192,7 @@ def load(server, model):
 
 print("round_trip:", load(hand_made, "round_trip"))
 text = np.array([["Hi!"]], object)
-print(ask(hand_made, "round_trip", text_input=text)["text_output"].item())
+print(ask(hand_made, "round_trip", text_input=text)["text_output"].item().decode())
 charts.table(pd.DataFrame(hand_made.models())[["name", "version", "state"]])
 
 # %% [markdown]
@@ -292,7 +292,7 @@ for fault, (file, old, new) in changed.items():
 charts.table(pd.DataFrame(rows))
 
 # %% [markdown]
-# With strict readiness, the default, *ready* is 400 while any model has failed to load. An ensemble that does not fit
+# With strict readiness, the default, *ready* is 400 while a model loads or has failed. An ensemble that does not fit
 # never begins to load, and a model that was unloaded does not count ([issue
 # 7588](https://github.com/triton-inference-server/server/issues/7588), open since 2024). Without it, *ready* says no more
 # than *live*. So let a probe ask for **the model that clients call**: only the last column is right in every row.
@@ -355,7 +355,7 @@ by_hand = tensors["text_output"].item().decode()
 print("the same text as from Triton's ensemble:", by_hand == answer.text)
 
 # %% [markdown]
-# Triton's own does two things more: a step starts as soon as its inputs are there, and the tensors stay in the server.
+# Triton's scheduler adds two things: a step starts as soon as its inputs are there, and the tensors stay in the server.
 # What maps cannot say is "if" or "again". For that a Python model calls other models: in Triton's words, [business
 # logic scripting](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/python_backend/README.html#business-logic-scripting)
 # (BLS).
@@ -519,7 +519,7 @@ assert repository.problems(llm) == [] and by_hand == "The capital of France is P
 # | ready? | `/health` | `/health` | `/v2/models/NAME/ready` | `/v2/models/ensemble/ready` |
 # | warm-up | by itself, before it is ready | by itself, before it is ready | vLLM's own | `model_warmup` |
 #
-# Triton's own `max_batch_size` in `config.pbtxt` is another: the most rows, of one request or of many, in one *call* of
+# Triton's own `max_batch_size` in `config.pbtxt` is different: the most rows, of one request or of many, in one *call* of
 # a model. [The page for a
 # lab GPU](../assets/lab-gpu/README.md) has NVIDIA's commands. Triton's pages: [model
 # configuration](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/model_configuration.html),

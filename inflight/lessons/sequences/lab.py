@@ -89,8 +89,7 @@ server = Server(repo).start()
 #
 # Users of a chat gateway send numbers, close the page at some time, and may come back later. The gateway calls `marks` for
 # each event, in the order in which they happen: user `who` has sent `value`, or has closed the page; then `value` is
-# `None`.
-# Nobody knows what comes next. Give the three arguments that `infer` needs, as a dict:
+# `None`. Nobody knows what comes next. Give the three arguments that `infer` needs, as a dict:
 #
 # - the first number of a user who is not in a conversation begins one;
 # - a user who closes the page ends it: the gateway sends one more request for that;
@@ -147,8 +146,7 @@ print(f"All have their answers after {time.monotonic() - sent:.1f} s.")
 
 # %% [markdown]
 # <details><summary>Where to look</summary><code>converse</code> in the lecture: there the values are known, so the
-# first and
-# the last one are, too. Here a user is in a conversation from the first number until the page is closed.</details>
+# first and the last one are, too. Here a user is in a conversation from the first number until the page is closed.</details>
 #
 # <details><summary>How to begin</summary>Two questions for each event: is <code>who</code> in <code>talking</code>, and is
 # <code>value</code> <code>None</code>? Of the four pairs of answers one sends nothing. Then see to it that
@@ -164,14 +162,11 @@ print(f"All have their answers after {time.monotonic() - sent:.1f} s.")
 # *Core · importance 5/5 · difficulty 4/5 · 40 minutes*
 #
 # Write a model that gives texts back word by word, as `words` in the lecture does, and that keeps nothing of a reader
-# who has
-# gone. In each call every request that is ready gets **one** word; then it is rescheduled, or ended with `FINAL`. A
-# text may
-# have no words at all: end it at once. Keep what you know of a stream in `self.states`, a dict by correlation id.
+# who has gone. In each call every request that is ready gets **one** word; then it is rescheduled, or ended with
+# `FINAL`. A text may have no words at all: end it at once. Keep what you know of a stream in `self.states`, a dict by correlation id.
 #
 # A client can leave at two moments. If the request is in a call of `execute`, `request.is_cancelled()` is true. If it
-# waits in
-# the queue, Triton drops it, and the model is not told. But the request's response sender knows: `sender.is_cancelled()`.
+# waits in the queue, Triton drops it, and the model is not told. But the request's response sender knows: `sender.is_cancelled()`.
 # Three facts about Triton 2.51:
 #
 # - If you release a cancelled request, its slot stays taken. Reschedule it: then Triton frees the slot.
@@ -179,10 +174,8 @@ print(f"All have their answers after {time.monotonic() - sent:.1f} s.")
 # - Never ask a sender after its `FINAL`.
 #
 # The check plays Triton for your model, with four slots: first seven texts at once, then twelve readers, half of whom
-# leave. It
-# counts your calls, compares what each client has heard, and counts what your model keeps of streams that are over,
-# wherever
-# it keeps it.
+# leave. It counts your calls, compares what each client has heard, and counts what your model keeps of streams that are
+# over, wherever it keeps it.
 
 # %% tags=["part:model.py"]
 # %%writefile {workdir.name}/words.py
@@ -278,8 +271,7 @@ check("7.2", Path(workdir.name) / "words.py")
 
 # %% [markdown]
 # Once it has passed, your model is kept. Here it runs on the server of this notebook. The second of three readers
-# leaves after
-# three words:
+# leaves after three words:
 
 # %% tags=["nbval-ignore-output"]
 part = parts.part("iterative_model")

@@ -181,7 +181,7 @@ assert (talks[1].groupby("conversation")["instance"].nunique() == 1).all()
 # %% [markdown]
 # A dynamic batcher does not look at sequences: whichever instance is free takes the next requests, and each knows only what
 # it has added up itself. From the moment a conversation meets its second instance, its sums are too small. With one
-# instance, as on your laptop, they are always right, so every test passes. There is no error and no warning. The
+# instance, as on your laptop, they are always right, so every test passes. No error, no warning. The
 # [sequence batcher](glossary.md#Sequence-batcher) sends all requests of a conversation to one instance.
 #
 # ## See
@@ -397,8 +397,9 @@ assert heard.groupby("stream")["word"].agg(" ".join).tolist() == texts
 
 # %% [markdown]
 # Each call takes whichever requests are ready: newcomers join, finished texts leave, and the model meets each text where
-# its last call left it. Where a text is over while a later slot is still in use, the slot comes along *empty*, with `READY` 0. That is the
-# strategy `direct`. With `oldest`, Triton fills each batch from the requests that wait, and no slot is empty:
+# its last call left it. Where a text is over while a later slot is still in use, the slot comes along *empty*, with
+# `READY` 0. That is the strategy `direct`. With `oldest`, Triton fills each batch from the requests that wait, and no
+# slot is empty:
 #
 # | | `direct` | `oldest` |
 # |---|---|---|
@@ -407,8 +408,8 @@ assert heard.groupby("stream")["word"].agg(" ".join).tolist() == texts
 # | For a model that keeps its state | by slot: a tensor with a row for each | by correlation id, as ours does |
 #
 # Giving up idle sequences is where Triton has failed others: [two clients in one
-# slot](https://github.com/triton-inference-server/server/issues/7117) ([mended
-# since](https://github.com/triton-inference-server/core/pull/341)) and a
+# slot](https://github.com/triton-inference-server/server/issues/7117) ([partly
+# mended](https://github.com/triton-inference-server/core/pull/341)) and a
 # [crash](https://github.com/triton-inference-server/server/issues/8391), both with `oldest`; a
 # [loop](https://github.com/triton-inference-server/server/issues/8449).
 #
@@ -461,7 +462,7 @@ rows.pivot(index="call", columns="slot", values="word").fillna("")
 #
 # | | vLLM, TensorRT-LLM | Triton |
 # |---|---|---|
-# | A conversation of several requests | each request brings the whole conversation; prefix caching finds its beginning | the sequence batcher keeps it in one instance |
+# | A conversation of several requests | each brings all of it; prefix caching finds its beginning. [Speech in vLLM](https://docs.vllm.ai/en/latest/examples/speech_to_text/realtime/): one connection | the sequence batcher keeps it in one instance |
 # | One answer, many passes | always, inside the engine | `iterative_sequence`, which [its page](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/batcher.html) calls provisional |
 # | A client leaves | the server in front of the engine notices, and aborts | the model must check |
 # | Several servers | any works; one that has the beginning in its cache is faster | one correlation id must always reach one server, and if that dies, the state is gone |

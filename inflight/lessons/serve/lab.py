@@ -17,10 +17,9 @@
 # %% [markdown]
 # ## Set up
 #
-# Run this cell first. It starts a server like the lecture's: decoupled, so that it can stream, and with an iteration
-# log. The repository is the one that you wrote in lab 02, or the course's if yours has not passed its check yet. That
-# is why
-# the model `mask`, which hides e-mail addresses, is in it.
+# This cell starts a server like the lecture's: decoupled, so that it can stream, and with an iteration log. The
+# repository is the one that you wrote in lab 02, or the course's if yours has not passed its check yet. That is why the
+# model `mask`, which hides e-mail addresses, is in it.
 
 # %%
 import tempfile
@@ -147,8 +146,7 @@ check("3.1", events_file)
 #
 # When it passes, this file is kept as your part `client`. Later labs call `ask(url, prompt, max_tokens, …)`, whose answer
 # has `text`, `pieces` and `times_s`; `Stream` and its `cancel`; and `read_until`. All three take the options in
-# `OPTIONS` as
-# keyword arguments, and send them.
+# `OPTIONS` as keyword arguments, and send them.
 
 # %% tags=["part:client.py"]
 # %%writefile {workdir.name}/client.py
@@ -296,8 +294,7 @@ check("3.2", (client_file, server))
 # <details><summary>How to begin</summary>
 #
 # <code>__init__</code> first: a queue, a connection, <code>start_stream</code> with a callback that puts response and
-# time into
-# the queue (the callback runs at the moment of arrival), <code>async_stream_infer</code>. Then <code>__iter__</code>,
+# time into the queue (the callback runs at the moment of arrival), <code>async_stream_infer</code>. Then <code>__iter__</code>,
 # which takes from the queue. Run the check: the first parts are right. Then <code>cancel</code>. Last
 # <code>read_until</code>: a loop over a stream, with <code>cancel</code> in a <code>finally</code>.
 # </details>
@@ -305,8 +302,7 @@ check("3.2", (client_file, server))
 # <details><summary>The error you see</summary>
 #
 # <code>got an unexpected keyword argument 'result'</code>: tritonclient passes arguments by name; the callback's
-# parameters must
-# be called <code>result</code> and <code>error</code>.<br>
+# parameters must be called <code>result</code> and <code>error</code>.<br>
 # "a wait for what never comes?": your loop does not see the end. Triton marks the last response:
 # <code>result.get_response().parameters["triton_final_response"].bool_param</code>. A model may end without a last text;
 # <code>enable_empty_final_response=True</code> makes Triton send the mark then, too, and here the last token has it.<br>

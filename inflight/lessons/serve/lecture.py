@@ -168,8 +168,8 @@ def tpot(times_s):
 
 
 # %% [markdown]
-# The gaps add up to the last arrival less the first, and *n* tokens have *n* − 1 gaps: TPOT = (*t*ₙ − *t*₁) / (*n* − 1). So
-# E2E = TTFT + (*n* − 1) × TPOT.
+# The gaps add up to the last arrival less the first, and *n* tokens have *n* − 1 gaps: TPOT = (*t*ₙ − *t*₁) / (*n* − 1).
+# So E2E = TTFT + (*n* − 1) × TPOT.
 #
 # In this section a piece is a token. Where a server puts two tokens into an event, *n* comes from `usage`, which you
 # request with `"stream_options": {"include_usage": true}`; that event has an empty list of `choices`.
@@ -317,8 +317,8 @@ assert 1 < told.ratio < 8
 #
 # Eight users need eight times the tokens, and hardly more iterations than one: each iteration gives every running user a
 # token. The factor has two parts: lesson 01's price, here in a running server, and eight prompts in place of one. Prompts
-# share less, because one alone is under lesson 01's compute roof. Users who each wait for their answer are a *closed loop*:
-# they cannot overload a server. Lesson 06 has the other kind.
+# share less: even one alone is limited by lesson 01's compute roof. Users who each wait for their answer are a *closed
+# loop*: never more requests than users. Lesson 06 has the other kind.
 #
 # ## Which part of a gap is the engine's?
 #
@@ -536,8 +536,8 @@ assert 20 <= grpc_cancelled < ASKED
 # - **gRPC, left:** nothing is saved. `stop_stream()` waits for the remainder, which the engine computes for nobody.
 # - **gRPC, cancelled:** the request ends within a few tokens. Triton tells a cancellation only to the steps of an ensemble
 #   that begin afterwards. Here `postprocessing` passes it on, which is the course's addition; with NVIDIA's ensemble do not
-#   rely on it ([an open issue](https://github.com/triton-inference-server/server/issues/6739)). Send `tensorrt_llm` a
-#   second request with the same id and the input `stop`.
+#   rely on it ([an open issue](https://github.com/triton-inference-server/server/issues/6739)). Instead, send
+#   `tensorrt_llm` a request with the same id and the input `stop`.
 #
 # ## Elsewhere
 #
@@ -545,7 +545,7 @@ assert 20 <= grpc_cancelled < ASKED
 # |---|---|---|---|
 # | streamed | `stream: true` | `stream: true` | gRPC stream; HTTP `generate_stream` |
 # | stop | close the connection | close the connection | cancel, or `stop` |
-# | at the server | `vllm:time_to_first_token_seconds`, `vllm:inter_token_latency_seconds` | `trtllm_time_to_first_token_seconds`, `trtllm_time_per_output_token_seconds` | `nv_inference_request_duration_us`, a sum |
+# | at the server | `vllm:time_to_first_token_seconds`, `vllm:inter_token_latency_seconds` | `trtllm_time_to_first_token_seconds`, `trtllm_time_per_output_token_seconds` | `nv_inference_request_duration_us`; 2.52: `nv_inference_first_response_histogram_ms` |
 # | unknown field | ignored | refused | refused |
 #
 # Two kinds of `delta` have no `content`, and a client must expect both:

@@ -130,8 +130,8 @@ print("by the median of five requests.")
 # first new token. From then on each iteration gives one more: [decode](glossary.md#Decode). Postprocessing turns a token
 # into text while the engine computes the next, so it hardly delays anything.
 #
-# The lengths in the picture are measured. Triton does not say when preprocessing and postprocessing began, so their places
-# follow from their neighbours. What the picture cannot show is a queue: one user asks here. On a busy server the wait for
+# The models' times are measured; travel is what remains. Triton does not say when preprocessing and postprocessing
+# began, so their places follow from their neighbours. What the picture cannot show is a queue: one user asks here. On a busy server the wait for
 # a slot comes before the prompt, and is often the longest part (lessons 04 and 05).
 #
 # If that is all, three numbers say when the last word arrives: the time to the first word ([TTFT](glossary.md#TTFT)), the
