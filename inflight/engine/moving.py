@@ -83,12 +83,11 @@ class Moving:
         self._peer = Peer(config.kv_peer_url, os.environ.get("INFLIGHT_API_KEY")) if config.kv_peer_url else None
         self.counts = {way: Count() for way in ("stored", "fetched", "taken")}
         self._computed_ms, self._computed_tokens = START_MS["compute"], 1
+        self._fetched_s = 0.0  # before this iteration
         sequences.newly_kept = []
         self._ask_again_s = 0.0
         self._queue: SimpleQueue[Sequence | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="taking blocks", daemon=True)
-        if self._peer:
-            self._thread.start()
 
     # In the engine's thread -------------------------------------------------------------------------------------------
 
@@ -97,6 +96,7 @@ class Moving:
         lines = self._sequences
         lines.newly_kept = []  # an iteration that failed may have left some, and not what they should hold
         slots = max(0, lines.limits.max_batch_size - len(lines.running))
+        self._fetched_s = self.counts["fetched"].seconds
         free, failed = self._blocks.num_free, []
         for sequence in islice(chain(reversed(lines.paused.values()), lines.waiting.values()), slots):
             free -= self._blocks.blocks_for(len(sequence.tokens))
@@ -143,9 +143,10 @@ class Moving:
         self._count("stored", written, started)
 
     def note(self, stats: IterationStats) -> None:
-        """Learn from an iteration what it costs to compute a token of a prompt."""
+        """Learn from an iteration what it costs to compute a token of a prompt; fetching is left out."""
         if stats.context_tokens >= self._blocks.tokens_per_block:
-            self._computed_ms += stats.iteration_ms
+            fetched_s = self.counts["fetched"].seconds - self._fetched_s
+            self._computed_ms += stats.iteration_ms - 1000 * fetched_s
             self._computed_tokens += stats.context_tokens
 
     # In a thread of its own -------------------------------------------------------------------------------------------
@@ -154,6 +155,8 @@ class Moving:
         """Bring what a new request lacks, and another engine has, into the store, then call `ready`; or say no."""
         if self._peer is None or len(sequence.tokens) <= self._blocks.tokens_per_block:
             return False
+        if not self._thread.ident:  # an executor that could not be made has no thread
+            self._thread.start()
         self._queue.put(sequence)
         return True
 
@@ -161,7 +164,7 @@ class Moving:
         """End the thread; those who wait for their blocks are not asked for."""
         self._ask_again_s = math.inf
         self._queue.put(None)
-        if self._peer:
+        if self._thread.ident:
             self._thread.join()
 
     def _run(self) -> None:
@@ -186,7 +189,8 @@ class Moving:
         if not names or not self._is_worth("take", sequence, len(names)):
             return
         try:
-            for name, data in zip(names, self._peer.read(names)):
+            for name, content in zip(names, self._peer.read(names)):
+                data = self._folder.opened(name, content, self._model.block_bytes)  # what is no block drives none out
                 is_late = sequence.finish_reason or time.perf_counter() - started > PEER_TIMEOUT_S
                 if is_late or not self._folder.write(name, data):
                     break

@@ -11,6 +11,7 @@ import ipaddress
 import logging
 import os
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,7 @@ from inflight.errors import CourseError
 log = logging.getLogger("inflight.engine.store")
 
 NAME = re.compile("[0-9a-f]{64}")
+NAME_BYTES = 32  # a file begins with its name: under another, it is not read
 SPARE = 16  # a sixteenth of the folder is free after a look at it, and written before the next
 PEER_TIMEOUT_S = 2
 MOST_ANSWER_BYTES = 2**26  # of a peer
@@ -92,8 +94,7 @@ class BlockFolder:
         """Return a block as `Model.write_blocks` takes it; None where there is none."""
         file = self._path / name
         try:
-            self._format.opened(data := file.read_bytes(), num_bytes)
-            return data
+            return self.opened(name, file.read_bytes(), num_bytes)
         except FileNotFoundError:
             return None
         except (OSError, CourseError) as error:
@@ -102,13 +103,20 @@ class BlockFolder:
                 _forget(file)
             return None
 
+    def opened(self, name: str, content: bytes, num_bytes: int) -> bytes:
+        """Return the block in a file's content; raises CourseError where it is damaged, or not what its name says."""
+        if content[:NAME_BYTES].hex() != name:
+            raise CourseError("It is another block than its name says: compute the prompt here.")
+        self._format.opened(data := content[NAME_BYTES:], num_bytes)
+        return data
+
     def write(self, name: str, data: bytes) -> bool:
         """Keep a block; say whether it is kept."""
         aside = self._path / f"{name}.{os.getpid()}-{threading.get_ident()}"
         try:
-            self._make_room(len(data))
+            self._make_room(NAME_BYTES + len(data))
             with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.write(data)
+                file.write(bytes.fromhex(name) + data)
             os.replace(aside, self._path / name)
             self._is_failing = False
             return True
@@ -172,18 +180,30 @@ class Peer:
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
 
     def read(self, names: Iterable[str]) -> Iterator[bytes]:
-        """Yield a prompt's blocks, up to the first that is not there."""
+        """Yield a prompt's blocks, up to the first that is not there; who sends a byte now and then is cut off."""
         assert self._host
         with contextlib.closing(HTTPConnection(self._host, self._port, timeout=PEER_TIMEOUT_S)) as connection:
-            for name in names:
-                connection.request("GET", f"/v1/kv_blocks/{name}", headers=self._headers)
-                answer = connection.getresponse()
-                content = answer.read(MOST_ANSWER_BYTES)
-                if answer.status == HTTPStatus.NOT_FOUND:
-                    return
-                if answer.status != HTTPStatus.OK:
-                    raise OSError(f"it says {answer.status} {answer.reason}")
-                yield content
+            connection.connect()
+            connection.auto_open = 0  # the one that is cut off
+            cut = threading.Timer(2 * PEER_TIMEOUT_S, _cut, [connection.sock])
+            cut.start()
+            try:
+                for name in names:
+                    connection.request("GET", f"/v1/kv_blocks/{name}", headers=self._headers)
+                    answer = connection.getresponse()
+                    content = answer.read(MOST_ANSWER_BYTES)
+                    if answer.status == HTTPStatus.NOT_FOUND:
+                        return
+                    if answer.status != HTTPStatus.OK:
+                        raise OSError(f"it says {answer.status} {answer.reason}")
+                    yield content
+            finally:
+                cut.cancel()
+
+
+def _cut(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it is closed
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _forget(file: Path) -> None:

@@ -6,6 +6,7 @@ import http.server
 import logging
 import resource
 import threading
+import time
 from array import array
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from inflight.engine.fake_model import FakeModel
 from inflight.engine.messages import Chunk, Guide, Request
 from inflight.engine.model import load as load_model
 from inflight.engine.settings import POLICIES, ExecutorConfig, SamplingConfig
+from inflight.engine.store import BlockFolder
 from inflight.errors import CourseError
 from tests.engines import SMALL_BUILD, SMALL_VOCAB, build_small, build_tiny, fake_answer
 
@@ -171,18 +173,20 @@ def test_a_salt_that_is_the_beginning_of_a_prompt_finds_nothing_of_it(tmp_path):
     assert not any(stats.not_computed for stats in executor.iteration_stats)
 
 
-@pytest.mark.parametrize("harm", ["a bit", "cut", "empty", "a folder"])
+@pytest.mark.parametrize("harm", ["a bit", "cut", "empty", "renamed", "a folder"])
 def test_a_damaged_file_costs_a_computation_and_a_line_in_the_log(harm, tmp_path, caplog):
     with fake(tmp_path) as executor:
         executor.generate(Request(PROMPT, 8))
-    for file in sorted(tmp_path.iterdir()):
+    files = sorted(tmp_path.iterdir())
+    swapped = [file.read_bytes() for file in (*files[1:], files[0])]
+    for file, another in zip(files, swapped):
         content = bytearray(file.read_bytes())
         content[-20] ^= 4
         if harm == "a folder":
             file.unlink()
             file.mkdir()
         else:
-            file.write_bytes({"a bit": content, "cut": content[:50], "empty": b""}[harm])
+            file.write_bytes({"a bit": content, "cut": content[:50], "empty": b"", "renamed": another}[harm])
     with caplog.at_level(logging.WARNING), fake(tmp_path) as executor:
         assert executor.generate(Request(PROMPT, 8)).token_ids == fake_answer(PROMPT, 8, SMALL_VOCAB)
         assert executor.snapshot().kv_blocks_fetched == 0
@@ -249,7 +253,7 @@ def test_a_full_disk_costs_a_line_in_the_log(tmp_path, caplog):
 
 
 def test_the_least_recent_go_first_and_the_folder_keeps_its_size(tmp_path):
-    size = 32 + BLOCK * 8 + 4  # fingerprint, the fake model's block, checksum
+    size = 32 + 32 + BLOCK * 8 + 4  # name, fingerprint, the fake model's block, checksum
     most = 20 * size
     with fake(tmp_path, kv_store_bytes=most) as executor:
         for number in range(12):
@@ -262,7 +266,7 @@ def test_the_least_recent_go_first_and_the_folder_keeps_its_size(tmp_path):
 
 
 def test_a_prompt_that_is_asked_again_stays_in_the_store_from_its_beginning(tmp_path):
-    size = 32 + BLOCK * 8 + 4
+    size = 32 + 32 + BLOCK * 8 + 4
     with fake(tmp_path, kv_store_bytes=20 * size) as executor:
         for number in range(12):
             executor.generate_all([Request([number + 1, *PROMPT], 2), Request([50, *PROMPT], 2)])  # 50 is in memory
@@ -318,6 +322,11 @@ def served(store, harm=None):
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
+            with contextlib.suppress(OSError):
+                while harm == "drips" and not over.wait(0.1):
+                    self.wfile.write(b"x")
+            if harm == "drips":
+                return
             self.wfile.write(content[: len(content) // 2] if harm == "dies" else content)
             if harm == "dies":
                 self.connection.close()
@@ -345,7 +354,7 @@ def served(store, harm=None):
         server.server_close()
 
 
-@pytest.mark.parametrize("harm", [None, "damage", "gone", "fails", "dies", "silent", "nobody there"])
+@pytest.mark.parametrize("harm", [None, "damage", "gone", "fails", "dies", "drips", "silent", "nobody there"])
 def test_blocks_are_taken_from_another_engine_or_the_prompt_is_computed(harm, tmp_path, caplog):
     with fake(tmp_path / "theirs") as executor:
         executor.generate(Request(PROMPT, 2))
@@ -358,7 +367,8 @@ def test_blocks_are_taken_from_another_engine_or_the_prompt_is_computed(harm, tm
     taken = FULL if harm is None else 0
     assert executor.iteration_stats[0].context_tokens == len(PROMPT) - taken
     assert executor.iteration_stats[0].not_computed == ([[1, 0, 0, FULL]] if harm is None else [])
-    warned = {"damage": "cannot be used and is computed again", None: "", "gone": ""}
+    assert counts(executor)[2] == taken // BLOCK
+    warned = {None: "", "gone": ""}
     assert warned.get(harm, "no blocks from kv_peer_url") in caplog.text
     assert bool(caplog.text) == (harm not in (None, "gone"))
 
@@ -408,6 +418,17 @@ def test_a_policy_that_fails_ends_the_request_that_it_was_asked_for_and_no_other
     assert "policy.py, line 6: ZeroDivisionError" in found[2].error
 
 
+def test_what_is_fetched_slowly_does_not_make_computing_look_expensive(tmp_path, monkeypatch):
+    with fake(tmp_path) as executor:
+        executor.generate(Request(PROMPT, 2))
+    read = BlockFolder.read
+    monkeypatch.setattr(BlockFolder, "read", lambda *given: time.sleep(0.25) or read(*given))
+    with fake(tmp_path) as executor:
+        executor.generate(Request([*PROMPT, *range(1, 41)], 2))  # 128 tokens are fetched, 62 computed
+        prices = executor.moving.prices()
+    assert prices["fetch"] > 5 > prices["compute"]
+
+
 @pytest.mark.parametrize("chosen", ["None", "[]", "'take' if way == 'fetch' else 'fetch'", "1 / 0"])
 def test_a_policy_of_no_use_is_refused_with_its_line(chosen, tmp_path):
     (tmp_path / "policy.py").write_text(POLICY.format(chosen=chosen))
@@ -424,6 +445,7 @@ def test_a_policy_of_no_use_is_refused_with_its_line(chosen, tmp_path):
         ({"kv_store_bytes": 100}, "give room for many"),
         ({"kv_peer_url": "https://a"}, "give http://host:port"),
         ({"kv_peer_url": "http://10.0.0.1:9000"}, "set INFLIGHT_API_KEY"),
+        ({"kv_peer_url": "http://127.0.0.1:9", "iteration_log_path": "/"}, "cannot be written"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings, why, tmp_path, monkeypatch):
@@ -432,3 +454,4 @@ def test_settings_that_cannot_work_are_refused(settings, why, tmp_path, monkeypa
         fake(**{"store": tmp_path, **settings}) if "kv_store_path" not in settings else ExecutorConfig(
             **{"enable_kv_cache_reuse": True} | settings
         )
+    assert "taking blocks" not in [thread.name for thread in threading.enumerate()]
