@@ -252,7 +252,6 @@ class Traffic:
         """Return the requests with arrivals at the rate; without a rate, unchanged."""
         if self.rate is None:
             return requests
-        _check(len(requests), self.rate)
         return with_times(requests, poisson(len(requests), self.rate, self.seed))
 
     def settings(self) -> dict:

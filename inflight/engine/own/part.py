@@ -27,7 +27,7 @@ from typing import Any
 from inflight.errors import ENGINE_FAILED, CourseError
 
 LONGEST_S = 10  # longest run of a part's file, and longest call of it, where late calls are ended
-HELD_S = 5  # so much later a call ends the process that lets no other thread run, such as a match of `re`
+HELD_S = LONGEST_S  # so much later a call ends the process that lets no other thread run, such as a match of `re`
 CALLED = {"<module>": "the file", "__call__": "the logits processor"}  # what a message calls a function
 _calls: list[tuple[float, int]] = []  # running calls, the earliest first: when it has to end, and its thread
 _watched = threading.Condition()

@@ -53,7 +53,7 @@ def grpc_of(url: str) -> str:
     parsed(url)
     if not is_http(url):
         return url
-    is_named = os.environ.get(URL, url).rstrip("/") == url and not records.at(url)
+    is_named = os.environ.get(URL, url).rstrip("/") == url.rstrip("/") and not records.at(url)
     return Address.at(url, os.environ.get(GRPC_URL) if is_named else None).grpc_url
 
 

@@ -70,7 +70,8 @@ def main(folder: Path, records: Path, command: list[str]) -> None:
         print(error.strerror, file=sys.stderr)
         sys.exit(NO_RECORD)  # the server ends with this process
     (records / f"{folder.name}{STARTING}").unlink(missing_ok=True)
-    print(server.pid, flush=True)
+    with contextlib.suppress(BrokenPipeError):  # its starter was killed: the watch sees that, and tidies up
+        print(server.pid, flush=True)
     death = _watch(server)
     if not death:
         _stop(server)
