@@ -327,13 +327,13 @@ print(f"{summary}.\nThe contract asks for {contract.rate:.1f}.")
 # %% [markdown]
 # The shaded corner is the contract. Requests come whether or not others are answered, so where a line falls, a queue
 # grows for as long as the load lasts. Just before that the bars grow: there its worst burst decides whether a run keeps
-# the contract. So sign the cheapest row whose **worst** run still has 95 %.
+# the contract. So sign the cheapest row whose **worst** run has 97 %: two points are kept for what no rehearsal shows.
 
 # %% tags=["nbval-ignore-output"]
 offers = points[points["setting"] == chosen].drop(columns=["setting", "high"])
 names = ["requests/s", "in time, mean", "in time, worst run", "€ a million in time"]
 print(offers.set_axis(names, axis=1).round(2).to_string(index=False))
-safe = (offers["low"] >= lesson.SHARE).cummin()
+safe = (offers["low"] >= lesson.SHARE + 0.02).cummin()
 deal = points.loc[offers[safe].index[-1] if any(safe) else offers.index[0]]
 if not any(safe):
     print("\nNo load is safe: do not sign. The lowest goes on below.")

@@ -177,7 +177,7 @@ def tpot(times_s):
 # ## Predict
 #
 # One user waits for a whole answer of 32 tokens. Then eight users ask at the same moment, for as many tokens each. By
-# lesson 01's price, an iteration with eight takes about 1.5 times as long.
+# lesson 01's price, an iteration with eight takes about half as long again.
 
 # %% tags=["nbval-ignore-output"]
 guess = widgets.predict(
