@@ -327,7 +327,7 @@ print(f"{summary}.\nThe contract asks for {contract.rate:.1f}.")
 # %% [markdown]
 # The shaded corner is the contract. Requests come whether or not others are answered, so where a line falls, a queue
 # grows for as long as the load lasts. Just before that the bars grow: there its worst burst decides whether a run keeps
-# the contract. So sign the cheapest row whose **worst** run has 97 %: two points are kept for what no rehearsal shows.
+# the contract. So sign the last row whose **worst** run has 97 %: two points are kept for what no rehearsal shows.
 
 # %% tags=["nbval-ignore-output"]
 offers = points[points["setting"] == chosen].drop(columns=["setting", "high"])
@@ -375,8 +375,8 @@ for clause, is_kept in clauses.items():
 
 # %% [markdown]
 # Without the clause on quality, the cheapest deployment is one that says nothing useful. A binomial interval around
-# these hundred would be too narrow, since requests are late together: the forecast's spread over runs is the honest
-# range. In production, attainment is counted over weeks.
+# these hundred would be too narrow, since requests are late together; and a sixth run lies outside the range of five
+# once in three. In production, attainment is counted over weeks.
 #
 # The main line ends here.
 #

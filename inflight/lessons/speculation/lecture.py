@@ -464,8 +464,8 @@ columns += ["mean latency, times no drafts", "slowest answer, times no drafts"]
 charts.table(pd.DataFrame(rows, columns=columns), decimals=2)
 
 # %% [markdown]
-# **Everybody in an iteration pays for a draft, and one answer gains.** With eight users there, the mean wait is 0.85
-# times as long as without drafts. The slowest answer waits 1.09 times as long and ends the run: tokens a second are 0.92
+# **Everybody in an iteration pays for a draft, and one answer gains.** With eight users there, the mean latency is 0.85
+# times that without drafts. The slowest answer takes 1.09 times as long and ends the run: tokens a second are 0.92
 # times as many. Look at both figures before you switch drafts off.
 #
 # Why does a draft cost anything there? Forty tokens are far left of an H200's [ridge](glossary.md#Roofline), which lies at

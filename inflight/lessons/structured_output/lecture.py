@@ -195,8 +195,8 @@ for way in answers:
     count(way)
 
 # %% [markdown]
-# The three answers that were not read listed one problem until they were cut: `max_length=2` ends such a list. How does
-# a server promise that for a model that it does not understand?
+# The three answers of *example* that were not read listed one problem until they were cut: `max_length=2` ends such a
+# list. How does a server promise that for a model that it does not understand?
 #
 # ## By hand: a choice
 #
@@ -476,8 +476,9 @@ def status_of(ticket):
 def told_of(call):
     """The turn that tells the model what came of its call."""
     try:
-        result = status_of(**json.loads(call.function.arguments))
-    except LookupError as error:
+        asked = StatusOf.model_validate_json(call.function.arguments)
+        result = status_of(asked.ticket)
+    except (LookupError, ValueError) as error:
         # your line: the call has failed; what does the model hear?
         result = f"Error: {error}"
 
