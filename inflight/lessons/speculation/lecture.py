@@ -91,7 +91,7 @@ print(f"After another number of tokens: {np.median(first_ms - again_ms):.1f} ms 
 # %% [markdown]
 # ## Predict
 
-# %%
+# %% tags=["nbval-ignore-output"]
 of_one = prices[5][1] / prices[1][1]
 guess = widgets.predict(
     "Eight users with five tokens each: how many times as long as with one each?",

@@ -133,7 +133,7 @@ def test_a_check_imports_the_graders_of_its_lesson_and_no_others():
     script = """
 import sys
 from inflight.notebook import check
-print(check("4.1", lambda log, slots: None).status)
+print(check("4.1", lambda computed: None).status)
 print(*[name for name in sys.modules if name.startswith("inflight.lessons.") and name.endswith(".grading")])
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
