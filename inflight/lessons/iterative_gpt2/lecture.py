@@ -541,10 +541,10 @@ assert table["positions held, on paper"].tolist() == [4096, 1024, 256]
 
 # %% [markdown]
 # All three need 60 passes and those that the last prompt waited for: nothing of in-flight batching is missing in yours. In
-# memory they differ. The four users need 215 positions. Slots of 1,024 hold 4,096 for them, pages of 256 hold 1,024, blocks of 32
-# hold 256; so in the same memory blocks serve sixteen times as many such users. The *block table* of lesson 05 does that,
-# and the lab's last exercise puts one under your model. The engine's pass computes a model eighteen times as large, on all
-# cores and with one kernel over all texts.
+# memory they differ. The four users need 215 positions. Slots of 1,024 hold 4,096 for them, pages of 256 hold 1,024,
+# blocks of 32 hold 256; so in the same memory blocks serve sixteen times as many such users. The *block table* of
+# lesson 05 does that, and the lab's last exercise puts one under your model. The engine's pass computes a model eighteen
+# times as large, on all cores and with one kernel over all texts.
 #
 # ## What breaks
 #
