@@ -40,8 +40,9 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="session")
 def grader():
-    """A process that has imported what all graders do, which takes a second or two."""
-    command, environment = [sys.executable, "-c", FORKS, *GRADERS], {**os.environ, **isolated.FEW_THREADS}
+    """A process that has imported what all graders do, and GPT-2 of transformers, which takes some seconds."""
+    command = [sys.executable, "-c", FORKS, *GRADERS, "transformers.models.gpt2.modeling_gpt2"]
+    environment = {**os.environ, **isolated.FEW_THREADS}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, text=True, bufsize=1, env=environment, **pipes) as process:
         yield process

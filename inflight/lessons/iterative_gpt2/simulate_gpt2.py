@@ -36,9 +36,6 @@ def with_model(path: str | Path, streams: Sequence[SimulatedStream], slots: int,
 
     `grown` is counted where the streams are played `again`.
     """
-    import torch
-
-    torch.set_num_threads(1)  # others may be at work here, and threads that wait for each other are slowest then
     result, forward = Computed([]), gpt2_network.Network._forward
 
     @functools.wraps(forward)

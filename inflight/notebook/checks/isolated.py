@@ -29,7 +29,8 @@ from inflight.notebook.checks.findings import NOT_YET, RIGHT, Finding, Measured,
 from inflight.notebook.checks.graders import found_by, parts_of
 
 MOST_MEMORY = 12 << 30  # bytes of address space: a runtime reserves more than it uses
-FEW_THREADS = {"OPENBLAS_NUM_THREADS": "1"}  # each takes address space
+# Each takes address space, and waits for the others.
+FEW_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def graded_apart(
