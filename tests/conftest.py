@@ -1,5 +1,6 @@
 """The engines and servers that many tests share."""
 
+import os
 import signal
 from pathlib import Path
 
@@ -16,6 +17,11 @@ from tests.engines import build_small, write_small_gguf, write_tiny
 def pytest_configure(config):
     # A shell has what it starts in the background ignore interrupts, of which some tests send one.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_xdist_auto_num_workers(config):
+    """One more than there are processors: a test waits some of its time, for a server or for a limit of time."""
+    return (os.cpu_count() or 1) + 1
 
 
 @pytest.fixture(scope="module")  # while it is open an event loop runs in this thread, and no other test's can
