@@ -464,8 +464,24 @@ for said in ("Three cakes, please.", "Two beers, please."):
 #
 # ## Elsewhere
 #
-# The service moves to clients that send a schema for each of their customers. *"A guide that cannot be followed is the
-# client's problem."* Does that hold?
+# The service moves. Which of these still holds?
+#
+# **1.** *To a model ten times as large.* "Its orders are true, so the rule of 10.3 can go."
+#
+# <details><summary>Answer</summary>
+#
+# No: a guide of any model promises the form alone. Count what the rule still catches, on your own messages.
+# </details>
+#
+# **2.** *To a model that thinks before it answers.* "Its first token is a brace."
+#
+# <details><summary>Answer</summary>
+#
+# Then it cannot think. The guide has to begin after the reasoning, and <code>max_tokens</code> has to leave room for both.
+# </details>
+#
+# **3.** *To clients that send a schema for each of their customers.* "A guide that cannot be followed is the client's
+# problem."
 #
 # <details><summary>Answer</summary>
 #
