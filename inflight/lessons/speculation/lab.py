@@ -194,6 +194,7 @@ for time in ("first", "second"):
 
 # %% [markdown]
 # The second time the answers are known, and most guesses come true. A wrong entry costs time: the rule drops its guesses.
+# The dict never forgets, so a server that runs for weeks needs a bound on it.
 #
 # ## Exercise 11.3: who gets the drafts?
 #
@@ -252,7 +253,8 @@ check("11.3", share_out)
 # <em>Try every number</em>: a price may jump and then stay, so do not stop at the first draft that does not pay.
 # </details>
 #
-# Two editors and six who chat, at prices that two cores had:
+# Two editors and six who chat, at prices that two cores had. Without drafts they get 0.52 tokens a millisecond together,
+# with four for each 0.42, with the best lengths 0.68:
 
 # %%
 price_ms = [15.3 + 0.7 * drafted for drafted in range(33)]
