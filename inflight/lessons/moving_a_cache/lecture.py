@@ -4,7 +4,7 @@
 # {minutes} minutes. Afterwards you can
 #
 # - **weigh** computing a prompt against sending or fetching its blocks, in bytes and in milliseconds;
-# - **run** prefill and decode on two servers, and say whom that helps;
+# - **run** prefill and decode on two servers, and say whom that helps, and at which limits it pays;
 # - **keep** a cache beyond the end of its engine, and let nothing wrong into it.
 #
 # You need lesson 05: blocks, prefix reuse, chunked context. vLLM, SGLang, TensorRT-LLM, Dynamo and llm-d all do what is
@@ -23,6 +23,8 @@
 # **computed**, **taken** from another engine, or **fetched** from a store. Each way has a price.
 
 # %%
+import itertools
+import random
 import socket
 import tempfile
 import threading
@@ -237,14 +239,11 @@ rows = []
 for _ in progress.over(range(5), "Round"):
     rows += [(c, g, timed("take", c, 256, gigabits=g)) for c in pairs for g in speeds]
 rows = pd.DataFrame(rows, columns=["cache", "Gbit/s", "ms"])
-
-# %% tags=["nbval-ignore-output"]
 charts.show(lesson.lines(rows, computed), lesson.lines_summary(rows, computed))
 medians = rows.groupby(["cache", "Gbit/s"])["ms"].median()
 for cache, least in needed.items():
     wins = [g for g in speeds if medians[cache, g] < computed[cache]]
     print(f"{cache}: taking is faster at {wins} Gbit/s; formula: above {least:.2f}")
-del pairs["INT8"]  # two engines less in memory
 
 # %% tags=["remove-cell"]
 for cache, place in (("float32", 1), ("INT8", 0)):
@@ -312,7 +311,7 @@ for what, found in asked.items():
 # `--kv-transfer-config`). A user asks, the engine ends, a new one starts, the user goes on.
 
 
-# %%
+# %% tags=["nbval-ignore-output"]
 def two_turns(**settings):
     """Prompt tokens of the second turn, and how many its engine computes."""
     config = ExecutorConfig(enable_kv_cache_reuse=True, **settings)
@@ -326,7 +325,6 @@ def two_turns(**settings):
     return asked, computed[1]
 
 
-# %% tags=["nbval-ignore-output"]
 with progress.wait("Four engines, one after the other"):
     total, without = two_turns()
     _, with_store = two_turns(kv_store_path=f"{store.name}/kept")
@@ -347,6 +345,7 @@ assert without == total and with_store < total / 2
 # the prompt's blocks and asks the prefiller for each (`kv_peer_url`).
 
 # %% tags=["nbval-ignore-output"]
+del pairs["INT8"]  # two engines less in memory
 stack = ExitStack()
 with progress.wait("Two servers and a router start"):
     apart = stack.enter_context(lesson.Apart(engine_dir))
@@ -452,21 +451,80 @@ assert gap["apart"] < gap["one engine, whole"]
 # The second panel is the sender's. In parts, an iteration's fixed cost counts five times. Apart, the prompt has one
 # core, and its blocks have to move.
 #
-# On one machine parts are the better deal: no copy, no second set of weights. Apart pays where many machines serve:
-# prompts and answers get machines of their own number and kind, and a limit for TTFT and one for ITL are met
-# separately. vLLM's documentation says it in capitals: disaggregated prefill does not improve throughput.
+# On one machine parts are the better deal: no copy, no second set of weights.
+#
+# ## When apart pays
+#
+# Take two H100s and Llama 3.1 8B, on paper: an iteration reads the weights, an answer in it reads its cache, a token of a
+# prompt takes its FLOPs. Documents of 3,000 tokens come at a rate, and each gets an answer of 150. The limits are a second
+# for TTFT and 8 ms for TPOT, of which an answer alone takes 4.9. Lesson 09's simulator plays two machines that do both, or
+# one for prompts and one for answers:
+
+# %%
+rehearsal, token_bytes = lesson.load.rehearsal, 131_072
+weights_ms, cache_ms = 16e9 / 3.35e9, 3000 * token_bytes / 3.35e9  # at 3.35 TB/s
+prices = rehearsal.Prices(weights_ms, cache_ms, 16e9 / (tera * 1e9))
+config = ExecutorConfig(enable_chunked_context=True, max_tokens_in_paged_kv_cache=2**18)
+
+
+def machine(asked, part=4096):
+    """What one machine's requests see, with so many tokens of prompts at most in an iteration."""
+    build = BuildConfig(max_input_len=4000, max_seq_len=4096, max_num_tokens=part)
+    return rehearsal.play(asked, replace(build, max_batch_size=64), config, prices)
+
+
+def alike(asked, part=4096):
+    """Two machines that do both, each for every other document."""
+    return pd.concat(machine(asked[n::2], part) for n in (0, 1))
+
+
+# %%
+def divided(asked, gigabits=400):
+    """One machine for prompts, one for answers, which computes each last block."""
+    first = machine([replace(one, max_tokens=1) for one in asked])
+    # your line: when the blocks of each document are at the second machine, in seconds
+    sent_s = first["first_s"] + 8 * 3000 * token_bytes / (gigabits * 1e9)
+
+    block_ids = [1] * block
+    later = [replace(one, input_ids=block_ids, at_s=s) for one, s in zip(asked, sent_s)]
+    rows = machine(later)
+    before_ms = 1000 * (rows["due_s"] - [one.at_s for one in asked])
+    return rows.assign(ttft_ms=rows["ttft_ms"] + before_ms)
+
+
+# %%
+limits, rows = pd.Series({"ttft_ms": 1000, "tpot_ms": 8}), []
+ways = {"alike, whole": alike, "alike, parts of 256": lambda asked: alike(asked, 256)}
+ways["apart"] = divided
+for rate in range(2, 11, 2):
+    draw = random.Random(0)
+    at_s = itertools.accumulate(draw.expovariate(rate) for _ in range(200))
+    asked = [rehearsal.TokenRequest([1] * 3000, 150, s) for s in at_s]
+    rows.append({"documents a second": rate})
+    for name, way in ways.items():
+        keeps = (way(asked)[limits.index] <= limits).all(axis=1)
+        rows[-1][f"{name} (%)"] = 100 * keeps.mean()
+print("Of 100 requests, so many keep both limits:")
+charts.table(pd.DataFrame(rows), decimals=0)
+
+# %% [markdown]
+# If nine of ten shall keep both limits, two machines that do both carry 4 documents a second, in parts or not: TPOT is a
+# mean, and however a prompt is cut, its machine computes it while answers wait. Apart they carry 6. No answer meets a
+# prompt, until the machine for prompts is full and TTFT breaks. That rate is called [goodput](glossary.md#Goodput).
+# Nobody computes less: vLLM's documentation says in capitals that disaggregated prefill does not improve throughput.
 #
 # ## Turn the knob
 #
-# In one engine the size of a part trades one limit for the other. Set 16, then 128: what do readers gain or lose, what
-# the sender? Apart has no such knob.
-
-# %% tags=["nbval-ignore-output"]
-InParts.most = 16  # then 128
-turned = one_engine([99, *ids[1:256]], InParts())
-print({what: round(float(value)) for what, value in turned.items()})
-
-# %% [markdown]
+# 1. Let TPOT be 20 ms: who keeps the limits at 8 documents a second?
+# 2. Back at 8 ms, let the line have 10 Gbit/s: `lambda asked: divided(asked, 10)`.
+#
+# <details><summary>What to see</summary>
+#
+# 1. Two that do both: with a loose TPOT the prompts use both machines, and apart only one of them.
+# 2. Blocks take 0.3 s, and TTFT breaks sooner. Apart still carries 6.
+#
+# </details>
+#
 # ## Elsewhere
 #
 # | | moves blocks by | keeps them in |
@@ -478,10 +536,11 @@ print({what: round(float(value)) for what, value in turned.items()})
 # | here | HTTP between OpenAI servers (`kv_peer_url`) | a folder (`kv_store_path`) |
 #
 # Dynamo can leave a prompt with the decoder, where it is short or its beginning is there already
-# (`--router-conditional-disagg`): the choice that you write in the lab.
+# (`--router-conditional-disagg`): the choice that you write in the lab. In production, watch
+# `vllm:external_prefix_cache_hits` beside `vllm:prefix_cache_hits`: tokens found outside, and in memory. `cache_salt`
+# is a field of the request, in vLLM and here.
 #
-# In production, watch `vllm:external_prefix_cache_hits` beside `vllm:prefix_cache_hits`: tokens found outside, and in
-# memory. `cache_salt` is a field of the request, in vLLM and here.
+# [Sources, and what changes quickly](../assets/elsewhere.md#13-·-Moving-a-cache)
 #
 # ## What breaks
 #
@@ -497,8 +556,9 @@ for wrong in (half, foreign):
         print(error)
 
 # %% [markdown]
-# **The prefiller dies.** vllm-router 0.1.17 then answers with status 500, though the decoder could do it all. A small
-# client does better: whatever happens to the first request, it sends the second.
+# **The prefiller dies.** vllm-router 0.1.17 then answers with status 500, though the decoder could do it all. (vLLM's
+# decoder would refuse, too, by default: whoever computes a prompt holds up its readers.) A small client does better:
+# whatever happens to the first request, it sends the second.
 
 
 # %%
@@ -532,7 +592,7 @@ stack.close()
 # - The break-even is a speed, not a length: bytes a token times tokens a second. On a slower line, compute.
 # - A block's name is a hash of everything that its keys depend on: engine, tenant, all tokens before.
 # - Parts spread a prompt over the readers' iterations, apart takes it away from them. On one machine parts are the better
-#   deal; on many, apart meets two limits separately.
+#   deal; on several, apart carries more where TPOT is tight, and less where it is loose.
 # - What does not fit is computed: no answer comes from a damaged block.
 #
 # <details><summary>1. A system prompt begins with today's date. What does the store hold after a month?</summary>
