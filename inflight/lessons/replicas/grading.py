@@ -1,4 +1,4 @@
-"""Lab 12: a policy over hidden days, one P95 through a restart, an alert's threshold, and homes with a bound."""
+"""Lab 12: a policy over hidden days, one P95 through a restart, when somebody is woken, and homes with a bound."""
 
 import math
 import random
@@ -181,32 +181,67 @@ def _upper(page: Page) -> float:
     return next(bound for bound, count in page.items() if count >= 0.95 * page[math.inf])
 
 
-@grades("12.3", "The window says how soon you are told, the share how much it takes: the threshold follows from both.")
-def _threshold(threshold: Callable, choose: random.Random) -> Finding:
-    cases = []
-    for slo, period, share, hours in (
-        (0.95, 30, 0.05, 12),
-        (0.999, 30, 0.02, 1),
-        (0.995, 28, 0.1, 72),
-        (1 - choose.choice((0.02, 0.04)), 7, choose.choice((0.02, 0.03)), choose.choice((1, 2, 3))),
-    ):
-        burn, budget = share * period * 24 / hours, 100 * (1 - slo)
+Minutes = list[tuple[int, int]]
+
+
+@grades("12.3", "The hour says that it matters, the five minutes that it still goes on.")
+def _woken(woken: Callable, choose: random.Random) -> Finding:
+    def case(about: str, *parts: tuple[int, float, float]) -> Case:
+        """Parts of a day: minutes, the share that fails as a multiple of the most that may, requests a minute."""
+        busy = choose.randrange(300, 600)
+        slo, (days, share) = 1 - choose.uniform(0.001, 0.004), choose.choice(((30, 0.02), (28, 0.02), (30, 0.01)))
+        most = share * days * 24 * (1 - slo)
+        minutes = []
+        for number, times, requests in parts:
+            for _ in range(number):
+                total = int(min(requests, busy))
+                failed = min(total, int(times * most * total + choose.random()))
+                minutes.append((total - failed, failed))
+        right = _minutes(minutes, most, min)
         hint = told(
-            "In these hours, this share of the budget of all days may go: how many times as fast is that, and of which "
-            "share of requests?",
-            (100 * burn, "That is the burn rate; the threshold is a share of requests, burn rate times 1 − slo."),
-            (share * budget, "That share of the budget would be gone after all days: scale it to the window."),
-            (burn * (100 - budget), "The budget is what may fail, 1 − slo."),
-            (burn / 24 * budget, "The days have 24 hours each."),
-        )
-        about = f"threshold({slo:.3g}, {period}, {share}, {hours}) in per cent"
-        cases.append(Case((slo, period, share, hours), burn * budget, hint, about))
-    return asked(lambda *given: _per_cent(threshold(*given)), cases)
+            "A minute counts where, over all requests of the last 60 minutes and over those of the last 5, this minute "
+            "included, more than share × days × 24 × (1 − slo) fail.",
+            ([minute for minute in right if minute >= 59], "At the beginning a window has the minutes that there are."),
+            (_minutes(minutes, most, min, 60), "That is the hour alone: it rings long after the last failure."),
+            (_minutes(minutes, most, min, 5), "That is the five minutes alone: a blip wakes somebody."),
+            (_minutes(minutes, most, max), "That is either window: both must burn."),
+            (_minutes(minutes, most, min, share=_mean), "That is a mean of the minutes' shares: three requests at "
+             "night would count as much as a thousand by day. Add up first."),
+            *((_minutes(minutes, most / hours, min), "An hour may take that share of the budget of all days: it is "
+               "spent days × 24 times as fast.") for hours in (24, 24 * days)),
+            (_minutes(minutes, most / (1 - slo), min), "That compares with the burn rate: times 1 − slo it is a "
+             "share."),
+        )  # fmt: skip
+        return Case((minutes, slo, days, share), right, hint, f"Woken in a day with {about}")
+
+    calm = (70, 0, math.inf)
+    days = [
+        case("half an hour of failures", calm, (30, 3.6, math.inf), calm),
+        case("a blip of one minute", calm, (1, 15, math.inf), calm),
+        case("failures that do not end", calm, (80, 2, math.inf)),
+        case("failures that are too few", (150, 0.5, math.inf)),
+        case("failures from the first minute on", (12, 3, math.inf), calm),
+        case("nights on which three come", calm, (20, 25, 3), calm),
+        case("minutes in which nobody comes", (8, 0, 0), (30, 5, math.inf), (8, 0, 0), calm),
+    ]
+    return asked(woken, days)
 
 
-def _per_cent(value: object) -> object:
-    """A share in per cent, of which two decimals are compared: 0.01 of a share is no rounding error."""
-    return value * 100 if isinstance(value, int | float) and not isinstance(value, bool) else value
+def _minutes(minutes: Minutes, most: float, of_both: Callable, *windows: int, share: Callable | None = None) -> list:
+    """The minutes in which `of_both` the shares that fail, of both windows where none is given, is above `most`."""
+    shares = [
+        [(share or _failing)(minutes[max(0, end - window) : end]) for window in windows or (60, 5)]
+        for end in range(1, len(minutes) + 1)
+    ]
+    return [number for number, each in enumerate(shares) if of_both(each) > most]
+
+
+def _failing(window: Minutes) -> float:
+    return sum(failed for _, failed in window) / max(1, sum(map(sum, window)))
+
+
+def _mean(window: Minutes) -> float:
+    return sum(_failing([minute]) for minute in window) / len(window)
 
 
 @grades(

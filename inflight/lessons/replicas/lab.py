@@ -2,8 +2,8 @@
 # # {heading}
 #
 # Four exercises, about {minutes} minutes, of which {core} are *Core*. You write a policy that holds when a desk is hot,
-# a server slow, or dead; it runs in front of two real servers. Then you find one P95 through a restart, and the
-# threshold of an alert. *Further*: a hash that keeps chats together and still looks at load.
+# a server slow, or dead; it runs in front of two real servers. Then you find one P95 through a restart, and the minutes
+# in which somebody is woken. *Further*: a hash that keeps chats together and still looks at load.
 #
 # You need the lecture. A check never stops you: it says *done*, *not done yet*, or what to look at.
 #
@@ -80,8 +80,8 @@ class Policy:
 check("12.1", Path(workdir.name) / "policy.py")
 
 # %% [markdown]
-# And in front of two real servers, whose caches have room for five desks each: eight desks, 48 visitors, four at a
-# time. Your policy chooses, then round robin.
+# And in front of two real servers, whose caches have room for five desks each: eight desks, of which one has half of the
+# 48 visitors, eight at a time. Your policy chooses, then round robin.
 
 # %% tags=["nbval-ignore-output"]
 build = BuildConfig(max_input_len=736, max_seq_len=768, max_batch_size=4)
@@ -121,9 +121,9 @@ def sending(policy):
 # %%
 def served(policy, name):
     """Send the visitors where the policy says, and count prompt tokens and requests."""
-    order = random.Random(1).choices(range(8), k=48)
+    order = random.Random(1).choices(range(8), [7, 1, 1, 1, 1, 1, 1, 1], k=48)
     sent = [visitor(name, desk, number) for number, desk in enumerate(order)]
-    rows = lesson.load.send(sent, sending(policy), users=4)
+    rows = lesson.load.send(sent, sending(policy), users=8)
     rows = lesson.load.traced(rows, service)
     busier = rows["server"].value_counts().max()
     return {
@@ -233,45 +233,67 @@ check("12.2", one_p95)
 # %% [markdown]
 # ## Exercise 12.3: when to wake somebody
 #
-# *Core · importance 4/5 · difficulty 2/5 · 10 minutes*
+# *Core · importance 4/5 · difficulty 3/5 · 20 minutes*
 #
-# An objective of `slo` over `days` leaves an error budget. You want to be told when `share` of it is gone within
-# `hours`. At what share of failed requests in those hours must the alert fire? Traffic is even.
+# The lecture's alert, by hand. `minutes` has a pair for each minute: requests that ended whole, and requests that
+# failed. Somebody is woken in each minute in which requests fail so often that, with even traffic, an hour of it spends
+# more than `share` of the error budget that `slo` leaves for `days`: both in the last 60 minutes and in the last five,
+# this one included. Return the numbers of these minutes, from 0. At the beginning a window has the minutes that there
+# are. Where nobody came, nothing fails.
 
 
 # %%
-def threshold(slo: float, days: int, share: float, hours: int) -> float | None:
-    """Share of requests that may fail in the window before the alert fires."""
+def woken(minutes: list, slo: float, days: int, share: float) -> list[int] | None:
+    """The minutes in which somebody is woken."""
     # BEGIN SOLUTION
     # LAB: return None
-    burn_rate = share * days * 24 / hours
-    return burn_rate * (1 - slo)
+    most = share * days * 24 * (1 - slo)
+
+    def failing(window):
+        whole, failed = map(sum, zip(*window))
+        return failed / max(1, whole + failed)
+
+    found = []
+    for end in range(1, len(minutes) + 1):
+        hour, five = (failing(minutes[max(0, end - n) : end]) for n in (60, 5))
+        if hour > most and five > most:
+            found.append(end - 1)
+    return found
     # END SOLUTION
 
 
 # %%
-check("12.3", threshold)
-
-# %%
-for hours, share in ((1, 0.02), (6, 0.05), (72, 0.1)):
-    found = threshold(0.999, 30, share, hours) or 0
-    print(f"{share:.0%} of the budget in {hours} h: {found:.2%} of the requests fail")
+check("12.3", woken)
 
 # %% [markdown]
+# A day with a minute in which a fifth of the requests fail, half an hour in which a tenth do, and from minute 300 on one
+# of a hundred. Which of these wakes somebody?
+
+# %%
+day = [(600, 0)] * 300 + [(594, 6)] * 180
+day[100], day[200:230] = (480, 120), [(540, 60)] * 30
+found = woken(day, slo=0.999, days=30, share=0.02) or []
+print("Woken", f"from minute {min(found)} to {max(found)}" if found else "never")
+
+# %% [markdown]
+# The failures from minute 300 on spend the budget ten times as fast as allowed: a ticket, and nobody wakes.
+#
 # <details><summary>Where to look</summary>
 #
-# The lecture: <em>at 14.4, a budget for 30 days loses 2 % in an hour</em>. Where does 14.4 come from?
+# The lecture: at a burn rate of 14.4, an hour takes 2 % of a budget for 30 days. Where does 14.4 come from, and of what
+# is it a multiple?
 # </details>
 #
 # <details><summary>How to begin</summary>
 #
-# At a burn rate of 1 the budget lasts exactly all <code>days</code>. So in <code>hours</code> of them, which share of
-# it is spent at that rate?
+# At a burn rate of 1 the budget lasts exactly all <code>days</code>. Which share of it does an hour spend at that rate,
+# and how many requests fail? Then write the share of failed requests in one window.
 # </details>
 #
 # <details><summary>The error you see</summary>
 #
-# The hint compares shares in per cent. It names the burn rate, if that is what you return: one step is missing.
+# The hint names what you have computed: one window alone, either of the two, a mean of the minutes' shares, a share
+# without the window. A division by zero: nobody came.
 # </details>
 
 # %% [markdown]

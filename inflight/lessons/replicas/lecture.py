@@ -303,9 +303,16 @@ charts.table(rehearsals, decimals=0)
 #
 # ## Turn the knob
 #
-# A desk may be hot. `cache_aware` ignores prefixes while one server is ahead of the other by more than
-# `balance_abs_threshold` requests (64 by default) and has 1.5 times as many. Now one desk has two thirds of the
-# visitors. What does 1 cost, and what does it even out? Then try 2 and 3.
+# A desk may be hot: now one has two thirds of the visitors. `cache_aware` ignores prefixes while one server is ahead of
+# the other by more than `balance_abs_threshold` requests (64 by default) and has 1.5 times as many. What does 1 cost,
+# and what does it even out? Then try 3.
+#
+# <details><summary>What to see</summary>
+#
+# With 1 the hot desk gets a second home: more is computed, and the busier server has fewer requests. 3 never acts here:
+# when one of four users sends, only three requests are under way.
+#
+# </details>
 
 # %% tags=["nbval-ignore-output"]
 for ahead in (64, 1):
@@ -316,11 +323,10 @@ for ahead in (64, 1):
     print(f"the busier server had {busier} of the 64 requests.")
 
 # %% [markdown]
-# Reuse and balance pull apart: with 1, the hot desk gets a second home, and more is computed. **`consistent_hash` never
-# looks at load.** It is the router's way to keep a chat together (`X-Session-ID`; in 0.1.17 `cache_aware` routes chats
-# without a session [by load alone](https://github.com/vllm-project/router/issues/219), so this lesson sends token ids).
-# A [post-mortem](https://github.com/PrimeIntellect-ai/prime-rl/pull/3255) tells what follows: pinned sessions kept one
-# engine saturated, its hit rate fell from 98 to 5 %, and three engines idled. Lab 12.4 gives such a hash a bound.
+# Reuse and balance pull apart. **`consistent_hash` never looks at load.** It is the router's way to keep a chat
+# together (`X-Session-ID`; in 0.1.17 `cache_aware` routes chats without a session by load alone, so this lesson sends
+# token ids). [Pinned sessions](../assets/elsewhere.md#12-·-Replicas) can keep one engine of four saturated while three
+# idle. Lab 12.4 gives such a hash a bound.
 #
 # ## One server dies
 #
@@ -386,9 +392,7 @@ assert broken.sum() == 4 and survived == 8 and not broken[12:].any()
 # can take words back, and the next server may choose others. The *program* must decide: ask again, or show the half and
 # say so.
 #
-# This server sends its status with the first word.
-# [vLLM's](https://github.com/vllm-project/vllm/blob/00cd8fcf67c8acf8e5cafb0a0cb09cd4699e5e54/vllm/entrypoints/openai/completion/api_router.py)
-# sends 200 before it: there, a waiting stream breaks as well.
+# This server sends its status with the first word. vLLM's sends 200 before it: there, a waiting stream breaks as well.
 #
 # Who notices? The router's health check (after three failures a minute apart; here two, a second apart), and before it
 # the [circuit breaker](glossary.md#Circuit-breaker): after ten failures in a row nothing is sent there for a while.
@@ -506,6 +510,8 @@ print(rules[rules.index("      - alert: Streams") : rules.index("      # Attempt
 # | [SGLang's gateway](https://docs.sglang.io/advanced_features/sgl_model_gateway.html) | `cache_aware` began here | what it has sent where |
 # | [llm-d Router](https://llm-d.ai/docs/architecture/core/router) | a picker beside a Kubernetes gateway (`InferencePool`) scores prefix, load and queue | both ways |
 # | [NVIDIA Dynamo](https://docs.nvidia.com/dynamo/v1.5.1/knowledge-base/modular-components/router/overview.md) | the least cost of prefill and decode together | what servers report |
+#
+# [Sources, and what changes quickly](../assets/elsewhere.md#12-·-Replicas)
 #
 # ## What breaks
 #

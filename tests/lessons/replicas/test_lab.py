@@ -1,9 +1,11 @@
-"""Lab 12's answers: policies, histograms through a restart, thresholds, and homes with a bound."""
+"""Lab 12's answers: policies, histograms through a restart, who is woken, and homes with a bound."""
 
 import functools
 import hashlib
 import math
 import zlib
+
+import numpy as np
 
 from tests.lessons.answers import Answer, File, of_the_lab
 from tests.lessons.table import *  # noqa: F403
@@ -122,8 +124,34 @@ def without_the_new(looks):
     return p95(grown([{name: page for name, page in look.items() if name in looks[0]} for look in looks]))
 
 
-def right(slo, days, share, hours):
-    return share * days * 24 / hours * (1 - slo)
+def failing(window):
+    whole, failed = map(sum, zip(*window))
+    return failed / max(1, whole + failed)
+
+
+def mean(window):
+    return sum(map(failing, ([minute] for minute in window))) / len(window)
+
+
+def woken(*, windows=(60, 5), both=min, of=failing, most=lambda slo, days, share: share * days * 24 * (1 - slo)):
+    """The rule, and each way to get it wrong."""
+
+    def wakes(minutes, *objective):
+        burning = [[of(minutes[max(0, n + 1 - size) : n + 1]) for size in windows] for n in range(len(minutes))]
+        return [n for n, shares in enumerate(burning) if both(shares) > most(*objective)]
+
+    return wakes
+
+
+def by_running_sums(minutes, slo, days, share):
+    """Burn rates, from sums that run through the day, as an array."""
+    whole, failed = np.array(minutes).T
+    totals = [np.concatenate([np.zeros(60), np.cumsum(each)]) for each in (failed, whole + failed)]
+    burns = True
+    for size in (60, 5):
+        lost, came = (each[60:] - each[60 - size : len(each) - size] for each in totals)
+        burns = burns & (np.divide(lost, came, where=came > 0, out=np.zeros_like(lost)) / (1 - slo) > share * days * 24)
+    return np.flatnonzero(burns)
 
 
 def score(server, prefix):
@@ -206,7 +234,7 @@ def to_the_emptiest(prefix, under_way):
 ANSWERS = [
     *of_the_lab(
         "replicas",
-        {"12.1": "policy.py", "12.2": "one_p95", "12.3": "threshold", "12.4": "home"},
+        {"12.1": "policy.py", "12.2": "one_p95", "12.3": "woken", "12.4": "home"},
     ),
     Answer("12.1", "six ahead", within(6)),
     Answer("12.1", "one home, and away from it", policy(ONE_HOME)),
@@ -239,12 +267,18 @@ ANSWERS = [
     Answer("12.2", "the upper bound", upper_bound, "wrong", "upper bound"),
     Answer("12.2", "who joined is forgotten", without_the_new, "wrong", "First each counter's growth"),
 
-    Answer("12.3", "by the hour", lambda slo, days, share, hours: (1 - slo) * share / (hours / (24 * days))),
-    Answer("12.3", "the burn rate", lambda slo, days, share, hours: share * days * 24 / hours, "wrong", "1 − slo"),
-    Answer("12.3", "of the good ones", lambda slo, *rest: right(1 - slo, *rest), "wrong", "what may fail"),
-    Answer("12.3", "in days", lambda slo, days, share, hours: right(slo, days, share, hours) / 24, "wrong",
-           "24 hours each"),
-    Answer("12.3", "not scaled", lambda slo, days, share, hours: share * (1 - slo), "wrong", "scale it to the window"),
+    Answer("12.3", "by running sums", by_running_sums),
+    Answer("12.3", "the hour alone", woken(windows=(60,)), "wrong", "rings long after"),
+    Answer("12.3", "five minutes alone", woken(windows=(5,)), "wrong", "a blip wakes somebody"),
+    Answer("12.3", "either", woken(both=max), "wrong", "both must burn"),
+    Answer("12.3", "a mean of shares", woken(of=mean), "wrong", "Add up first"),
+    Answer("12.3", "the burn rate", woken(most=lambda slo, days, share: share * days * 24), "wrong", "burn rate"),
+    Answer("12.3", "not scaled", woken(most=lambda slo, days, share: share * (1 - slo)), "wrong", "days × 24 times"),
+    Answer("12.3", "in days", woken(most=lambda slo, days, share: share * days * (1 - slo)), "wrong", "days × 24 times"),
+    Answer("12.3", "full windows alone", lambda minutes, *objective: [n for n in woken()(minutes, *objective) if n > 58],
+           "wrong", "the minutes that there are"),
+    Answer("12.3", "a minute more", woken(windows=(61, 6)), "wrong", "this minute included"),
+    Answer("12.3", "a minute less", woken(windows=(59, 4)), "wrong", "this minute included"),
 
     Answer("12.4", "a ring of 160 points", bounded(ring(160))),
     Answer("12.4", "modulo", bounded(lambda under_way, prefix: sorted(
