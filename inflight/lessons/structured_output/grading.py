@@ -79,7 +79,8 @@ def _of_mask(processor, choices: list[str], near: dict[int, str], so_far: str, c
     if tokenizer.end_id in missing:
         return f"{where} it forbids the end, though that is one of the texts."
     if extra:
-        return f"{where} it lets {texts[min(extra)] or 'the end'!r} through, from where no text can be completed."
+        through = "the end" if tokenizer.end_id in extra else repr(texts[min(extra)])
+        return f"{where} it lets {through} through, from where no text can be completed."
     if missing:
         said = ", ".join(repr(texts[token]) for token in sorted(missing)[:4])
         return f"{where} it forbids {said}: they lead to the same text in other tokens."
