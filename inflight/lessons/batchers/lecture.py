@@ -56,7 +56,7 @@ session.others()
 # ## A model whose cost is known
 #
 # One server gets three models. `batch-cost` sleeps instead of computing, 40 ms a batch and 4 ms for each unit of `work`
-# in it, normally 1 a request: whatever else you see is the batcher. `text-embedding` and the engine come later.
+# in it, normally 1 a request: whatever else you see is the batcher.
 
 # %%
 workdir = tempfile.TemporaryDirectory()
@@ -469,7 +469,7 @@ assert refusals["at once"] > refusals["when told"] >= refusals["spread out"]
 # ## A real model
 #
 # `text-embedding` is the course's checkpoint as an embedding model: one pass turns every text of a batch into a vector.
-# One caller tells how much batching can gain, with one text a request and with eight:
+# One caller sends 1, 2, 4 and 8 texts in a request, of 60 words and of 6. Does the cost have the form 40 + 4 *n*?
 
 
 # %%
@@ -483,16 +483,21 @@ def embed(texts):
 
 # %% tags=["nbval-ignore-output"]
 server.load("text-embedding", dynamic_batching=True)
-text = ["how tall is the eiffel tower"]
-one_s, eight_s = (
-    np.median(timeit.repeat(partial(embed, texts), number=1, repeat=9))
-    for texts in (text, text * 8)
-)
-print(f"One text takes {1000 * one_s:.0f} ms, eight take {1000 * eight_s:.0f} ms.")
-print(f"Full batches give at most {8 * one_s / eight_s:.1f} times as many.")
+at_once = np.array([1, 2, 4, 8])
+for words in (60, 6):
+    text = ["word " * words]
+    calls = [partial(embed, text * int(n)) for n in at_once]
+    rounds = [[timeit.timeit(call, number=1) for call in calls] for _ in range(9)]
+    ms = 1000 * np.median(rounds[1:], axis=0)
+    item_ms, fixed_ms = np.polyfit(at_once, ms, 1)
+    most = 8 * (fixed_ms + item_ms) / (fixed_ms + 8 * item_ms)
+    off_ms = abs(fixed_ms + item_ms * at_once - ms).max()
+    print(f"{words} words: {fixed_ms:.1f} + {item_ms:.1f} n ms,", end=" ")
+    print(f"at most {off_ms:.1f} ms from what was measured;")
+    print(f"on paper full batches give {most:.1f} times as many answers.")
 
 # %% [markdown]
-# Requests of one text each, from one caller, who is never batched, and from sixteen:
+# Requests of one short text each, from one caller, who is never batched, and from sixteen:
 
 # %% tags=["nbval-ignore-output"]
 texts_per_s = {1: [], 16: []}
@@ -500,6 +505,7 @@ for _ in progress.over(range(7), "Round"):
     for callers, rates in texts_per_s.items():
         sent = tester(lambda number: embed(text), [0] * 3 * max(8, callers), callers)
         rates.append(len(sent) / sent["answered_s"].max())
+print(f"On paper {most:.1f} times as many.")
 print("Batched,", told_apart(texts_per_s[16], texts_per_s[1]))
 
 # %% tags=["remove-cell", "nbval-ignore-output"]
@@ -508,8 +514,8 @@ gain = gain.agg(["median", "min", "max"]).round(2)
 print(gain.to_frame("dynamic_over_none").to_json())
 
 # %% [markdown]
-# What is gained is the fixed part of the cost, shared. A model whose cost is all per item gains nothing. Nor does a
-# `model.py` that loops over its requests, while Triton's statistics show batches all the same.
+# What is gained is the fixed part of the cost, shared: the longer the texts, the less. Nor does a `model.py` gain that loops
+# over its requests, while Triton's statistics show batches all the same.
 #
 # ## Who decides?
 #
