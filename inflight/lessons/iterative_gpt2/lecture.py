@@ -23,24 +23,19 @@
 
 # %%
 import os
-import queue
 import tempfile
 import textwrap
-import time
-from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import plotly.express as px
-import torch
-import transformers
 
-from inflight import CourseError, engine
-from inflight.checkpoint import fetch, load_tokenizer
+from inflight import CourseError
+from inflight.checkpoint import load_tokenizer
 from inflight.lessons import iterative_gpt2 as lesson
 from inflight.lessons.iterative_gpt2 import gpt2_client
-from inflight.models import gpt2_checkpoint, gpt2_network
+from inflight.models import gpt2_checkpoint
 from inflight.notebook import charts, progress, session, told_apart, widgets
 from inflight.triton import GPT2, Server, repository
 
@@ -396,16 +391,18 @@ assert runs["with a KV cache"]["tokens"].sum() == sum(
 #
 # ## What a token costs
 #
-# Both models give the answer of 96 tokens seven times, in turns. The time between two tokens is the later one's.
+# Both models give the answer of 96 tokens seven times, in alternating order. The time between two tokens is the later one's.
 
 # %% tags=["nbval-ignore-output"]
 ways = {"without a cache": "hand-gpt2", "with a KV cache": "cached-gpt2"}
 tables = []
-for turn, way in progress.over(list(product(range(7), ways)), "96 tokens"):
-    tokens, _ = stream(ways[way], prompts[:1], length)
-    ms = 1000 * tokens["time_s"].diff()
-    so_far = prompt_length + tokens["token"] - 1  # tokens of text before this one
-    tables.append(pd.DataFrame({"way": way, "turn": turn, "so far": so_far, "ms": ms}))
+for turn in progress.over(range(7), "96 tokens"):
+    for way in list(ways)[:: (-1) ** turn]:
+        tokens, _ = stream(ways[way], prompts[:1], length)
+        ms = 1000 * tokens["time_s"].diff()
+        so_far = prompt_length + tokens["token"] - 1  # tokens of text before this one
+        each = {"way": way, "turn": turn, "so far": so_far, "ms": ms}
+        tables.append(pd.DataFrame(each))
 costs = pd.concat(tables).dropna()
 medians = costs.groupby(["way", "so far"], sort=False)["ms"].median().reset_index()
 seconds = costs.groupby(["way", "turn"], sort=False)["ms"].sum() / 1000
@@ -452,84 +449,33 @@ print(f"The first half of the answer: on paper {on_paper}, measured {measured:.2
 # ## The same four users elsewhere
 #
 # `transformers` also batches continuously; its manager has the cache in pages. It takes the same GPT-2, on one thread of
-# the notebook's process, without a server. The course's engine knows no GPT-2; it computes a Llama-family model.
+# the notebook's process, without a server. The course's engine computes a Llama-family model. `lesson.rivals`
+# sends the same users to both. A text holds whole slots, pages or blocks, so the last column needs no run.
 
 
 # %%
-def four_users(send, receive):
-    """The users as before: seconds at which each had its tokens."""
-    at_s, num_sent = [[] for _ in prompts], 0
-    while min(map(len, at_s)) < wanted:
-        while num_sent < len(prompts) and len(at_s[0]) >= num_sent * apart:
-            send(num_sent)
-            num_sent += 1
-        at_s[receive()].append(time.perf_counter())
-    return at_s
-
-
-# %%
-torch.set_num_threads(1)
-gpt2 = gpt2_network.pretrained(checkpoint_dir, "float32", "cpu")
-manager = gpt2.init_continuous_batching(
-    transformers.GenerationConfig(max_new_tokens=wanted, eos_token_id=-1),
-    transformers.ContinuousBatchingConfig(num_blocks=16, max_batch_tokens=256),
-)
-manager.start()
-ids = [tokenizer.encode(prompt) for prompt in prompts]
-engine_dir = engine.cached(fetch())
-executor = engine.Executor.load(engine_dir)
-llama_ids = [load_tokenizer(engine_dir).encode(prompt) for prompt in prompts]
-came = queue.SimpleQueue()
-
-
-# %%
-def by_transformers():
-    send = lambda user: manager.add_request(ids[user], str(user), streaming=True)
-    return four_users(send, lambda: int(manager.get_result(timeout=60).request_id))
-
-
-def by_engine():
-    def send(user):
-        request = engine.Request(llama_ids[user], wanted, streaming=True)
-        executor.enqueue_request(request, lambda response: came.put(user))
-
-    return four_users(send, came.get)
-
-
-noted = []
-
-
 def in_triton():
+    """Passes, and when the first user had each token."""
     tokens, through = stream("cached-gpt2", prompts)
-    noted.append(through["pass"].max())
-    return [own["time_s"].tolist() for _, own in tokens.groupby("stream")]
+    return through["pass"].max(), tokens.loc[tokens["stream"] == 1, "time_s"].tolist()
 
-
-# %% [markdown]
-# Again in turns, seven times. A text holds whole slots, pages or blocks, so the last column needs no run.
 
 # %% tags=["nbval-ignore-output"]
-page_size = manager.continuous_batching_config.page_size
-tokens_per_block = engine.read(engine_dir).build_config.tokens_per_block
-servers = {  # how to run, passes so far, positions of a slot, page or block
-    "hundred lines": (in_triton, lambda: sum(noted), gpt2.config.n_positions),
-    "transformers": (by_transformers, lambda: manager.current_batch, page_size),
-    "engine": (by_engine, lambda: executor.snapshot().iteration, tokens_per_block),
-}
 rows = []
-for turn, name in progress.over(list(product(range(7), servers)), "Four users"):
-    run, num_passes, page = servers[name]
-    before, first = num_passes(), run()[0]
-    ms = 1000 * (first[-1] - first[-31]) / 30  # while all four stream
-    held = len(prompts) * page * -(-(prompt_length + wanted - 1) // page)
-    rows.append((name, num_passes() - before, ms, held))
-manager.stop()
-executor.shutdown()
+with lesson.rivals(checkpoint_dir, prompts, wanted, apart) as others:
+    servers = {"hundred lines": lesson.Rival(in_triton, 1024, 7.6)} | others
+    for turn in progress.over(range(7), "Four users"):
+        for name in list(servers)[:: (-1) ** turn]:
+            run, page, millions = servers[name]
+            passes, at_s = run()
+            ms = 1000 * (at_s[-1] - at_s[-31]) / 30  # while all four stream
+            held = len(prompts) * page * -(-(prompt_length + wanted - 1) // page)
+            rows.append((name, millions, passes, ms, held))
 
 # %% tags=["nbval-ignore-output"]
-columns = ["server", "passes", "ms a pass with four", "positions held, on paper"]
-table = pd.DataFrame(rows, columns=columns).groupby("server", sort=False).median()
-table.insert(0, "parameters", ["7.6 million", "7.6 million", "135 million"])
+columns = ["server", "million parameters", "passes", "ms a pass with four"]
+columns += ["positions held, on paper"]
+table = pd.DataFrame(rows, columns=columns).groupby("server").median().loc[list(servers)]
 own, theirs = table["ms a pass with four"].iloc[:2]
 print(f"In this run a pass of transformers took {theirs / own:.1f} times as long as")
 print("one of yours, with its way through Triton.")
