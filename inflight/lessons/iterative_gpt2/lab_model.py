@@ -4,7 +4,6 @@
         def initialize(self, args): ...           # the cache: self.empty_cache(positions)
         def with_room(self, numbers): ...         # of these sequences, those that are computed now
         def where(self, text): ...                # the position in the cache of each token of the text
-        def forget_those_who_left(self, batch): ...
         def forget(self, number): ...
 
 It runs in Triton, and in the lab's check.
@@ -88,6 +87,11 @@ class Gpt2Model:
         for number, request in batch.items():
             if number in self.texts:  # its answer is not complete
                 request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+
+    def forget_those_who_left(self, batch):
+        for number in [number for number in self.texts if number not in batch]:
+            if self.texts[number].sender.is_cancelled():
+                self.forget(number)
 
     def answer(self, number, token):
         """Send a token; with the last one, the sequence is over."""

@@ -27,12 +27,6 @@ class TritonPythonModel(Gpt2Model):
             for token in range(len(text.ids))
         ]
 
-    def forget_those_who_left(self, batch):
-        """Forget the sequences that are not in this call because their clients left."""
-        for number in [number for number in self.texts if number not in batch]:
-            if self.texts[number].sender.is_cancelled():
-                self.forget(number)
-
     def forget(self, number):
         """Keep nothing more of a sequence."""
         self.free += self.texts.pop(number).blocks
