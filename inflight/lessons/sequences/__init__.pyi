@@ -1,3 +1,4 @@
 from . import streams
+from .voice import FRAME, Piece, Voice, two_lines
 
-__all__ = ["streams"]
+__all__ = ["FRAME", "Piece", "Voice", "streams", "two_lines"]

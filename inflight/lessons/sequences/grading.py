@@ -1,14 +1,19 @@
-"""Lab 07: a gateway's marks, and a model that asks to be called again.
+"""Lab 07: a gateway's marks, a model that asks to be called again, and many microphones for one network.
 
 A learner's model is played in a process of its own, as Triton would play it, on hidden texts.
 """
 
+import copy
 import random
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
+
+from inflight.errors import CourseError
+from inflight.lessons.sequences.voice import FRAME, Piece
 from inflight.notebook.checks import grades
-from inflight.notebook.checks.findings import RIGHT, Case, Finding, Measured, Wrong, asked
+from inflight.notebook.checks.findings import NOT_YET, RIGHT, Case, Finding, Measured, Wrong, asked
 from inflight.notebook.checks.simulate_triton import Names, SimulatedRun, SimulatedStream, Triton
 
 Event = tuple[int, int | None]  # who, and a number; None: the page was closed
@@ -127,4 +132,111 @@ def _wrong(streams: list[SimulatedStream]) -> Finding:
                 f"A stream sent {stream.text!r} and heard {words}. Each stream has its own words, one a call, in their "
                 "order."
             )
+    return RIGHT
+
+
+# Exercise 7.3 ---------------------------------------------------------------------------------------------------------
+
+CALLS, MICROPHONES = 60, 4
+STATE_HINT = "A frame goes in with its slot's latest state, zeros at START, whatever the slot still has."
+FRAMES_HINT = "What is over waits for the next piece of its slot; at end it is filled with zeros, if there is anything."
+
+
+class _Network:
+    """A recurrent network with the weights of a seed, which counts its passes and what goes through them."""
+
+    size = 6
+
+    def __init__(self, seed: int):
+        draw = np.random.default_rng(seed)
+        self._into = draw.normal(size=(FRAME, self.size)) / FRAME**0.5
+        self._again = draw.normal(size=(self.size, self.size)) / 3
+        self.passes = self.frames = 0
+
+    def __call__(self, frames: np.ndarray, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        frames, states = np.asarray(frames, float), np.asarray(states, float)
+        if frames.shape != (len(frames), FRAME) or states.shape != (len(frames), self.size):
+            raise CourseError(
+                f"network(frames, states) was given {list(frames.shape)} and {list(states.shape)}; it takes "
+                f"[n, {FRAME}] and [n, {self.size}]."
+            )
+        self.passes, self.frames = self.passes + 1, self.frames + len(frames)
+        states = np.tanh(frames @ self._into + states @ self._again)
+        return states[:, 0], states
+
+
+def _calls(choose: random.Random) -> list[list[Piece | None]]:
+    """Conversations in each slot, one after the other; of some the END never comes."""
+    draw = np.random.default_rng(choose.randrange(2**32))
+    left, calls = [0] * MICROPHONES, []
+    for _ in range(CALLS):
+        calls.append([])
+        for slot in range(MICROPHONES):
+            if choose.random() < 0.2:
+                calls[-1].append(None)
+                continue
+            start = left[slot] == 0
+            left[slot] = choose.randint(1, 7) if start else left[slot] - 1
+            end = left[slot] == 1 and choose.random() < 0.7
+            left[slot] -= left[slot] == 1
+            length = 0 if end and choose.random() < 0.3 else choose.choice((160, 320, FRAME, 700, 1300))
+            calls[-1].append(Piece(start, end, draw.normal(size=length).astype(np.float32)))
+    return calls
+
+
+def _heard(requests: list[Piece | None], kept: dict, network: Callable) -> list[list[float]]:
+    """Scores of each slot, a frame at a time."""
+    scores: list[list[float]] = [[] for _ in requests]
+    for slot, piece in enumerate(requests):
+        if piece is None:
+            continue
+        over, state = (np.zeros(0), np.zeros(network.size)) if piece.start else kept[slot]
+        sound = np.concatenate([over, piece.sound])
+        sound = np.pad(sound, (0, -len(sound) % FRAME)) if piece.end else sound
+        for first in range(0, len(sound) - FRAME + 1, FRAME):
+            score, states = network(sound[None, first : first + FRAME], state[None])
+            scores[slot].append(float(score[0]))
+            state = states[0]
+        kept[slot] = sound[len(sound) // FRAME * FRAME :], state
+    return scores
+
+
+@grades("7.3", "A row for each slot needs no correlation id, shares one pass, and cannot leak: START takes it over.")
+def _microphones(hear: Callable, choose: random.Random) -> dict[str, Finding] | Finding:
+    calls, seed = _calls(choose), choose.randrange(2**32)
+    network, alone = _Network(seed), _Network(seed)
+    kept: dict = {}
+    kept_alone: dict = {}
+    result: Finding = RIGHT
+    passes = 0
+    for number, requests in enumerate(calls, 1):
+        right = _heard(requests, kept_alone, alone)
+        got = hear(copy.deepcopy(requests), kept, network)
+        if got is None:
+            return NOT_YET
+        passes += max(map(len, right))
+        if result == RIGHT:
+            result = _compared(got, right, f"Call {number}")
+    advice = "All slots that have a next frame share a pass, and a frame goes through once."
+    measured = partial(Measured, advice=advice)
+    return {
+        "the scores": result,
+        "frames": measured("frames computed", network.frames, exactly=alone.frames, course=alone.frames),
+        "passes": measured("passes of the network", network.passes, exactly=passes, course=passes, nothing=alone.frames,
+                           nothing_is="a pass a frame"),
+    }  # fmt: skip
+
+
+def _compared(got: object, right: list[list[float]], call: str) -> Finding:
+    if not isinstance(got, list) or len(got) != len(right) or not all(isinstance(each, list) for each in got):
+        return Wrong(f"{call}: give a list for each of the {len(right)} slots, an empty one where there is no score.")
+    for slot, (own, wanted) in enumerate(zip(got, right)):
+        if len(own) != len(wanted):
+            return Wrong(f"{call}, slot {slot}: {len(own)} scores, where {len(wanted)} are wanted. {FRAMES_HINT}")
+        try:
+            is_right = np.allclose(np.asarray(own, float), wanted, atol=1e-4)
+        except (TypeError, ValueError):
+            is_right = False
+        if not is_right:
+            return Wrong(f"{call}, slot {slot}: the scores are not those of this stream alone. {STATE_HINT}")
     return RIGHT

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # {heading}
 #
-# Two exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write a gateway that never forgets a
-# START or an END, and a model that asks to be called again: many streams, each with its own state, some of whose clients
-# leave. The model is kept. A check never stops the notebook.
+# Three exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write a gateway that never forgets a
+# START or an END; a model that asks to be called again, for many streams, some of whose clients leave; and one that hears
+# many microphones with one network. A check never stops the notebook.
 #
 # Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
 # not been run.
@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import tritonclient.grpc as triton
 
-from inflight.lessons.sequences import streams
+from inflight.lessons.sequences import FRAME, Piece, Voice, streams, two_lines
 from inflight.notebook import check, parts
 from inflight.triton import Server
 
@@ -302,11 +302,80 @@ heard = streams.ask(server, "words", texts, leave_after={2: 3})
 print(heard.groupby("stream")["word"].agg(" ".join).to_string(header=False))
 
 # %% [markdown]
-# ## Bonus
+# ## Exercise 7.3: many microphones, one network
 #
-# If you are early: let a client ask for at most *n* words, by a request parameter (`request.parameters()` is JSON).
+# *Further · importance 4/5 · difficulty 4/5 · 35 minutes*
+#
+# A recognizer's network takes *frames* of exactly 512 samples, and gives a score and a new state for each. Microphones send
+# pieces of any length. So a slot of the batch (`direct`) keeps two things from call to call: the network's state, and the
+# samples that have not filled a frame. Write what `execute` does with a call:
+#
+# - `requests` has a place for each slot: `None` where `READY` is 0, else a `Piece` with `start`, `end` and `sound`, an array
+#   that may be empty.
+# - `network(frames, states)` takes [n, 512] and [n, `network.size`], and gives n scores and the new states, [n,
+#   `network.size`]. A stream begins with a state of zeros.
+# - Return a list for each slot: a score for each frame that its piece has completed, in their order. At `end`, fill what is
+#   over with zeros, if anything is.
+# - Slots that have another frame share a pass: no more passes than the slot with the most frames needs.
+# - `kept` is a dict, empty at first, that is yours. A client may have gone without an END: then its slot comes with a new
+#   `start`.
+
+
+# %%
+def hear(requests: list[Piece | None], kept: dict, network) -> list[list[float]] | None:
+    """Scores of the frames that are complete now, a list for each slot."""
+    # BEGIN SOLUTION
+    # LAB: return None
+    frames, scores = {}, [[] for _ in requests]
+    for slot, piece in enumerate(requests):
+        if piece is None:
+            continue
+        if piece.start:
+            kept[slot] = [np.zeros(0), np.zeros(network.size)]
+        sound = np.concatenate([kept[slot][0], piece.sound])
+        if piece.end:
+            sound = np.pad(sound, (0, -len(sound) % FRAME))
+        whole = len(sound) // FRAME * FRAME
+        frames[slot], kept[slot][0] = sound[:whole].reshape(-1, FRAME), sound[whole:]
+    for nth in range(max(map(len, frames.values()), default=0)):
+        slots = [slot for slot, own in frames.items() if nth < len(own)]
+        states = np.stack([kept[slot][1] for slot in slots])
+        found, states = network(np.stack([frames[slot][nth] for slot in slots]), states)
+        for slot, score, state in zip(slots, found, states):
+            scores[slot].append(float(score))
+            kept[slot][1] = state
+    return scores
+    # END SOLUTION
+
+
+# %%
+check("7.3", hear)
 
 # %% [markdown]
+# Now the lecture's two lines and its network, in pieces of 20 ms, as a telephone sends them:
+
+# %% tags=["nbval-ignore-output"]
+network, sound = Voice(), two_lines().reshape(2, -1)
+kept, heard = {}, ["", ""]
+for first in range(0, sound.shape[1], 320):
+    marks_now = first == 0, first + 320 >= sound.shape[1]
+    pieces = [Piece(*marks_now, line[first : first + 320]) for line in sound]
+    for line, scores in enumerate(hear(pieces, kept, network) or ([], [])):
+        heard[line] += "".join("#" if score > 0.5 else "." for score in scores)
+print(*heard, sep="\n")
+
+# %% [markdown]
+# <details><summary>Where to look</summary>The lecture's table of <code>direct</code> and <code>oldest</code>: a row for each
+# slot. And the pass for many texts of lab 06: who may share it?</details>
+#
+# <details><summary>How to begin</summary>With one slot: put the new samples behind those that are over, cut off whole frames,
+# keep what is over. Then two loops: over the slots, which collects their frames, and over the first frames of all, the second
+# frames of all, …</details>
+#
+# <details><summary>The error you see</summary><em>scores, where … are wanted</em>: a piece need not begin where a frame does.
+# <em>not those of this stream alone</em>: the state of another slot went in, or that of the client before. <em>passes</em>:
+# the loop over frames is the outer one.</details>
+#
 # ## Elsewhere
 #
 # Three questions of transfer, without running anything.

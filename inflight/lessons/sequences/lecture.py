@@ -20,7 +20,8 @@
 # something for each conversation. Your recognizer works in every test on your laptop. In production its transcripts are
 # sometimes nonsense, and the log has no error.
 #
-# The model of this lesson stands for it: its state is one number, the sum of what a conversation has sent so far.
+# The model of this lesson stands for it: its state is one number, the sum of what a conversation has sent so far. A real
+# one follows.
 
 # %%
 import json
@@ -35,7 +36,7 @@ import pandas as pd
 import plotly.express as px
 import tritonclient.grpc as triton
 
-from inflight.lessons.sequences import streams
+from inflight.lessons.sequences import Voice, streams, two_lines
 from inflight.notebook import charts, session, widgets
 from inflight.triton import Server
 
@@ -220,6 +221,40 @@ print(textwrap.fill(summary, 88))
 # %% [markdown]
 # In the lower panel a colour never leaves its lane. The price: a conversation cannot move to another instance, not even
 # when its own is busy and the other is idle.
+#
+# ## A real one
+#
+# Voice agents run a network like [Silero's](https://github.com/snakers4/silero-vad) on every line. Of each 32 ms of sound it
+# says how likely somebody speaks; its state is 320 numbers. Two lines are open. First each has its own state, then both
+# requests find the one of the same instance:
+
+
+# %%
+network, lines = Voice(), two_lines()  # sound: [2, frames, 512]
+
+
+def listen(places):
+    """Where somebody speaks on each line; `places` says which state each line finds."""
+    states, heard = np.zeros((2, network.size)), ["", ""]
+    for frames in lines.swapaxes(0, 1):
+        for line, place in enumerate(places):
+            score, states[[place]] = network(frames[[line]], states[[place]])
+            heard[line] += "#" if score > 0.5 else "."
+    return heard
+
+
+# %% tags=["nbval-ignore-output"]
+for line, (own, shared) in enumerate(zip(listen([0, 1]), listen([0, 0])), 1):
+    wrong = sum(one != other for one, other in zip(own, shared))
+    print(f"line {line}: {wrong} of {len(own)} frames are judged otherwise")
+    print("own   ", own)
+    print("shared", shared)
+
+# %% tags=["remove-cell"]
+assert wrong > 5
+
+# %% [markdown]
+# Half of what the shared state remembers is the other line's sound. Again there is no error.
 #
 # ## Who begins it, who ends it
 #

@@ -1,4 +1,6 @@
-"""Lab 07's answers: a gateway's marks, and models that ask to be called again."""
+"""Lab 07's answers: a gateway's marks, models that ask to be called again, and microphones that share a network."""
+
+import numpy as np
 
 from inflight.notebook.checks.parts import COURSES_OWN
 from tests.lessons.answers import Answer, File, of_the_lab, replaced
@@ -103,8 +105,44 @@ NOT_IN_THE_CALL = model(
         'if who not in [int(value(one, "ID")) for one in ready] and state.sender.is_cancelled():',
     ),
 )
+
+
+# Exercise 7.3: microphones -------------------------------------------------------------------------------------------
+
+
+def in_arrays(requests, kept, network, waits=True, pads=True, starts=True, together=True, empty=False, slots=None):
+    """A row for each slot in one array; with one thing left out."""
+    if not kept:
+        kept |= {"states": np.zeros((len(requests), network.size), np.float32), "over": [[] for _ in requests]}
+    queues, scores = {}, [np.zeros(0) for _ in requests]
+    for slot, piece in enumerate(requests):
+        if piece is None:
+            continue
+        if piece.start and starts:
+            kept["states"][slot], kept["over"][slot] = 0, []
+        sound = np.array([*(kept["over"][slot] if waits else []), *piece.sound], np.float32)
+        if piece.end and pads:
+            sound = np.append(sound, np.zeros(-len(sound) % 512, np.float32))
+        queues[slot] = [sound[first : first + 512] for first in range(0, len(sound) - 511, 512)]
+        kept["over"][slot] = sound[512 * len(queues[slot]) :].tolist()
+    while any(queues.values()):
+        turn = [slot for slot, queue in queues.items() if queue][: None if together else 1]
+        rows = list(range(len(requests))) if empty else turn
+        frames = [queues[slot].pop(0) if slot in turn else np.zeros(512) for slot in rows]
+        states = slots(rows) if slots else rows
+        found, kept["states"][states] = network(frames, kept["states"][states])
+        for slot, score in zip(rows, found):
+            if slot in turn:
+                scores[slot] = np.append(scores[slot], score)
+    return scores
+
+
+def heard(**idea):
+    return lambda *call: in_arrays(*call, **idea)
+
+
 ANSWERS = [
-    *of_the_lab("sequences", {"7.1": "marks", "7.2": "words.py"}),
+    *of_the_lab("sequences", {"7.1": "marks", "7.2": "words.py", "7.3": "hear"}),
     Answer("7.1", "a table", right_marks),
     Answer("7.1", "never ends", never_ends, "wrong", "where [1, 2, 1, 1, 2] is wanted"),
     Answer("7.1", "a user who comes back", seen_for_ever, "wrong", "ends by closing the page"),
@@ -132,4 +170,15 @@ ANSWERS = [
     Answer("7.2", "released at once", model((RESCHEDULED, "")), "partly", "reschedule a cancelled request"),
     Answer("7.2", "cancelled", model((IF_CANCELLED, "        if False:"), (LOOK, "")), "partly"),
     Answer("7.2", "a word for who is cancelled", NOT_IN_THE_CALL, "partly", "words for readers who had gone"),
+
+    Answer("7.3", "arrays", in_arrays),
+    Answer("7.3", "tuples", lambda *call: tuple(map(tuple, in_arrays(*call)))),
+    Answer("7.3", "what is over is lost", heard(waits=False), "wrong", "What is over waits for the next piece"),
+    Answer("7.3", "the last frame is lost", heard(pads=False), "wrong", "at end it is filled with zeros"),
+    Answer("7.3", "START is ignored", heard(starts=False), "wrong", "slot"),
+    Answer("7.3", "a pass for each slot", heard(together=False), "partly", "passes of the network: "),
+    Answer("7.3", "empty slots are computed", heard(empty=True), "partly", "frames computed: "),
+    Answer("7.3", "states by their place in the pass", heard(slots=lambda rows: list(range(len(rows)))), "partly",
+           "not those of this stream alone"),
+    Answer("7.3", "one number for a slot", lambda requests, *_: [0.5] * len(requests), "wrong", "give a list for each"),
 ]  # fmt: skip
