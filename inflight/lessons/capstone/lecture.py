@@ -220,6 +220,7 @@ with progress.wait(f"Sixty requests, with {chosen}"):
 clock = lesson.clock(tried.log, prices)
 again = lesson.rehearse(pairs[chosen], contract, [13], bias=clock, number=60)
 rehearsed_ms, measured_ms = again["ttft_ms"], tried.requests["ttft_ms"]
+early, soon = in_time(again), in_time(tried.requests)
 print(f"The iterations took {clock:.2f} times what the prices say.")
 
 # %% tags=["nbval-ignore-output"]
@@ -230,14 +231,14 @@ most = max(rehearsed_ms.max(), measured_ms.max())
 figure.add_shape(type="line", x1=most, y1=most, x0=0, y0=0, line_dash="dot")
 figure.add_hline(contract.ttft_ms, line_width=1, annotation_text="the limit")
 figure.add_vline(contract.ttft_ms, line_width=1)
-early, soon = in_time(again), in_time(tried.requests)
 summary = (
     f"Of sixty requests {early.sum()} are in time rehearsed, {soon.sum()} measured; "
     f"{(early == soon).sum()} have the same verdict."
 )
 charts.show(figure, summary)
 off = (measured_ms - rehearsed_ms).abs().median()
-print(summary, f"\nHalf of the first tokens are within {off:.0f} ms of their rehearsal.")
+print(summary)
+print(f"Half of the first tokens are within {off:.0f} ms of their rehearsal.")
 
 # %% [markdown]
 # A rehearsal leaves out the texts, the messages, the client on the same cores, and that a pace changes. None of that is carried

@@ -475,7 +475,7 @@ with lesson.rivals(checkpoint_dir, prompts, wanted, apart) as others:
 # %% tags=["nbval-ignore-output"]
 columns = ["server", "million parameters", "passes", "ms a pass with four"]
 columns += ["positions held, on paper"]
-table = pd.DataFrame(rows, columns=columns).groupby("server").median().loc[list(servers)]
+table = pd.DataFrame(rows, columns=columns).groupby("server", sort=False).median()
 own, theirs = table["ms a pass with four"].iloc[:2]
 print(f"In this run a pass of transformers took {theirs / own:.1f} times as long as")
 print("one of yours, with its way through Triton.")
