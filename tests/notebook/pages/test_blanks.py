@@ -111,6 +111,22 @@ def test_a_function_is_compared_at_each_call_and_told_once(kernel, capsys, writt
 
 
 @pytest.mark.parametrize(
+    ("source", "right", "name"),
+    [(VALUE, "30 * per_layer", "total"), (FUNCTION, "return 1000 * np.diff(times_s)", "gaps_ms")],
+)
+def test_a_cell_that_failed_is_told_nothing_of_the_line_before(kernel, capsys, source, right, name):
+    blank, answer = opened(source)
+    kernel(blank.replace("...", right))
+    kernel(answer)
+    capsys.readouterr()
+    with pytest.raises(SyntaxError):
+        kernel(blank.replace("...", f"{right} ("))
+    kernel(answer)
+    said = f"{name}: the cell that ran before has an error, so nothing is compared, and the course's is used.\n"
+    assert capsys.readouterr().out.endswith(said)
+
+
+@pytest.mark.parametrize(
     ("written", "says"),
     [
         ("return [number] * 8", "repeated: yes, your line gives"),
