@@ -254,6 +254,8 @@ def _difference(got: Any, right: Any) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, Exception):
         return f"{type(value).__name__} ({value})"
+    if hasattr(value, "columns"):
+        return f"a table of {len(value)} rows"
     if isinstance(value, float | np.floating):
         return f"{value:,.6g}"
     if isinstance(value, bool | np.bool_):  # a bool is an int, and would be a 0 or 1
