@@ -19,7 +19,7 @@ from typing import Any
 
 from inflight.errors import CourseError
 
-LONGEST_CALL_S = 60  # of a learner's function that is called here, in the notebook's kernel
+LONGEST_CALL_S = 20  # of a learner's function that is called here, in the notebook's kernel
 
 
 class _LateError(BaseException):
