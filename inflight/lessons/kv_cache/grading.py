@@ -45,8 +45,10 @@ def _unused(unused: Callable, choose: random.Random) -> Finding:
         promised, used = (sum(ceil((row[0] + row[part]) / size) for row in day) for part in (1, 2))
         return 1 - used / promised
 
-    def hint(words: str) -> Callable[[float], str]:
-        return lambda got: words if 0 <= got <= 1 else "A share lies between 0 and 1."
+    def hint(words: str) -> Callable[[object], str]:
+        return lambda got: (
+            words if isinstance(got, int | float) and 0 <= got <= 1 else "A share is a number from 0 to 1."
+        )
 
     return asked(unused, [Case((day, size), share(day, size), hint(words)) for day, size, words in days])
 

@@ -114,7 +114,8 @@ ANSWERS = [
     Answer("5.1", "a mean of shares", mean_of_shares, "wrong", "before you divide"),
     Answer("5.1", "blocks of 32", lambda day, size: right_share(day, 32), "wrong", "tokens_per_block"),
     Answer("5.1", "what was used", lambda *day: 1 - right_share(*day), "wrong", "both were used"),
-    Answer("5.1", "in per cent", lambda *day: 100 * right_share(*day), "wrong", "between 0 and 1"),
+    Answer("5.1", "in per cent", lambda *day: 100 * right_share(*day), "wrong", "a number from 0 to 1"),
+    Answer("5.1", "a text", lambda *day: f"{right_share(*day):.0%}", "wrong", "a number from 0 to 1"),
 
     Answer("5.2", "promises", scheduler(PROMISES)),
     Answer("5.2", "the built-in one", File("from inflight.engine.scheduler import GuaranteedNoEvict as Scheduler\n")),
