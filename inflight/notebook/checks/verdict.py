@@ -94,7 +94,7 @@ class Result:
 
     def _verdict(self) -> str:
         word = _LOOK[self.status][1]
-        if not self.parts or self.status in (DONE, OPEN):
+        if len(set(self.parts.values())) < 2:
             return word
         return f"{word}: {', '.join(_OF_A_PART[status].format(part) for part, status in self.parts.items())}"
 

@@ -70,6 +70,7 @@ def test_an_untouched_answer_is_not_done_yet_and_a_none_inside_of_one_is_an_answ
             "Partly right: a ✓, b not right yet. Your answer could not be checked: Zero",
         ),
         ({"a": Wrong("Both."), "b": Wrong("Both.")}, "Not right yet. Both."),
+        ({"a": Wrong("Count a."), "b": Wrong("Count b.")}, "Not right yet. Count a."),
     ],
 )
 def test_what_is_found_is_said_and_strict_raises_what_is_not_right(found, said, monkeypatch):
