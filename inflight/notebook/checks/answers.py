@@ -77,10 +77,16 @@ def _item(value: Any) -> Any:
 
 
 def _in_plain_terms(function: Callable) -> Callable:
-    """Wrap a function: it returns what `plain` makes of its results, and an error names the call and the line."""
+    """Wrap a function: it returns what `plain` makes of its results, and an error names the call and the line.
+
+    After a call that had not ended it is not called again.
+    """
+    too_late: list[CourseError] = []
 
     @functools.wraps(function)
     def called(*arguments, **options):
+        if too_late:
+            raise too_late[0]
         try:
             with _ended_after(LONGEST_CALL_S):
                 return plain(function(*arguments, **options))
@@ -90,7 +96,8 @@ def _in_plain_terms(function: Callable) -> Callable:
             where = f", in the line `{lines[-1]}`" if lines else ""
             if isinstance(error, _LateError):
                 late = f"{call(function, *arguments)} had not ended after {LONGEST_CALL_S:g} s{where}."
-                raise CourseError(f"{late} Is there a loop that does not end?") from None
+                too_late.append(CourseError(f"{late} Is there a loop that does not end?"))
+                raise too_late[0] from None
             error.add_note(f" That was for {call(function, *arguments)}{where}.")
             raise
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from unittest.mock import patch
 
 import numpy as np
@@ -328,12 +329,14 @@ def test_what_a_file_has_started_ends_with_its_check(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "body", ["while True: pass", "while True:\n        try: x += 1\n        except Exception: pass"]
 )
-def test_a_function_that_does_not_end_is_ended_and_told_so(body, monkeypatch):
+def test_a_function_that_does_not_end_is_ended_and_told_so_and_is_not_called_for_other_parts(body, monkeypatch):
     monkeypatch.setattr(answers, "LONGEST_CALL_S", 0.5)
-    space = {}
-    exec(f"def forever(x):\n    {body}", space)
-    said = checked(space["forever"], lambda answer: asked(answer, [Case((3,), 1)])).hint
-    assert said == "forever(3) had not ended after 0.5 s. Is there a loop that does not end?"
+    space = {"called": []}
+    exec(f"def forever(x):\n    called.append(x)\n    {body}", space)
+    parts = lambda answer: {str(x): partial(asked, answer, [Case((x,), 1)]) for x in (3, 4)}
+    said = repr(checked(space["forever"], parts))
+    late = "forever(3) had not ended after 0.5 s. Is there a loop that does not end?"
+    assert said == f"Exercise 9.2: Not right yet. {late}" and space["called"] == [3]
 
 
 # What is kept ---------------------------------------------------------------------------------------------------------
