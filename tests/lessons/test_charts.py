@@ -354,7 +354,7 @@ def test_block_tables():
     fig, said = kv_cache.block_tables({"A": [0, 1, 3], "B": [0, 2]}, 5)
     first, second, pool = fig.data
     assert (first.text, second.text) == (("0", "1", "3"), ("0", "2"))
-    assert pool.text == ("A·B", "A", "B", "A", "")
+    assert pool.text == ("A<br>B", "A", "B", "A", "")
     shared, of_a, of_b, again, free = pool.marker.color
     assert of_a == again == first.marker.color[1] and of_b == second.marker.color[1]
     assert shared == first.marker.color[0] == second.marker.color[0] and len({shared, of_a, of_b, free}) == 4

@@ -44,7 +44,7 @@ def block_tables(tables: dict[str, list[int]], num_blocks: int) -> tuple[go.Figu
             orientation="h",
             width=0.7,
             marker={"color": [colour(block) for block in blocks], "line": {"color": "white", "width": 2}},
-            text=["·".join(holders[block]) if pool else block for block in blocks],
+            text=["<br>".join(holders[block]) if pool else block for block in blocks],
             textposition="inside",
             insidetextanchor="middle",
             textangle=0,
