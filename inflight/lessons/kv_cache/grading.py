@@ -17,7 +17,7 @@ from inflight.notebook.checks.simulate_scheduler import Counts, counted
 NUM_BLOCKS = 32
 LIMITS = BuildConfig(max_input_len=512, max_seq_len=1024)
 SHORT_ITERATIONS = BuildConfig(max_input_len=256, max_seq_len=1024, max_num_tokens=256)  # in which few prompts fit
-TRIALS_S = 60  # for all trials of a learner's scheduler: it takes two or three
+TRIALS_S = 30  # for all trials of a learner's scheduler: it takes two or three
 MOST_COST = 1.15  # counted in blocks it is at most 1.05; the newest, or any other, comes to 1.2 and more
 MOST_ITERATIONS, MOST_TWICE = 1.25, 0.65  # of max_utilization's: guaranteed_no_evict needs 1.3 times as many at least
 
