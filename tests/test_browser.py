@@ -21,6 +21,7 @@ from tests.lab_in_browser import (
     put,
     run_all,
 )  # fmt: skip
+from tests.page_fit import resized
 
 # Another notebook in the place of the one that is open, whose kernel ends with it.
 OPEN = """async path => {
@@ -69,7 +70,7 @@ def work(step):
 """
 CELLS = {
     "set_up": SET_UP,
-    "choice": "choice = widgets.predict('Which of them?', ['this', 'that', 'neither']); choice",
+    "choice": "choice = widgets.predict('Which of them?', ['this', 'that', 'neither: ' + 12 * 'long ']); choice",
     "number": "number = widgets.predict('How many of them?'); number",
     "explorable": "batching.simulated_slots([8, 8, 64, 16, 8], 2)",
     "endless": "Dashboard({'step': ipywidgets.IntSlider(1, 1, 9, description='step')}, work, label='Endless')",
@@ -172,6 +173,19 @@ def test_a_choice_is_made_by_keyboard_and_the_notebook_stays_as_it_is(page, outp
     for _ in range(2):
         page.keyboard.press("d")
     assert page.evaluate(ACTIVE_CELL) == cell and page.evaluate(NUM_CELLS) == count
+
+
+@pytest.mark.server
+def test_on_a_phone_an_option_has_its_lines_and_a_control_its_room(page, outputs):
+    before = page.viewport_size
+    page.evaluate("() => window.jupyterapp.shell.collapseLeft()")
+    resized(page, 390, 844)
+    options = outputs["choice"].locator(".widget-radio-box label")
+    taken, needed = options.evaluate_all("all => [all.map(one => one.clientHeight), all.map(one => one.scrollHeight)]")
+    assert taken == needed and taken[2] > taken[0]
+    assert outputs["board"].get_by_role("combobox").first.bounding_box()["width"] > 80
+    page.evaluate("() => window.jupyterapp.shell.expandLeft()")
+    resized(page, before["width"], before["height"])
 
 
 @pytest.mark.server

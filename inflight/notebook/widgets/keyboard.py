@@ -71,6 +71,9 @@ _CSS = f"""
 }}
 .{PANEL} .jupyter-widgets-disconnected::before {{ content: none !important; }}
 .{PANEL}.jupyter-widgets-disconnected > * {{ opacity: 0.5; pointer-events: none; }}
+/* The words beside a radio button have one line in ipywidgets, and on a narrow page would lie on the next ones. */
+.{PANEL} .widget-radio-box label {{ display: flex; flex-flow: row-reverse; justify-content: flex-end; height: auto; }}
+.{PANEL} .widget-radio-box input {{ flex: none; }}
 """
 
 

@@ -51,7 +51,7 @@ def side_by_side(controls: Iterable[ipywidgets.ValueWidget]) -> ipywidgets.Box:
     controls = list(controls)
     name_em = 1 + round(CHARACTER_EM * max((len(control.description) for control in controls), default=0))
     for control in controls:
-        control.style.description_width, control.layout.width = f"{name_em}em", "auto"
+        control.style.description_width, control.layout.width = f"min({name_em}em, 60%)", "auto"
     columns = f"repeat(auto-fit, minmax(min({name_em + CONTROL_EM}em, 100%), 1fr))"
     return ipywidgets.Box(controls, layout={"display": "grid", "grid_template_columns": columns, "grid_gap": "0 1em"})
 
