@@ -8,6 +8,7 @@ from collections.abc import Generator
 import ipywidgets
 import pandas as pd
 
+from inflight.notebook.charts.marks import counted
 from inflight.notebook.charts.palette import DECODE
 from inflight.notebook.widgets.dashboard import Dashboard
 from inflight.triton.client.client import Answer, Client
@@ -69,7 +70,7 @@ class Playground(Dashboard):
     def _draw(self, frame: Answer) -> None:
         self.frame = frame
         self._show_text(frame.text)
-        self._say(f"{len(frame.times_s)} pieces so far")
+        self._say(f"{counted(len(frame.times_s), 'piece')} so far")
 
     def _show_text(self, text: str) -> None:
         look = f"white-space: pre-wrap; border-left: 4px solid {DECODE}; padding: 4px 12px; min-height: 1.5em"
@@ -79,13 +80,14 @@ class Playground(Dashboard):
         if self.frame is None:
             return "The model ended its answer at once."
         count, gaps = len(self.frame.times_s), self.frame.inter_token_s
+        pieces = counted(count, "piece")
         figures = {
             "TTFT": f"{self.frame.time_to_first_s * 1000:.0f} ms",
             "TPOT": f"{sum(gaps) / len(gaps) * 1000:.1f} ms" if gaps else "none, of a single piece",
             "end-to-end": f"{self.frame.latency_s:.2f} s",
         }
-        self.runs.append({"prompt": f"{len(self.prompt.value):,} characters", "answer": f"{count} pieces", **figures})
+        self.runs.append({"prompt": f"{len(self.prompt.value):,} characters", "answer": pieces, **figures})
         table = pd.DataFrame(self.runs, index=range(1, len(self.runs) + 1)).rename_axis("run")
         self.words.value = table.tail(MOST_RUNS).to_html(border=0, justify="left")
         said = ", ".join(f"{name} {figure}" for name, figure in figures.items())
-        return f"{count} pieces, {said}, {count / self.frame.latency_s:.0f} tokens/s."
+        return f"{pieces}, {said}, {count / self.frame.latency_s:.0f} tokens/s."

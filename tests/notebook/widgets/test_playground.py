@@ -40,8 +40,9 @@ def test_the_figures_of_earlier_runs_stay(playground):
     for max_tokens in (2, 5, 3, 1, 2, 2, 4):
         playground.max_tokens.value = max_tokens
         run(playground)
-    rows = re.findall(r"<th>(\d+)</th>.*?<td>(\d) pieces</td>", playground.words.value, re.S)
-    assert rows == [("2", "5"), ("3", "3"), ("4", "1"), ("5", "2"), ("6", "2"), ("7", "4")]
+    rows = re.findall(r"<th>(\d+)</th>.*?<td>(\d pieces?)</td>", playground.words.value, re.S)
+    said = ["5 pieces", "3 pieces", "1 piece", "2 pieces", "2 pieces", "4 pieces"]
+    assert rows == list(zip("234567", said))
 
 
 def test_stop_ends_the_answer_and_keeps_what_was_read(playground):
