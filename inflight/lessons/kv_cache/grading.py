@@ -81,10 +81,10 @@ PAUSES = {
     within_s=TRIALS_S,
 )
 def _admission(path: str, choose: random.Random) -> list[Measured]:
-    alike = Simulation(
-        [SimulatedRequest(30, 100, 100)] * 12, NUM_BLOCKS, SHORT_ITERATIONS
-    )  # their blocks' ends are half empty
-    trials = [alike, *_trials(choose, SHORT_ITERATIONS)]
+    # The blocks of the first end half empty; the second are short, so that slots run out before blocks do.
+    alike = ([SimulatedRequest(30, 100, 100)] * 12, [SimulatedRequest(20, 8, 8)] * 12)
+    trials = [Simulation(requests, NUM_BLOCKS, SHORT_ITERATIONS) for requests in alike]
+    trials += _trials(choose, SHORT_ITERATIONS)
     beside = simulate_scheduler.beside(path, trials, GuaranteedNoEvict(), PROMISES)
     return [
         beside.measured("pauses", exactly=0),
