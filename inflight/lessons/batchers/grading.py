@@ -94,6 +94,7 @@ def _batches(take: Callable, lengths: list[int]) -> int:
         if not waiting:
             return number
         places = answers.plain(take(list(waiting), LIMIT))
+        places = list(places) if isinstance(places, set) else places
         if places is None:
             raise NotImplementedError
         if problem := _problem(places, waiting):

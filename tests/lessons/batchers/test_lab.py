@@ -114,6 +114,7 @@ ANSWERS = [
 
     Answer("6.3", "the longest that are no longer than the first", taking(UNDER_THE_FIRST)),
     Answer("6.3", "an array, the last first", taking("import numpy; return numpy.array(fitting(nearest)[::-1])")),
+    Answer("6.3", "a set", taking("return set(fitting(nearest))")),
     Answer("6.3", "batches, just inside", taking("return fitting(nearest, 8 if waiting[0] % 4 else 9)")),
     Answer("6.3", "batches, just outside", taking("return fitting(nearest, 8 if waiting[0] % 10 else 9)"), "wrong",
            "batches, where the order of arrival needs 1,039: "),
