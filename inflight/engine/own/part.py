@@ -172,5 +172,6 @@ def _ended_if_late() -> Iterator[None]:
     finally:
         with _watched:
             _calls.remove(call)
-            if _is_idle and not _calls:  # it has ended before the watchdog woke, which then finds nothing to watch
+            # It has ended before the watchdog woke. Where there is no watchdog the timer is a check's own.
+            if _is_idle and not _calls and _report_to is not None:
                 faulthandler.cancel_dump_traceback_later()

@@ -271,6 +271,12 @@ FIRST = "from inflight.notebook.checks.findings import RIGHT\ndef first(): retur
         (FIRST + "second = first", "✓✓✓", "Done."),
         (FIRST + "def second():\n    return 1 / 0", "✓×✓", "answer.py, line 5: ZeroDivisionError: division by zero."),
         (FIRST + "def second():\n    while True: pass", "✓×-", "answer.py, line 5: it had not ended after 10 s"),
+        (
+            FIRST + "from inflight.engine.own.part import OwnPart\n\nclass Part:\n    def work(self): ...\n\n"
+            "def second():\n    OwnPart(__file__, 'Part', 'work', 'self')\n    while True: pass",
+            "✓×-",
+            "it had not ended after 10 s",
+        ),
         (FIRST + "import os\ndef second():\n    os._exit(3)", "✓×-", "answer.py ended its process (exit status 3)."),
         (FIRST + "def second():\n    return 'a' * (1 << 35)", "✓×✓", "answer.py, line 5: MemoryError."),
         (
