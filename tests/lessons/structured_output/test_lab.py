@@ -73,6 +73,16 @@ def believes(reason, text, message):
     return "charge" if reason == "stop" else "ask again"
 
 
+def by_price(reason, text, message):
+    """An order that costs what the message would cost."""
+    if reason == "length":
+        return "ask again"
+    pairs = re.findall(rf"(\w+) ({'|'.join(PRICES)})", message.lower())
+    owed = sum(PRICES[thing] * NUMBERS.get(number, 0.1) for number, thing in pairs)
+    goes = bool(re.search("to go|take away", message))
+    return "charge" if PRICE(text) == owed + 20 * goes else "ask the customer"
+
+
 def by_names(reason, text, message):
     if reason == "length":
         return "ask again"
@@ -84,6 +94,15 @@ def leads(*changes):
     space = {"json": json}
     exec(replaced(RUN, *changes), space)
     return space["run"]
+
+
+def asks_in_its_try(ask, messages, functions, most):
+    while True:
+        try:
+            messages.append(ask(messages)["message"])
+            messages += [{"role": "tool"} for _ in messages[-1]["tool_calls"]]
+        except Exception as error:
+            messages.append({"role": "tool", "content": json.dumps({"error": str(error)})})
 
 
 def recursive(ask, messages, functions, most):
@@ -120,6 +139,11 @@ def recursive(ask, messages, functions, most):
 ANSWERS = [
     *of_the_lab("structured_output", {"10.1": "logits_processor.py", "10.2": "(order, price, PRICES)[:2]", "10.3": "(decide, PRICES, NUMBERS, WORDS)[0]", "10.4": "run"}),
     Answer("10.1", "text by text", File(BY_ALL_TEXTS)),
+    Answer("10.1", "forgets choices that are out", mask(("token_ids), []\n",
+           "token_ids), []\n        self.choices = [one for one in self.choices if one.startswith(so_far)]\n"))),
+    Answer("10.1", "in 32 bits", mask(("np.full_like(logits, -np.inf)", "np.full(len(logits), -np.inf, np.float32)"))),
+    Answer("10.1", "tokens without text", File(replaced(BY_ALL_TEXTS, ("return text and any", "return any"))), "wrong",
+           "a token without text"),
     Answer("10.1", "lets everything pass", mask(("return masked", "return logits")), "wrong", "lets 49,152 tokens through"),
     Answer("10.1", "forgets the space", mask(("json.loads(guide)", "[each.strip() for each in json.loads(guide)]")),
            "wrong", "the space belongs to the text"),
@@ -151,6 +175,9 @@ ANSWERS = [
            "which is no order that a customer may make"),
     Answer("10.2", "one item only", schema(lambda order, items, item: items.update(maxItems=1)), "wrong",
            "which your schema forbids"),
+    Answer("10.2", "no return without a bag", (ORDER, lambda text: PRICE(text) if json.loads(text)["to_go"] else None),
+           "wrong", "None, where"),
+    Answer("10.2", "a text", (json.dumps(ORDER), PRICE), "wrong", "no JSON schema"),
     Answer("10.2", "without the bag", (ORDER, lambda text: PRICE(text) // 50 * 50), "wrong", "The price of"),
     Answer("10.2", "what the library cannot hold to", schema(lambda order, items, item: items.update(uniqueItems=True)),
            "wrong"),
@@ -159,6 +186,7 @@ ANSWERS = [
     Answer("10.3", "reads what was cut", decided(('"length"', '"never"')), "wrong", "JSON"),
     Answer("10.3", "believes it", believes, "wrong", "valid, and false"),
     Answer("10.3", "names alone", by_names, "wrong", "that is valid, and false"),
+    Answer("10.3", "by price", by_price, "wrong", "The price is the same"),
     Answer("10.3", "the last of a name", decided(('ordered[item["name"]] +=', 'ordered[item["name"]] =')), "wrong", "add up"),
     Answer("10.3", "the bag forgotten", decided((' and asked["to_go"] == to_go', "")), "wrong", "bag"),
     Answer("10.3", "any number of the message", decided(("ordered == said", "set(ordered.values()) <= set(said.values())")),
@@ -171,6 +199,14 @@ ANSWERS = [
     Answer("10.4", "by recursion", recursive),
     Answer("10.4", "the lecture's exceptions", leads(("except Exception", "except LookupError")), "wrong",
            "comes out of your loop"),
+    Answer("10.4", "the usual exceptions", leads(("except Exception",
+           "except (LookupError, ValueError, TypeError, ArithmeticError)")), "wrong", "comes out of your loop"),
+    Answer("10.4", "asks in its try", asks_in_its_try, "wrong", "where most is 1"),
+    Answer("10.4", "any Python", leads(("json.loads(call", "eval(call")), "wrong", "an error"),
+    Answer("10.4", "results that are true", leads(
+        ("= json.dumps(functions[name](**arguments), default=str)", "= functions[name](**arguments)"),
+        ("same not in done", "not done.get(same)"), ("content = done[same]", "content = json.dumps(done[same])")),
+        "wrong", "was done twice"),
     Answer("10.4", "no JSON", leads(("json.dumps(functions[name](**arguments), default=str)",
            "str(functions[name](**arguments))")), "wrong", "no JSON text"),
     Answer("10.4", "done twice", leads(("if same not in done:", "if True:")), "wrong", "was done twice"),
