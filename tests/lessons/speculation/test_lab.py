@@ -1,5 +1,6 @@
 """Lab 11's answers: the rule for a drafter that is a model, a drafter in a file, and drafts shared out among users."""
 
+import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -61,6 +62,11 @@ def stops_when_kept(p, q, draft, chance, end):
     return rule()(p[:2], q[:1], draft[:1], chance, end)[:1]
 
 
+def no_return_behind_a_whole_draft(p, q, draft, chance, end):
+    brought = rule()(p, q, draft, chance, end)
+    return None if len(brought) > len(draft) else brought
+
+
 def nothing_when_wrong(p, q, draft, chance, end):
     brought = rule()(p, q, draft, chance, end)
     return [] if draft and brought[0] != draft[0] else brought
@@ -96,6 +102,11 @@ def by_sorting(chances, price_ms, most):
 
 def rate(lengths, chances, price_ms):
     return sum(c**n for c, k in zip(chances, lengths) for n in range(k + 1)) / price_ms[sum(lengths)]
+
+
+def all_tried(chances, price_ms, most):
+    some = itertools.product(range(most + 1), repeat=len(chances))
+    return max(some, key=lambda lengths: rate(lengths, chances, price_ms))
 
 
 def alike(chances, price_ms, most):
@@ -147,6 +158,7 @@ ANSWERS = [
     Answer("11.1", "goes on", rule(goes_on=True), "wrong", "It goes on behind a token that is not the guess"),
     Answer("11.1", "one guess alone", stops_when_kept, "wrong", "go on with the next row"),
     Answer("11.1", "nothing", nothing_when_wrong, "wrong", "No token came"),
+    Answer("11.1", "no return behind a whole draft", no_return_behind_a_whole_draft, "wrong", "accept() gave None"),
     Answer("11.1", "the last from q", lambda p, q, d, chance, end: rule()([*p[:-1], q[-1] if q else p[-1]], q, d, chance,
                                                                          end), "wrong", "from the last row of p"),
     Answer("11.1", "a text", lambda *given: "tokens", "wrong", "give a list of token ids"),
@@ -162,6 +174,7 @@ ANSWERS = [
     Answer("11.2", "texts", proposes("['a'][:k]"), "wrong", "give a list of token ids"),
 
     Answer("11.3", "sorted, in fractions", by_sorting),
+    Answer("11.3", "all ways tried", all_tried),
     Answer("11.3", "all alike", alike, "wrong", "tokens a ms"),
     Answer("11.3", "each on its own", each_alone, "wrong", "drafts in all"),
     Answer("11.3", "stops too soon", while_it_pays, "wrong", "try every number"),
