@@ -3,11 +3,12 @@
 import functools
 import hashlib
 import math
+import random
 import zlib
 
 import numpy as np
 
-from tests.lessons.answers import Answer, File, of_the_lab
+from tests.lessons.answers import Answer, File, of_the_lab, replaced
 from tests.lessons.table import *  # noqa: F403
 
 # 12.1: policies -------------------------------------------------------------------------------------------------------
@@ -201,12 +202,12 @@ def mostly_first(share):
 
 
 def third_takes(weight):
-    """An order by scores in which server c has a weight of its own."""
+    """An order by scores in which server b has a weight of its own."""
 
     def order(under_way, prefix):
         def drawn(server):
             number = (int(score(server, prefix), 16) + 1) / 2**128
-            return math.log(number) / (weight if "c:" in server else 1.0)
+            return math.log(number) / (weight if "b:" in server else 1.0)
 
         return sorted(under_way, key=drawn, reverse=True)
 
@@ -222,6 +223,12 @@ def neighbour(share):
             others.sort(reverse=zlib.crc32(prefix[::-1].encode()) / 2**32 < share)
         return [first, *others]
 
+    return order
+
+
+def shuffled(under_way, prefix):
+    order = sorted(under_way)
+    random.Random(prefix).shuffle(order)
     return order
 
 
@@ -254,6 +261,8 @@ ANSWERS = [
     Answer("12.1", "homes alone", policy(HOME.replace("SERVERS", "alive")), "wrong", "needs a second home"),
     Answer("12.1", "stale health", policy(HOME.replace("SERVERS", "servers")), "wrong", "look at is_healthy"),
     Answer("12.1", "a name", policy("        return emptiest.name\n"), "wrong", "none of the servers"),
+    Answer("12.1", "no return at the first visit", policy(replaced(ONE_HOME, ("        return home if",
+           "        if self.calls > 1:\n            return home if"))), "wrong", "choose() returned None"),
     Answer("12.1", "no class", File("def choose(): ...\n", "policy.py"), "wrong", "no class Policy"),
 
     Answer("12.2", "bucket by bucket", lambda looks: p95(grown(looks))),
@@ -284,6 +293,9 @@ ANSWERS = [
     Answer("12.4", "modulo", bounded(lambda under_way, prefix: sorted(
         under_way, key=lambda one: (sorted(under_way).index(one) - zlib.crc32(prefix.encode())) % len(under_way))),
         "wrong", "gives the others no reason"),
+    Answer("12.4", "shuffled", bounded(shuffled), "wrong", "gives the others no reason"),
+    Answer("12.4", "Python's hash", bounded(lambda under_way, prefix: sorted(
+        under_way, key=lambda one: hash(prefix + one))), "wrong", "take hashlib"),
     Answer("12.4", "all to one", bounded(lambda under_way, prefix: sorted(under_way)), "wrong", "smallest share"),
     Answer("12.4", "by the order", lambda prefix, under_way: [*under_way][zlib.crc32(prefix.encode()) % len(under_way)],
            "wrong", "order of the servers"),
@@ -293,8 +305,8 @@ ANSWERS = [
     Answer("12.4", "a wider bound", bounded(in_order, share=1.35), "wrong", "beyond the bound"),
     Answer("12.4", "a narrower bound", bounded(in_order, share=1.15), "wrong", "away from a home that had room"),
     Answer("12.4", "to the emptiest", to_the_emptiest, "wrong", "second home"),
-    Answer("12.4", "moved, just inside", bounded(third_takes(1.85))),
-    Answer("12.4", "moved, just outside", bounded(third_takes(1.9)), "wrong", "about a third"),
+    Answer("12.4", "moved, just inside", bounded(third_takes(1.65))),
+    Answer("12.4", "moved, just outside", bounded(third_takes(1.67)), "wrong", "about a third"),
     Answer("12.4", "share, just inside", bounded(mostly_first(0.33))),
     Answer("12.4", "share, just outside", bounded(mostly_first(0.34)), "wrong", "many points"),
     Answer("12.4", "sent away, just inside", bounded(neighbour(0.185))),
