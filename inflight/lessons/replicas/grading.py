@@ -134,6 +134,7 @@ def _one_p95(one_p95: Callable, choose: random.Random) -> Finding:
     busy = [{name: drawn(2000, 9000) for name in "ab"}]
     busy.append({name: plus(busy[0][name], drawn(20, 200)) for name in "ab"})
     before = case("two servers that were busy before the first look", *busy)
+    missed = case("two servers, of which one restarts between two looks", busy[0], busy[1] | {"b": drawn(20, 200)})
     zero = dict.fromkeys(BOUNDS, 0)
     plain = case("two servers", {"a": zero, "b": zero}, {"a": dict(zip(BOUNDS, accumulate([900, 80, 20, 0, 0, 0]))),
                                           "b": dict(zip(BOUNDS, accumulate([0, 0, 0, 2, 8, 0])))})  # fmt: skip
@@ -144,7 +145,7 @@ def _one_p95(one_p95: Callable, choose: random.Random) -> Finding:
         "Beyond the last finite bound nothing is known: that bound is the answer.",
         "The P95 of a slow server",
     )
-    return asked(one_p95, [plain, before, *(service(choose.choice((2, 3))) for _ in range(12)), last])
+    return asked(one_p95, [plain, before, missed, *(service(choose.choice((2, 3))) for _ in range(12)), last])
 
 
 def _names(looks: Sequence[dict[str, Page]]) -> list[str]:

@@ -121,6 +121,12 @@ def each(looks):
     return [p95(page) for page in growths(looks).values() if page[INF]]
 
 
+def by_absence(looks):
+    """A server has restarted if the look before has no page of it, and only then."""
+    steps = [(before.get(name, {}), page) for before, now in zip(looks, looks[1:]) for name, page in now.items()]
+    return p95({bound: sum(new[bound] - old.get(bound, 0) for old, new in steps) for bound in steps[0][1]})
+
+
 def without_the_new(looks):
     return p95(grown([{name: page for name, page in look.items() if name in looks[0]} for look in looks]))
 
@@ -271,6 +277,7 @@ ANSWERS = [
            "the sum first"),
     Answer("12.2", "since the start", lambda looks: p95(merged(looks[-1].values())), "wrong", "since the servers' start"),
     Answer("12.2", "no restart", lambda looks: p95(grown(looks, restarts=False)), "wrong", "begins at zero"),
+    Answer("12.2", "a restart is an absence", by_absence, "wrong", "begins at zero"),
     Answer("12.2", "a mean of P95s", lambda looks: sum(each(looks)) / len(each(looks)), "wrong", "the mean of the P95s"),
     Answer("12.2", "the largest", lambda looks: max(each(looks)), "wrong", "the largest of the P95s"),
     Answer("12.2", "the upper bound", upper_bound, "wrong", "upper bound"),
