@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import grpc
@@ -49,7 +50,6 @@ class Completion:
         self.body, self._engine = body, engine
         self._is_chat = isinstance(body, ChatBody)
         self._prompt = "messages" if self._is_chat else "prompt"
-        self._guide_is = ""  # the field that says what form the answer must have
         try:
             self._tools = Tools(body.tools, body.tool_choice)
         except ValueError as error:
@@ -93,19 +93,20 @@ class Completion:
                 raise OpenAIError(f"A token is an id from 0 to {tokenizer.vocab_size - 1}.", "prompt")
         return [tokenizer.encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
 
-    def _guide(self) -> Guide | None:
-        """Return the guide that the answer must follow."""
+    @cached_property
+    def _guide(self) -> tuple[str, Guide | None]:
+        """Return the field that says what form the answers must have, and the guide that they must follow."""
         asked = {name: getattr(self.body, name) for name in ("response_format", "structured_outputs")}
         guides = {name: guide for name, each in asked.items() if each and (guide := each.guide())}
         if len(guides) > 1:
             raise OpenAIError(f"{' and '.join(guides)} each say what the answer must be: leave out one.", [*guides][1])
-        self._guide_is, guide = next(iter(guides.items()), ("tools", None))
+        name, guide = next(iter(guides.items()), ("tools", None))
         if not self._tools:
-            return guide
+            return name, guide
         try:
-            return self._tools.guide(self._guide_is, guide)
+            return name, self._tools.guide(name, guide)
         except (ValueError, RecursionError) as error:
-            raise OpenAIError(f"{self._guide_is} cannot be followed: {error}.", self._guide_is) from None
+            raise OpenAIError(f"{name} cannot be followed: {error}.", name) from None
 
     def _inputs(self, ids: list[int], max_tokens: int) -> dict[str, Any]:
         """Return the engine's inputs by the course's names; a seed or a top_k of -1 means what it means to vLLM."""
@@ -117,7 +118,7 @@ class Completion:
             inputs["end_id"] = self._engine.tokenizer.end_id
         if self.body.cache_salt:
             inputs["cache_salt"] = self.body.cache_salt
-        if guide := self._guide():
+        if guide := self._guide[1]:
             inputs |= {"guided_decoding_guide_type": guide.kind, "guided_decoding_guide": guide.text}
         return {**inputs, "stream": True, **{SAMPLING[name].name: value for name, value in given.items()}}
 
@@ -174,7 +175,7 @@ class Completion:
         except (InferenceServerException, grpc.RpcError) as error:
             # `course_error` waits for the record that says how a server died; so it runs in a thread.
             meant = await asyncio.to_thread(course_error, error, self._engine.url)
-            raise errors.of_engine(meant, {TOO_LONG: self._prompt, GUIDE: self._guide_is}) from None
+            raise errors.of_engine(meant, {TOO_LONG: self._prompt, GUIDE: self._guide[0]}) from None
         except asyncio.CancelledError:
             if not self._engine.is_ending:  # the client has gone
                 raise
