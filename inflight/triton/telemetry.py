@@ -233,7 +233,7 @@ def read_log(path: str | Path, kind: str, columns: Sequence[str], start: int = 0
     """
     try:
         with open(path, "rb") as file:
-            before = file.read(start)
+            file.seek(start)
             lines = file.read().splitlines(keepends=True)
     except OSError as error:
         raise CourseError(
@@ -242,11 +242,12 @@ def read_log(path: str | Path, kind: str, columns: Sequence[str], start: int = 0
     if lines and not lines[-1].endswith(b"\n"):
         lines.pop()
     rows = []
-    for number, line in enumerate(lines, before.count(b"\n") + 1):
+    for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
             rows.append([row[column] for column in columns])
         except (ValueError, TypeError, KeyError):
+            number += Path(path).read_bytes()[:start].count(b"\n")
             raise CourseError(
                 f"{path}, line {number} is not a line of an {kind} log: name the file that {kind}_log_path names."
             ) from None
