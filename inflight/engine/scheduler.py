@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from inflight.engine.settings import ExecutorConfig
+if TYPE_CHECKING:
+    from inflight.engine.settings import ExecutorConfig
 
 EMPTY_PLANS = 100  # consecutive plans that compute nothing, after which the scheduler counts as stuck
 
@@ -217,7 +218,8 @@ class MaxUtilization:
         )
 
 
-BY_POLICY: dict[str, Callable[[], Scheduler]] = {
+# By `batch_scheduler_policy`, whose choices these are.
+POLICIES: dict[str, Callable[[], Scheduler]] = {
     "guaranteed_no_evict": GuaranteedNoEvict,
     "max_utilization": MaxUtilization,
 }
@@ -227,4 +229,4 @@ def built_in(config: ExecutorConfig) -> Scheduler:
     """Return the scheduler that `gpt_model_type` and `batch_scheduler_policy` name."""
     if config.gpt_model_type == "V1":
         return StaticBatching()
-    return BY_POLICY[config.batch_scheduler_policy]()
+    return POLICIES[config.batch_scheduler_policy]()

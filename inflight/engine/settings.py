@@ -14,12 +14,12 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
+from inflight.engine.scheduler import POLICIES
 from inflight.errors import CourseError
 
 log = logging.getLogger("inflight.engine")
 
 BATCHING_TYPES = ("V1", "inflight_batching", "inflight_fused_batching")
-POLICIES = ("guaranteed_no_evict", "max_utilization")
 OLDER_POLICIES = {"guaranteed_completion": "guaranteed_no_evict"}  # older spelling -> today's
 # Precision of weights and activations of a matrix product; None is floating point. There is no W8A8: W4A8 is faster,
 # and W8A16 gives answers that do not depend on the rest of a batch.

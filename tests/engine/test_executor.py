@@ -17,7 +17,8 @@ from inflight.engine.executor import Executor
 from inflight.engine.fake_model import FakeModel
 from inflight.engine.messages import IterationStats, Request, Response
 from inflight.engine.sampling import Sampler
-from inflight.engine.settings import POLICIES, ExecutorConfig, SamplingConfig
+from inflight.engine.scheduler import POLICIES
+from inflight.engine.settings import ExecutorConfig, SamplingConfig
 from inflight.errors import CourseError
 from tests.engines import SMALL_BUILD, SMALL_VOCAB, build_small, build_tiny, fake_answer, wait_until
 

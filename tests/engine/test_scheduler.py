@@ -7,7 +7,6 @@ import pytest
 
 from inflight.engine.own.plan_rules import broken_rule
 from inflight.engine.scheduler import (
-    BY_POLICY,
     GuaranteedNoEvict,
     MaxUtilization,
     Now,
@@ -17,7 +16,7 @@ from inflight.engine.scheduler import (
     built_in,
     tokens_to_compute,
 )
-from inflight.engine.settings import POLICIES, BuildConfig, ExecutorConfig
+from inflight.engine.settings import BuildConfig, ExecutorConfig
 from inflight.engine.simulate import SimulatedRequest, Simulation
 
 LIMITS = BuildConfig(max_batch_size=4, max_input_len=48, max_seq_len=96, max_num_tokens=64)
@@ -71,10 +70,6 @@ def test_short_prompts_do_not_overtake_a_long_one_for_ever():
 )
 def test_settings_name_a_scheduler(config, kind):
     assert type(built_in(config)) is kind
-
-
-def test_every_policy_has_its_scheduler():
-    assert set(BY_POLICY) == set(POLICIES)  # one that is forgotten would be a KeyError at the first load
 
 
 def test_a_pause_frees_the_blocks_that_nobody_shares_and_no_others():

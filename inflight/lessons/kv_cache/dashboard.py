@@ -9,7 +9,7 @@ from pathlib import Path
 import ipywidgets
 
 from inflight.bench.workload import TimedRequest
-from inflight.engine.settings import POLICIES
+from inflight.engine.scheduler import POLICIES
 from inflight.errors import CourseError
 from inflight.lessons.kv_cache import promised_blocks
 from inflight.lessons.kv_cache.charts import kv_blocks, kv_blocks_summary
@@ -52,7 +52,9 @@ def board(server: Server, requests: list[TimedRequest], log_path: str | Path) ->
             yield Frame(kv_blocks(logs, idle), kv_blocks_summary(logs, idle))
 
     controls = {
-        "policy": ipywidgets.Dropdown(options=POLICIES, value="max_utilization", description="batch_scheduler_policy"),
+        "policy": ipywidgets.Dropdown(
+            options=list(POLICIES), value="max_utilization", description="batch_scheduler_policy"
+        ),
         "cache_tokens": ipywidgets.IntSlider(
             768, 768, 2048, 128, description="max_tokens_in_paged_kv_cache", continuous_update=False
         ),

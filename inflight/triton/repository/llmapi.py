@@ -15,13 +15,13 @@ from pydantic import BaseModel, Field, PositiveInt, ValidationError, model_valid
 from pydantic_core import ErrorDetails
 
 from inflight import files
+from inflight.engine.scheduler import POLICIES
 from inflight.engine.settings import BuildConfig, ExecutorConfig
 from inflight.errors import CourseError, did_you_mean
 
 # Policy -> the engine's setting that makes it.
 _POLICIES: dict[str, dict[str, Any]] = {
-    "GUARANTEED_NO_EVICT": {"batch_scheduler_policy": "guaranteed_no_evict"},
-    "MAX_UTILIZATION": {"batch_scheduler_policy": "max_utilization"},
+    **{policy.upper(): {"batch_scheduler_policy": policy} for policy in POLICIES},
     "STATIC_BATCH": {"gpt_model_type": "V1"},
 }
 _ONE_DEVICE = "the engine computes on one device"
@@ -43,7 +43,7 @@ class _KvCacheConfig(_Keys):
 
 
 class _SchedulerConfig(_Keys):
-    capacity_scheduler_policy: Literal["GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH"] = "GUARANTEED_NO_EVICT"
+    capacity_scheduler_policy: Literal[tuple(_POLICIES)] = "GUARANTEED_NO_EVICT"  # type: ignore[valid-type]
 
 
 class _TritonConfig(_Keys):
