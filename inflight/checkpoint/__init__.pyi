@@ -1,10 +1,18 @@
-from . import q4_1 as q4_1
-from . import tokenizer as tokenizer
-from . import weights as weights
-from .own_quantizer import quantized as quantized
-from .sources import DEFAULT as DEFAULT
-from .sources import Checkpoint as Checkpoint
-from .sources import cache_dir as cache_dir
-from .sources import fetch as fetch
-from .tokenizer import load_tokenizer as load_tokenizer
-from .weights import GgufFile as GgufFile
+from . import q4_1, tokenizer, weights
+from .own_quantizer import quantized
+from .sources import DEFAULT, Checkpoint, cache_dir, fetch
+from .tokenizer import load_tokenizer
+from .weights import GgufFile
+
+__all__ = [
+    "DEFAULT",
+    "Checkpoint",
+    "GgufFile",
+    "cache_dir",
+    "fetch",
+    "load_tokenizer",
+    "q4_1",
+    "quantized",
+    "tokenizer",
+    "weights",
+]

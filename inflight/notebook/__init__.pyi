@@ -1,7 +1,6 @@
 from . import charts, checks, pages, widgets
-from .charts import palette
 from .checks import check, parts, record
-from .pages import blanks, progress, session, syllabus, told_apart, workspace
+from .pages import blanks, progress, session, told_apart
 
 __all__ = [
     "blanks",
@@ -9,13 +8,10 @@ __all__ = [
     "check",
     "checks",
     "pages",
-    "palette",
     "parts",
     "progress",
     "record",
     "session",
-    "syllabus",
     "told_apart",
     "widgets",
-    "workspace",
 ]

@@ -1,1 +1,3 @@
-from .server import OpenAIServer as OpenAIServer
+from .server import OpenAIServer
+
+__all__ = ["OpenAIServer"]

@@ -1,6 +1,12 @@
-from . import repository as repository
-from . import telemetry as telemetry
-from .client.client import Client as Client
-from .repository import GPT2 as GPT2
-from .repository import batchers as batchers
-from .serving.server import Server as Server
+from . import repository, telemetry
+from .client.client import Client
+from .repository import GPT2
+from .serving.server import Server
+
+__all__ = [
+    "GPT2",
+    "Client",
+    "Server",
+    "repository",
+    "telemetry",
+]
