@@ -11,7 +11,7 @@ from dataclasses import asdict
 from itertools import chain, islice
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from inflight.engine.messages import Chunk, IterationStats
 from inflight.engine.sequences import Sequence, Sequences
@@ -74,7 +74,7 @@ class Statistics:
         not_taken_in : int
             Of these, those that do not yet wait in `sequences`.
         """
-        lines, blocks = self._sequences, self._sequences.blocks
+        sequences, blocks = self._sequences, self._sequences.blocks
         rows, num_rows, drafted, accepted = [], 0, 0, 0
         for sequence, chunk in chunks.items():
             num_new, is_context = len(chunk.token_ids) - chunk.num_padding, chunk.is_context
@@ -84,7 +84,7 @@ class Statistics:
                 accepted += sequence.num_cached - chunk.num_past - 1
             num_blocks = blocks.blocks_for(chunk.num_past + num_new)  # the sequence's own are gone if it finished
             rows.append([sequence.id, num_new if is_context else 0, 0 if is_context else num_new, num_blocks])
-        num_unscheduled = sum(other not in chunks for other in lines.running.values())
+        num_unscheduled = sum(other not in chunks for other in sequences.running.values())
         self.iteration += 1
         stats = IterationStats(
             iteration=self.iteration,
@@ -92,8 +92,8 @@ class Statistics:
             iteration_ms=(time.perf_counter() - started[1]) * 1000,
             active=unfinished + finished,
             scheduled=len(chunks),
-            waiting=not_taken_in + len(lines.waiting) + num_unscheduled,
-            paused=len(lines.paused),
+            waiting=not_taken_in + len(sequences.waiting) + num_unscheduled,
+            paused=len(sequences.paused),
             context_tokens=sum(row[1] for row in rows),
             generation_tokens=sum(row[2] for row in rows),
             rows=num_rows,
@@ -101,23 +101,18 @@ class Statistics:
             accepted=accepted,
             kv_blocks_used=blocks.num_used,
             kv_blocks_free=blocks.num_free,
-            kv_blocks_max=blocks.num_blocks,
-            kv_blocks_reused=blocks.num_reused,
-            kv_blocks_stored=self._moved("stored"),
-            kv_blocks_fetched=self._moved("fetched"),
-            kv_blocks_taken=self._moved("taken"),
-            tokens_per_block=blocks.tokens_per_block,
             finished=finished,
-            empty_seats=lines.limits.max_batch_size - len(chunks),
+            empty_seats=sequences.limits.max_batch_size - len(chunks),
             requests=rows,
             client_ids=[sequence.request.request_id for sequence in chunks],
-            paused_ids=list(lines.paused)[::-1],
+            paused_ids=list(sequences.paused)[::-1],
             not_computed=[
                 [sequence.id, *sequence.found]
                 for sequence, chunk in chunks.items()
                 if chunk.is_context and 0 < chunk.num_past == sum(sequence.found)
             ],
             longest_wait=self._longest_wait(),
+            **self._of_the_cache(),
         )
         self.latest.append(stats)
         if self._log_file:
@@ -127,30 +122,29 @@ class Statistics:
                 log.warning("iteration log %s cannot be written (%s): going on without it", self._log_file.name, error)
                 self._log_file = None
 
-    def _moved(self, way: str) -> int:
-        return self._moving.counts[way].blocks if self._moving else 0
+    def _of_the_cache(self) -> dict[str, Any]:
+        """Return the figures of the KV cache that stay when nothing runs."""
+        blocks, counts = self._sequences.blocks, self._moving.counts if self._moving else {}
+        moved = {f"kv_blocks_{way}": count.blocks for way, count in counts.items()}
+        size = {"kv_blocks_max": blocks.num_blocks, "tokens_per_block": blocks.tokens_per_block}
+        return {**size, "kv_blocks_reused": blocks.num_reused, **moved}
 
     def _longest_wait(self) -> list[int] | None:
         """Return the request that has waited longest: [its id, iterations since it was computed or came]."""
-        lines = self._sequences
-        left_out = chain(lines.running.values(), lines.paused.values(), islice(lines.waiting.values(), 1))
+        sequences = self._sequences
+        first = islice(sequences.waiting.values(), 1)
+        left_out = chain(sequences.running.values(), sequences.paused.values(), first)
         oldest = min(left_out, key=attrgetter("last_computed"), default=None)
         return None if oldest is None else [oldest.id, self.iteration - oldest.last_computed]
 
     def of_an_idle_engine(self) -> IterationStats:
         """Return the figures of an engine that has nothing to do."""
-        blocks = self._sequences.blocks
         return IterationStats(
             self.iteration,
             self.latest[-1].timestamp if self.latest else time.time(),
-            kv_blocks_free=blocks.num_blocks,
-            kv_blocks_max=blocks.num_blocks,
-            kv_blocks_reused=blocks.num_reused,
-            kv_blocks_stored=self._moved("stored"),
-            kv_blocks_fetched=self._moved("fetched"),
-            kv_blocks_taken=self._moved("taken"),
-            tokens_per_block=blocks.tokens_per_block,
+            kv_blocks_free=self._sequences.blocks.num_blocks,
             empty_seats=self._sequences.limits.max_batch_size,
+            **self._of_the_cache(),
         )
 
     def close(self) -> None:
