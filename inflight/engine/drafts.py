@@ -202,11 +202,6 @@ class Drafting:
     drafter_path : path, optional
         File with a class `Drafter`, which guesses in place of `PromptLookup`.
 
-    Attributes
-    ----------
-    num_drafted, num_accepted : int
-        Drafts that were checked, and drafts that were right, counted since the start.
-
     Raises
     ------
     PartError
@@ -224,7 +219,6 @@ class Drafting:
         self._own = None
         if drafter_path is not None:
             self._own = OwnPart(drafter_path, "Drafter", "propose", "self, token_ids, k")
-        self.num_drafted = self.num_accepted = 0
         self._kinds = config.max_matching_ngram_size + 1
         self._right, self._tried = np.zeros(self._kinds), np.zeros(self._kinds)  # of all requests' guesses, by kind
         self._each = 0  # drafts of an answer on average, in the latest iteration
@@ -276,11 +270,6 @@ class Drafting:
         if rates.max() > CHANGE * rates[self._each]:
             self._each = int(rates.argmax())
         return self._each
-
-    def count(self, sequence: Sequence, chunk: Chunk) -> None:
-        """Count the drafts of a chunk, and how many were right."""
-        self.num_drafted += len(chunk.drafts)
-        self.num_accepted += sequence.num_cached - chunk.num_past - 1
 
 
 def _guesser(sequence: Sequence) -> Guesser:

@@ -118,8 +118,8 @@ class Executor:
         self.moving: Moving | None = None
         if self.config.kv_store_path is not None:
             self.moving = Moving(model, self._sequences, self.config, self._got_ready)
-        self._statistics = Statistics(self._sequences, self.config.iteration_log_path, self.moving)
-        self.iteration_stats = self._statistics.latest
+        self.statistics = Statistics(self._sequences, self.config.iteration_log_path, self.moving)
+        self.iteration_stats = self.statistics.latest
         self._held: list[Sequence] = []  # finished, to be answered when nobody runs
         self._outbox: list[tuple[Sequence, Response]] = []
         self._num_empty_plans = 0
@@ -167,7 +167,7 @@ class Executor:
             try:
                 self.step()
             except PartError as error:
-                log.error("iteration %d: %s", self._statistics.iteration, error)
+                log.error("iteration %d: %s", self.statistics.iteration, error)
                 self._fail_all(error)
             except Exception as error:  # any error of the model: its requests fail, and the engine goes on
                 self._fail_all(self._what_happened(error))
@@ -179,7 +179,7 @@ class Executor:
         """
         with self._work:
             for sequence in self._inbox:
-                sequence.last_computed = self._statistics.iteration
+                sequence.last_computed = self.statistics.iteration
                 self._sequences.add(sequence)
             self._inbox.clear()
             now_s = time.monotonic()
@@ -239,7 +239,7 @@ class Executor:
         """
         num_finished, rows = 0, iter(logits)
         for sequence, chunk in chunks.items():
-            sequence.last_computed = self._statistics.iteration + 1
+            sequence.last_computed = self.statistics.iteration + 1
             drafts, own = chunk.drafts, list(islice(rows, chunk.num_logits))
             self._sequences.computed(sequence, len(chunk.token_ids) - len(drafts) - chunk.num_padding)
             if not own:
@@ -248,8 +248,7 @@ class Executor:
                 reason = self._take_tokens(sequence, own, drafts)
             except Exception as error:
                 sequence.error, reason = self._what_happened(error), "error"
-            if len(own) > 1 and self.drafting:
-                self.drafting.count(sequence, chunk)
+            if len(own) > 1:
                 self._sequences.give_back_blocks(sequence)
             if reason:
                 num_finished += 1
@@ -283,8 +282,8 @@ class Executor:
         """Return one sentence for the clients; the traceback of an unforeseen error goes into the log."""
         if isinstance(error, CourseError):
             return error
-        log.error("iteration %d failed", self._statistics.iteration, exc_info=error)
-        why = f"iteration {self._statistics.iteration} failed ({type(error).__name__}): the engine's log says where."
+        log.error("iteration %d failed", self.statistics.iteration, exc_info=error)
+        why = f"iteration {self.statistics.iteration} failed ({type(error).__name__}): the engine's log says where."
         return CourseError(why, code=ENGINE_FAILED)
 
     def _finish(self, sequence: Sequence, reason: str) -> None:
@@ -350,7 +349,7 @@ class Executor:
     def _record(self, started: tuple[float, float], chunks: dict[Sequence, Chunk], num_finished: int) -> None:
         with self._work:
             unfinished, not_taken_in = len(self._unfinished), len(self._unready) + len(self._inbox)
-        self._statistics.record(started, chunks, num_finished, unfinished, not_taken_in)
+        self.statistics.record(started, chunks, num_finished, unfinished, not_taken_in)
         if self.moving:
             self.moving.note(self.iteration_stats[-1])
 
@@ -440,7 +439,7 @@ class Executor:
         with self._work:
             if self._unfinished and self.iteration_stats:
                 return self.iteration_stats[-1]
-            return self._statistics.of_an_idle_engine()
+            return self.statistics.of_an_idle_engine()
 
     def shutdown(self) -> None:
         """Stop after the running iteration; unfinished requests get an error. May be called twice."""
@@ -453,7 +452,7 @@ class Executor:
                 self.moving.end()
             self._thread.join()
             self._fail_all(CourseError("the engine was shut down", code=SHUT_DOWN))
-            self._statistics.close()
+            self.statistics.close()
 
     def __enter__(self) -> Executor:
         return self

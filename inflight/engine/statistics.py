@@ -40,6 +40,8 @@ class Statistics:
     ----------
     iteration : int
         The number of the latest iteration.
+    num_drafted, num_accepted : int
+        Drafts that were checked, and drafts that were right, counted since the start.
     latest : deque of IterationStats
         Those of the last `MOST_KEPT` iterations.
 
@@ -50,7 +52,7 @@ class Statistics:
     """
 
     def __init__(self, sequences: Sequences, log_path: str | Path | None = None, moving: Moving | None = None):
-        self.iteration = 0
+        self.iteration = self.num_drafted = self.num_accepted = 0
         self.latest: deque[IterationStats] = deque(maxlen=MOST_KEPT)
         self._sequences, self._moving = sequences, moving
         self._log_file = None if log_path is None else _opened(log_path)
@@ -86,6 +88,8 @@ class Statistics:
             rows.append([sequence.id, num_new if is_context else 0, 0 if is_context else num_new, num_blocks])
         num_unscheduled = sum(other not in chunks for other in sequences.running.values())
         self.iteration += 1
+        self.num_drafted += drafted
+        self.num_accepted += accepted
         stats = IterationStats(
             iteration=self.iteration,
             timestamp=started[0],

@@ -259,8 +259,8 @@ def test_right_drafts_are_the_tokens_that_iterations_bring_beyond_one_each():
         with Executor(Repeating(BUILD, 2000), ExecutorConfig(speculative_config=DRAFTS), prices=FREE) as executor:
             executor.generate(Request(list(range(20)), end))
             rows = [row for row in executor.iteration_stats if not row.context_tokens]
-            assert accepted(executor) == executor.drafting.num_accepted == end - 1 - len(rows) > 0
-            assert sum(row.drafted for row in rows) == executor.drafting.num_drafted
+            assert accepted(executor) == executor.statistics.num_accepted == end - 1 - len(rows) > 0
+            assert sum(row.drafted for row in rows) == executor.statistics.num_drafted
 
 
 class Fixed:

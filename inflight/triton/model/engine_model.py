@@ -297,7 +297,7 @@ class EngineMetrics:
                 self._gauges.show(name, values)
 
     def _figures(self) -> dict[str, dict[str, float]]:
-        now, drafting = self._executor.snapshot(), self._executor.drafting
+        now, sums = self._executor.snapshot(), self._executor.statistics
         moved = self._executor.moving.counts if self._executor.moving else {}
         block_bytes = self._executor.model.block_bytes
         return {
@@ -333,6 +333,6 @@ class EngineMetrics:
             "nv_trt_llm_general_metrics": {
                 "timestamp": int(now.timestamp * 1e6),
                 "iteration_counter": now.iteration,
-                **({"drafted": drafting.num_drafted, "accepted": drafting.num_accepted} if drafting else {}),
+                **({"drafted": sums.num_drafted, "accepted": sums.num_accepted} if self._executor.drafting else {}),
             },
         }
