@@ -29,7 +29,6 @@ from inflight.engine.messages import Request
 from inflight.engine.settings import BATCHING_TYPES
 from inflight.errors import CourseError
 from inflight.triton import repository
-from inflight.triton.client.client import Client
 from inflight.triton.repository.layout import BASELINE
 
 IN_PROCESS, ENSEMBLE, NGRAM = "in-process", "ensemble", "ngram"
@@ -94,8 +93,8 @@ def compare(
             repo = _repository(BASELINE in served, engine_dir, Path(workdir), checkpoint_dir)
             server = stack.enter_context(targets.serving(repo))
             for name in served:
-                client = Client(server.grpc_url, BASELINE if name == BASELINE else ENSEMBLE, TIMEOUT_S)
-                senders[name] = stack.enter_context(Sender(client))
+                model = BASELINE if name == BASELINE else ENSEMBLE
+                senders[name] = stack.enter_context(Sender(server.grpc_url, model, timeout_s=TIMEOUT_S))
 
         def turn(name: str) -> Run:
             if name in served and name != BASELINE:

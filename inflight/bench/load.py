@@ -1,6 +1,6 @@
 """A load of requests: each is sent when it is due, and becomes one row.
 
-    with Sender(Client("127.0.0.1:8001")) as send:
+    with Sender("127.0.0.1:8001") as send:
         run = send_all(send, requests)                  # requests from inflight.bench.workload
     run.requests["latency_ms"].mean()
 
@@ -151,17 +151,27 @@ class Sender:
 
     Parameters
     ----------
-    client : Client
-        Owned by the sender from now on.
+    url : str
+        As `Client` takes it.
+    model : str
     stream : bool
         Ask for the answer in pieces, which gives TTFT and TPOT. The model must be decoupled. Over gRPC every stream is
         a connection of its own, and making it is part of TTFT; whole answers share the client's connection.
     tokenizer : ChatTokenizer, optional
         The model's; answers end by themselves then.
+    timeout_s : float
+        Longest time to wait for a whole answer, or for the next piece of one.
     """
 
-    def __init__(self, client: Client, stream: bool = False, tokenizer: ChatTokenizer | None = None):
-        self.client, self.stream = client, stream
+    def __init__(
+        self,
+        url: str,
+        model: str = "ensemble",
+        stream: bool = False,
+        tokenizer: ChatTokenizer | None = None,
+        timeout_s: float = 120,
+    ):
+        self.client, self.stream = Client(url, model, timeout_s), stream
         self._tokenizer = tokenizer
         self._aborted = False
 
@@ -212,13 +222,6 @@ class Sender:
 
     def __exit__(self, *_) -> None:
         self.client.close()
-
-
-def sender(
-    client: Client, model: str = "ensemble", stream: bool = False, tokenizer: ChatTokenizer | None = None
-) -> Sender:
-    """Make a `Sender` to `model` on the server of `client`, which stays as it is."""
-    return Sender(Client(client.url, model, client.timeout_s), stream, tokenizer)
 
 
 # A load ---------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from inflight.bench.openai import OpenAISender
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.triton import repository
-from inflight.triton.client.client import Client
 from inflight.triton.repository.layout import BASELINE
 from inflight.triton.serving.server import Server
 
@@ -59,12 +58,12 @@ def target(url: str | None, engine_dir: str | Path, stream: bool = False, model:
     if url is None:
         with TemporaryDirectory(prefix="inflight-bench-") as scratch:
             repo = repository.assemble(Path(scratch) / "repository", engine_dir, decoupled_mode=stream)
-            with serving(repo) as server, Sender(Client(server.grpc_url, model), stream) as send:
+            with serving(repo) as server, Sender(server.grpc_url, model, stream) as send:
                 yield send
     elif url.startswith(OPENAI):
         yield OpenAISender(url.removeprefix(OPENAI), load_tokenizer(engine_dir), stream)
     else:
-        with Sender(Client(url, model), stream) as send:
+        with Sender(url, model, stream) as send:
             if send.client.is_decoupled() != stream:
                 pieces = "gives answers in pieces, which `inflight bench load --stream` measures"
                 raise CourseError(

@@ -13,7 +13,7 @@ import pandas as pd
 
 from inflight import files
 from inflight.bench import report
-from inflight.bench.load import COLUMNS, Run, send_all, sender
+from inflight.bench.load import COLUMNS, Run, Sender, send_all
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.triton import telemetry
@@ -96,7 +96,7 @@ def run(
         A request failed, with the first reason.
     """
     start = files.size(log_path)
-    with sender(client, model, stream, tokenizer) as send:
+    with Sender(client.url, model, stream, tokenizer, client.timeout_s) as send:
         whole = send_all(send, requests, concurrency).whole()
     return TraceRun(whole, _log(log_path, start))
 
@@ -108,7 +108,7 @@ def follow(client: Client, requests: list[TimedRequest], log_path: str | Path) -
     is left, it ends the requests that are under way.
     """
     start, started_at = files.size(log_path), time.time()
-    with sender(client) as send, ThreadPoolExecutor(1) as pool:
+    with Sender(client.url, timeout_s=client.timeout_s) as send, ThreadPoolExecutor(1) as pool:
         running = pool.submit(send_all, send, requests)
         try:
             while not wait([running], timeout=LOOK_EVERY_S).done:

@@ -15,7 +15,6 @@ from inflight.bench.workload import TimedRequest
 from inflight.cli.commands import app
 from inflight.errors import CourseError
 from inflight.triton import repository, telemetry
-from inflight.triton.client.client import Client
 from inflight.triton.serving.server import Server
 
 pytestmark = pytest.mark.server
@@ -51,13 +50,13 @@ def served(roomy_engine, tmp_path_factory):
 
 @pytest.fixture
 def whole(served):
-    with Sender(Client(served[False][0].grpc_url)) as send:
+    with Sender(served[False][0].grpc_url) as send:
         yield send
 
 
 @pytest.fixture
 def streaming(served):
-    with Sender(Client(served[True][0].grpc_url), stream=True) as send:
+    with Sender(served[True][0].grpc_url, stream=True) as send:
         yield send
 
 
@@ -109,7 +108,7 @@ def test_a_streamed_answer_has_ttft_and_itl(streaming):
 def test_the_tokens_counted_are_those_that_the_engine_made(served, decoupled):
     server, log = served[decoupled]
     known = len(telemetry.iterations(log)) if log.exists() else 0
-    with Sender(Client(server.grpc_url), stream=decoupled) as send:
+    with Sender(server.grpc_url, stream=decoupled) as send:
         table = send_all(send, requests(15)).requests
     rows = telemetry.iterations(log)[known:]
     assert rows["finished"].sum() == 15
@@ -180,7 +179,7 @@ def test_a_server_that_goes_away_ends_the_run_and_what_came_is_kept(mortal_serve
             os.kill(mortal_server.pid, signal.SIGKILL)
 
     asked = [*requests(60, lengths=(80,)), *requests(2, at_s=lambda index: NEVER_DUE)]
-    with Sender(Client(mortal_server.grpc_url), stream=stream) as send:
+    with Sender(mortal_server.grpc_url, stream=stream) as send:
         run = send_all(send, asked, progress=kill_after_ten)
     assert len(run.requests) == 62
     assert 10 <= len(run.answered) < 60

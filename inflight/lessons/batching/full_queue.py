@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from inflight import files
-from inflight.bench.load import Run, send_all, sender
+from inflight.bench.load import Run, Sender, send_all
 from inflight.bench.trace_run import TraceRun
 from inflight.bench.workload import TimedRequest
 from inflight.triton import telemetry
-from inflight.triton.client.client import Client
 from inflight.triton.client.connection import Connection
 from inflight.triton.client.request import ENGINE
 from inflight.triton.serving.server import Server
@@ -54,7 +53,7 @@ def run_from_full_queue(
         A request failed, or not all of them waited within a minute.
     """
     start = files.size(log_path)
-    with Connection(server.grpc_url) as gate, sender(Client(server.grpc_url)) as send, ThreadPoolExecutor(1) as pool:
+    with Connection(server.grpc_url) as gate, Sender(server.grpc_url) as send, ThreadPoolExecutor(1) as pool:
         gate.open_stream()
         gate.send_on_stream(ENGINE, _longest(max_seq_len), request_id=GATE)
         _wait_for(server, "active", 1)

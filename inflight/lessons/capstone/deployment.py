@@ -27,7 +27,6 @@ from inflight.errors import CourseError
 from inflight.lessons.capstone import contract as contracts
 from inflight.lessons.capstone import rehearsal
 from inflight.lessons.capstone.contract import NUMBER, Contract
-from inflight.triton.client.client import Client
 from inflight.triton.serving.server import Server
 
 LONGEST_PROMPT, LONGEST_ANSWER = 512, 64  # tokens that an engine of the service must take
@@ -156,7 +155,7 @@ def bring_in(server: Server, settings: Settings, contract: Contract, engine_dir:
     values["scheduler_path"] = config.scheduler_path or ""
     folder = engine_dir or engine_of(settings)
     server.load("tensorrt_llm", gpt_model_path=folder, allotted_time_ms=allotted_time_ms, **values)
-    with Client(server.grpc_url) as client, loads.sender(client, stream=True) as send:
+    with loads.Sender(server.grpc_url, stream=True) as send:
         loads.warm_up(send, contract.traffic.requests(contract.rate, seed=0, number=2), 2)
 
 
@@ -173,7 +172,7 @@ def measure(server: Server, requests: list[TimedRequest], send: loads.Sends | No
     CourseError
         The server went away.
     """
-    with Client(server.grpc_url) as client, loads.sender(client, stream=True) as courses:
+    with loads.Sender(server.grpc_url, stream=True) as courses:
         run = loads.send_all(send or courses, requests)
     if run.stopped:
         raise CourseError(f"{run.stopped} Start the server again, and repeat the run.")
