@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -12,6 +13,8 @@ from inflight.errors import CourseError
 from inflight.triton import telemetry
 from inflight.triton.client.request import ENGINE
 
+Family = TypeVar("Family", GaugeMetricFamily, CounterMetricFamily)
+
 # Seconds: vLLM's buckets of the time to first token, as far as a request may take here.
 BUCKETS_S = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160
@@ -19,10 +22,7 @@ BUCKETS_S = (
 
 
 class Metrics:
-    """The figures of /metrics, under the names that vLLM's server uses: what clients meet, and how full the engine is.
-
-    The latter is what the engine says of itself at Triton's own /metrics, when somebody asks.
-    """
+    """All of them. How full the engine is, it says itself at Triton's own /metrics, when somebody asks."""
 
     def __init__(self, grpc_url: str):
         self._url = grpc_url
@@ -61,31 +61,22 @@ class Metrics:
             ("num_requests_waiting", "Requests that wait.", of_engine["active"] - of_engine["scheduled"]),
             ("kv_cache_usage_perc", "Share of the KV cache's blocks in use, 0 to 1.", of_engine["fraction"]),
         ):
-            family = GaugeMetricFamily(f"vllm:{name}", about, labels=["model_name"])
-            family.add_metric([ENGINE], value)
-            yield family
-        width = of_engine["tokens_per"]
-        for name, about, value in (
-            ("vllm:prefix_cache_hits", "Tokens found in the KV cache.", of_engine["reused"] * width),
-            (
-                "vllm:external_prefix_cache_hits",
-                "Tokens found in the store of blocks.",
-                of_engine.get("fetched", 0) * width,
-            ),
-            *(
-                (
-                    f"inflight:kv_blocks_{what}",
-                    "Of blocks that move: to the store, from it, from a peer.",
-                    of_engine[what],
-                )
-                for way in ("stored", "fetched", "taken")
-                for what in (way, f"{way}_bytes", f"{way}_seconds")
-                if what in of_engine
-            ),
-        ):
-            counter = CounterMetricFamily(name, about, labels=["model_name"])
-            counter.add_metric([ENGINE], value)
-            yield counter
+            yield _of_engine(GaugeMetricFamily, f"vllm:{name}", about, value)
+        reused, fetched = (of_engine.get(what, 0) * of_engine["tokens_per"] for what in ("reused", "fetched"))
+        yield _of_engine(CounterMetricFamily, "vllm:prefix_cache_hits", "Tokens found in the KV cache.", reused)
+        about = "Tokens found in the store of blocks."
+        yield _of_engine(CounterMetricFamily, "vllm:external_prefix_cache_hits", about, fetched)
+        about = "Of blocks that move: to the store, from it, from a peer."
+        for way in ("stored", "fetched", "taken"):
+            for what in (way, f"{way}_bytes", f"{way}_seconds"):
+                if what in of_engine:
+                    yield _of_engine(CounterMetricFamily, f"inflight:kv_blocks_{what}", about, of_engine[what])
+
+
+def _of_engine(kind: type[Family], name: str, about: str, value: float) -> Family:
+    family = kind(name, about, labels=["model_name"])
+    family.add_metric([ENGINE], value)
+    return family
 
 
 class Figures:

@@ -4,9 +4,7 @@
         ...                            # OpenAI(base_url=server.url, api_key="none")
 
 A request becomes tokens here and goes to `tensorrt_llm` over gRPC; its tokens become text here, too. A client that goes
-away, or whose stop string has come, ends its request, and the engine has the slot again. Fields of the protocol:
-https://platform.openai.com/docs/api-reference (of `cache_salt`, `ignore_eos`, `min_tokens`, `top_k`,
-`repetition_penalty`: vLLM's).
+away, or whose stop string has come, ends its request, and the engine has the slot again.
 /metrics has what clients meet and how full the engine is, under vLLM's names; all else is on Triton's page.
 """
 
