@@ -1,6 +1,6 @@
 """Plays an iterative model as Triton would, without a server, and records what clients get and what the model keeps.
 
-    triton = Triton("model.py", Names("text", "ID", "START", "READY", "word"), places=4)
+    triton = Triton("model.py", Names("text", "ID", "START", "READY", "word"), slots=4)
     played = triton.run([SimulatedStream("a b c", wanted=3), SimulatedStream("one two", wanted=2, leaves_after=1)])
     played.calls, played.streams[0].pieces                  # 3, ["a", "b", "c"]
 
@@ -109,7 +109,7 @@ class SimulatedStream:
 
 
 class Request:
-    """A stream's request in one call; one that is not ready keeps the place of a stream that is not there."""
+    """A stream's request in one call; one that is not ready keeps the slot of a stream that is not there."""
 
     def __init__(self, stream: SimulatedStream | None, names: Names):
         self.stream, self.flags = stream, ALL
@@ -168,7 +168,7 @@ class SimulatedRun:
     calls: int = 0  # of `execute`
     num_without: int = 0  # ready requests that got nothing in a call although their clients were there
     num_together: int = 0  # responses that came in one call with another of their stream
-    num_released: int = 0  # requests whose clients had gone, and that were not rescheduled: Triton keeps their places
+    num_released: int = 0  # requests whose clients had gone, and that were not rescheduled: Triton keeps their slots
     growth: int = 0  # see `Triton.growth`, where that was counted
 
     @property
@@ -177,14 +177,14 @@ class SimulatedRun:
 
 
 class Triton:
-    """Loads a decoupled model and plays it as the sequence batcher does, each sequence in its place (`direct`).
+    """Loads a decoupled model and plays it as the sequence batcher does, each sequence in its slot (`direct`).
 
     Parameters
     ----------
     path : path
         The `model.py`.
     names : Names
-    places : int
+    slots : int
         In the batch.
     parameters : str
         Those of the model's config.
@@ -195,12 +195,12 @@ class Triton:
         There is no model in the file. What the file raises itself comes through, here and in a run.
     """
 
-    def __init__(self, path: str | Path, names: Names, places: int, **parameters: str):
+    def __init__(self, path: str | Path, names: Names, slots: int, **parameters: str):
         sys.modules[BACKEND] = backend()
         module = runpy.run_path(str(path))
         if "TritonPythonModel" not in module:
             raise CourseError("Triton cannot load it: there is no class TritonPythonModel in the file.")
-        self._model, self._names, self._places = module["TritonPythonModel"](), names, places
+        self._model, self._names, self._slots = module["TritonPythonModel"](), names, slots
         self._numbers = itertools.count(CORRELATION_ID)
         values = {name: {"string_value": value} for name, value in parameters.items()}
         self._model.initialize({"model_config": json.dumps({"parameters": values})})
@@ -217,33 +217,33 @@ class Triton:
         for stream in played.streams:
             stream.number, stream.output = next(self._numbers), self._names.output
         waiting: list[SimulatedStream] = list(played.streams)
-        seats: list[SimulatedStream | None] = [None] * self._places
+        batch: list[SimulatedStream | None] = [None] * self._slots
         moment = num_silent = 0
-        while waiting or any(seats):
+        while waiting or any(batch):
             moment += 1
-            for place, taken in enumerate(seats):
+            for slot, taken in enumerate(batch):
                 if taken is None and waiting and waiting[0].arrives <= moment:
-                    seats[place] = waiting.pop(0)
-            if not any(seats):
+                    batch[slot] = waiting.pop(0)
+            if not any(batch):
                 continue
-            used = max(place for place, stream in enumerate(seats) if stream) + 1
-            requests = [Request(stream, self._names) for stream in seats[:used]]
+            used = max(slot for slot, stream in enumerate(batch) if stream) + 1
+            requests = [Request(stream, self._names) for stream in batch[:used]]
             if self._model.execute(requests) is not None:
                 raise CourseError(
                     "execute returned something: a decoupled model returns None, and answers by its senders."
                 )
             played.calls += 1
-            for place, request in enumerate(requests):
-                seats[place] = self._after(request, played)
+            for slot, request in enumerate(requests):
+                batch[slot] = self._after(request, played)
             is_news = any(one.is_over or len(one.pieces) > each.num_before for each in requests if (one := each.stream))
             num_silent = 0 if is_news else num_silent + 1
             if num_silent == MOST_SILENT:
-                number, piece = sum(map(bool, seats)), self._names.piece
+                number, piece = sum(map(bool, batch)), self._names.piece
                 raise CourseError(f"{number} streams are in the batch, and none gets a {piece} any more.")
         return played
 
     def _after(self, request: Request, played: SimulatedRun) -> SimulatedStream | None:
-        """Return the stream that has this request's place in the next call."""
+        """Return the stream that has this request's slot in the next call."""
         stream = request.stream
         if stream is None:
             return None
