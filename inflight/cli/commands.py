@@ -209,8 +209,8 @@ def serve(
         addresses = f"HTTP     {server.http_url}\ngRPC     {server.grpc_url}\nmetrics  {server.metrics_url}\n"
         if openai_port is not None:  # which ends before Triton does: that would wait for its streams
             config = triton.repository.read_config(server.repo / "tensorrt_llm" / triton.repository.CONFIG)
-            engine = triton.repository.get_parameter(config, "gpt_model_path")
-            door = openai.OpenAIServer(server.grpc_url, engine, openai_port, api_key, host)
+            folder = triton.repository.get_parameter(config, "gpt_model_path")
+            door = openai.OpenAIServer(server.grpc_url, folder, openai_port, api_key, host)
             addresses += f"OpenAI   {running.enter_context(door).url}\n"
         terminal.keep_serving(server, f"{addresses}{_who_may(server)}\nCtrl-C stops the server.")
 
