@@ -116,11 +116,11 @@ def compare(
         {
             "way": name,
             "device": targets.device(name, engine_dir),
-            "tokens_per_s": median(one["tokens_per_s"] for one in rounds),
-            "mean_latency_ms": median(one["latency_ms_mean"] for one in rounds),
-            "p99_latency_ms": median(one["latency_ms_p99"] for one in rounds),
+            "tokens_per_s": median(one["tokens_per_s"] for one in runs),
+            "mean_latency_ms": median(one["latency_ms_mean"] for one in runs),
+            "p99_latency_ms": median(one["latency_ms_p99"] for one in runs),
         }
-        for name, rounds in figures.items()
+        for name, runs in figures.items()
     ]
     ratios = {
         name: ratio([one[key] for one in figures[second]], [one[key] for one in figures[first]])
