@@ -108,7 +108,8 @@ def run(
     before, log_start = telemetry.statistics(server.http_url, model), files.size(log_path)
     if not Path(log_path).exists():  # the model makes it when it is loaded
         raise CourseError(f"There is no execution log {log_path}. Set the model's execution_log_path to it.")
-    sent, answers = [], []
+    sent: list[dict] = []
+    answers: list[tuple] = []
     with Connection(server.grpc_url) as connection:
         connection.connect()  # making the connection is no part of the first request
         started_at, zero_s = time.time(), time.perf_counter()

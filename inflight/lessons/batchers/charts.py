@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import cycle, groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -162,7 +162,7 @@ def _add_bars(fig: go.Figure, name: str, spans_s: list[tuple], texts: Iterable[s
     fig.add_bar(**bars, name=name, legendgroup=name, **how, **saying(texts), **axes)
 
 
-def _in_words(batch: tuple) -> str:
+def _in_words(batch: Any) -> str:
     start, end = _whole_ms(batch.start_s), _whole_ms(batch.end_s)
     size = counted(batch.size, "request")
     return f"batch {batch.execution} · {size} · {end - start:,} ms: {start:,} to {end:,} ms · model {batch.instance}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import ipywidgets
@@ -58,7 +58,7 @@ def board(server: Server, log_path: str | Path) -> Dashboard:
     before: dict[str, Outcome] = {}
     config = _batch_cost(server)
 
-    def work(server: Server, arrivals: str, **settings: str) -> Iterator[Frame]:
+    def work(server: Server, arrivals: str, **settings: str) -> Generator[Frame, None, None]:
         if not settings[BATCHER]:
             settings |= {name: "" for name in settings if name.startswith(BATCHER)}
         now = _batch_cost(server)

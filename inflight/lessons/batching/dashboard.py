@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import ipywidgets
@@ -33,7 +33,7 @@ def board(server: Server, traces: dict[str, list[TimedRequest]], slots: int, log
     """
     runs = Runs(log_path)
 
-    def work(server: Server, gpt_model_type: str, trace: str) -> Iterator[Frame]:
+    def work(server: Server, gpt_model_type: str, trace: str) -> Generator[Frame, None, None]:
         title = f"{gpt_model_type}, {trace}"
         for so_far in runs.next(server, title, traces[trace], gpt_model_type=gpt_model_type):
             stays = {title: run.stays for title, run in so_far.items()}

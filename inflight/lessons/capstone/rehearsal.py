@@ -128,7 +128,7 @@ def play(
 
 
 def _row(number: int, asked: TokenRequest, tokens_at_s: list[float], failed: tuple[str, float] | None) -> dict:
-    row = {"request": number, "due_s": asked.at_s, "sent_s": asked.at_s, "input_len": len(asked.input_ids)}
+    row: dict = {"request": number, "due_s": asked.at_s, "sent_s": asked.at_s, "input_len": len(asked.input_ids)}
     row |= {"max_tokens": asked.max_tokens, "output_len": 0, "error": ""}
     if failed:
         error, ended_s = failed

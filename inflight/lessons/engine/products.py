@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -20,7 +21,8 @@ NO_WORK = {"Const", "Input", "Output"}
 
 def operations(executor: Executor) -> Counter[str]:
     """Count by kind what an engine of the tier cpu starts in an iteration, after the compiler has joined operations."""
-    nodes = executor.model.program.get_runtime_model().get_ordered_ops()
+    model: Any = executor.model  # with the program of that tier
+    nodes = model.program.get_runtime_model().get_ordered_ops()
     kinds = (str(node.get_rt_info()["layerType"].value) for node in nodes)
     return Counter(NAMES.get(kind, kind) for kind in kinds if kind not in NO_WORK)
 

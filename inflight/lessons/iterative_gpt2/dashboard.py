@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import html
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import NamedTuple
 
 import ipywidgets
@@ -78,7 +78,9 @@ def board(server: Server, models: tuple[str, ...] = repository.GPT2) -> Dashboar
     """
     before: RaceSoFar | None = None
 
-    def race(server: Server, model: str, streams: int, offset_s: float, max_tokens: int) -> Iterator[RaceSoFar]:
+    def race(
+        server: Server, model: str, streams: int, offset_s: float, max_tokens: int
+    ) -> Generator[RaceSoFar, None, None]:
         nonlocal before
         so_far = RaceSoFar(model, gpt2_client.prompts(streams), offset_s, [], before)
         racing = gpt2_client.race(server.grpc_url, model, so_far.prompts, max_tokens, offset_s)

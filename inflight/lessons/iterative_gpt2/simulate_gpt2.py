@@ -46,9 +46,9 @@ def with_model(path: str | Path, streams: Sequence[SimulatedStream], slots: int,
         return forward(network, ids, positions, last, attend)
 
     triton = Triton(path, NAMES, slots, checkpoint_dir=str(CHECKPOINT))
-    gpt2_network.Network._forward = counted
+    gpt2_network.Network._forward = counted  # type: ignore[assignment,method-assign]
     result.texts = ["".join(stream.pieces) for stream in triton.run(streams).streams]
-    gpt2_network.Network._forward = forward
+    gpt2_network.Network._forward = forward  # type: ignore[method-assign]
     result.kept = triton.kept
     result.grown = triton.growth(streams) if again else 0
     return result

@@ -158,7 +158,9 @@ def _draw_holders(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
     for request, colour in zip(upper.columns, cycle(SHADES)):
         top, own = upper[request].to_numpy(), held[request].to_numpy()
         name = f"request {request}"
-        x, y, stays = [], [], _stays(own)
+        x: list[float | None] = []
+        y: list[float | None] = []
+        stays = _stays(own)
         for number, (first, last) in enumerate(stays):
             edge_x, edge_y = _between((top - own)[first:last], top[first:last], first)
             x, y = [*x, *edge_x, None], [*y, *edge_y, None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import ipywidgets
@@ -36,7 +36,7 @@ def board(server: Server, requests: list[TimedRequest], log_path: str | Path) ->
     """
     runs = Runs(log_path)
 
-    def work(server: Server, policy: str, cache_tokens: int) -> Iterator[Frame]:
+    def work(server: Server, policy: str, cache_tokens: int) -> Generator[Frame, None, None]:
         for so_far in runs.next(
             server,
             f"{policy}, {cache_tokens:,} tokens",

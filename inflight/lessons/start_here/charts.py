@@ -59,7 +59,7 @@ def _draw_first_word(fig: go.Figure, path: pd.DataFrame) -> None:
     look = {"color": INK, "width": 1.5}
     fig.add_scatter(x=x, y=y, mode="lines", line=look, name="the first word's path", **told)
     gap, iterations = path["end_ms"].max() * 0.012, path.loc[path["what"] == "token", "start_ms"]
-    for x, y, text in (
+    for right, up, text in (
         (arrived, 3.42, f"<b>first word: {arrived:.0f} ms</b>"),
         (0, 3.42, "Enter"),
         (computed + gap, 2, "text → tokens"),
@@ -67,7 +67,7 @@ def _draw_first_word(fig: go.Figure, path: pd.DataFrame) -> None:
         (max(iterations.min(), arrived) + gap, 1.52, f"{len(iterations)} iterations,<br>one token each"),
         (arrived + gap, -0.54, "tokens → text,<br>piece by piece"),
     ):
-        fig.add_annotation(x=x, y=y, text=text, showarrow=False, xanchor="left", align="left", font_size=12)
+        fig.add_annotation(x=right, y=up, text=text, showarrow=False, xanchor="left", align="left", font_size=12)
 
 
 def request_map_summary(path: pd.DataFrame, first_word: pd.DataFrame) -> str:

@@ -5,12 +5,17 @@ for a white page: a mark has a contrast of 3 : 1 with white at least, words one 
 whole course, and none tells it alone: a pattern, a dash, a symbol or words do too.
 """
 
+from typing import Any
+
 PREFILL = "#C77C00"
 DECODE = "#0072B2"
 WASTE = "#8C8C8C"
 WASTE_TEXT = "#6E6E6E"  # WASTE is too light for words
 REQUEST = ["#009E73", "#CC79A7", "#2B97C4", "#D55E00", "#938A00"]
-EMPTY = {"color": "#E4E4E4", "line": {"color": WASTE, "width": 1}}  # marker of a place in which there is nothing
+EMPTY: dict[str, Any] = {
+    "color": "#E4E4E4",
+    "line": {"color": WASTE, "width": 1},
+}  # marker of a place in which there is nothing
 SHADES = (DECODE, "#3D93C6", "#005080")  # for neighbours of one meaning that have to be told apart
 ON_SHADES = ("white", "black", "white")  # words on them
 
