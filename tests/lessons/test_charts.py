@@ -129,9 +129,8 @@ def legend(fig):
 def test_request_map():
     path = table(
         "lane what start_ms end_ms",
-        ("client", "travel", 0.0, 4.0),
         ("preprocessing", "text to tokens", 4.0, 9.0),
-        ("preprocessing", "travel", 9.0, 11.0),
+        ("tensorrt_llm", "hand-over", 9.0, 11.0),
         ("tensorrt_llm", "prompt", 11.0, 55.0),
         ("tensorrt_llm", "token", 55.0, 70.0),
         ("tensorrt_llm", "token", 72.0, 90.0),
@@ -143,15 +142,17 @@ def test_request_map():
     assert lanes(fig) == {"client": 3, "preprocessing": 2, "tensorrt_llm": 1, "postprocessing": 0}
     stays = {name: (trace.marker.color, bars(trace)) for name, [trace] in named(fig).items() if trace.type == "bar"}
     assert stays == {
-        "travel": (WASTE, [(3, 0, 4), (2, 9, 2)]),
         "text to tokens": (GREEN, [(2, 4, 5)]),
+        "hand-over": (WASTE, [(1, 9, 2)]),
         "prompt": (PREFILL, [(1, 11, 44)]),
         "token": (DECODE, [(1, 55, 15), (1, 72, 18)]),
         "tokens to text": (PINK, [(0, 56, 2)]),
     }
     assert points(one(fig, "a piece of text arrives")) == [(60, 3), (93, 3)]
-    first_word = points(one(fig, "the first word's path"))
-    assert first_word == [(0, 3), (4, 3), (4, 2), (11, 2), (11, 1), (56, 1), (56, 0), (60, 0), (60, 3)]
+    measured, gap = points(one(fig, "the first word's path")), (None, None)
+    assert measured == [(4, 3), (4, 2), (9, 2), (9, 1), (55, 1), gap, (56, 1), (56, 0), (60, 0), (60, 3)]
+    remains = one(fig, "what remains")
+    assert points(remains) == [(0, 3), (4, 3), gap, (55, 1), (56, 1)] and remains.line.dash == "dot"
     assert titles(fig, "xaxis") == ["milliseconds since Enter"]
     notes = {note.text: note.x for note in fig.layout.annotations}
     assert notes["<b>first word: 60 ms</b>"] == 60 and notes["Enter"] == 0 and notes["prompt"] == 11
@@ -175,11 +176,14 @@ def test_curve():
     assert points(one(fig, "memory roof")) == [(1, 400), (8, 2500), (64, 7000)]
     assert points(one(fig, "compute roof"))[-1] == (256, 3000)
     assert points(one(fig, "a prompt")) == [(256, 2400)]
+    assert points(one(fig, "overhead")) == [(1, 100), (1, 400)]
+    assert [note.text for note in fig.layout.annotations] == ["overhead: 7.5 of one user's 10.0 ms"]
     assert titles(fig, "yaxis", "yaxis2") == ["tokens a second", "billion FLOPs a second"]
     left, right = fig.layout.yaxis.range, fig.layout.yaxis2.range
     assert [10 ** (b - a) for a, b in zip(left, right)] == pytest.approx([0.25, 0.25]), "one height, two units"
     said = engine.curve_summary(measured, 2400.0)
     assert "1: 100 (25%), 8: 500 (20%), 64: 1,500 (50%)" in said and "The roofs meet below 64 users" in said
+    assert "Of one user's 10.0 ms the roof asks for 2.5; 7.5 are overhead." in said
     assert "A prompt of 256 tokens reaches 80% of the compute roof" in said
 
 

@@ -9,8 +9,8 @@ from inflight.notebook.charts.palette import DECODE, INK, PREFILL, REQUEST, WAST
 
 _LANES = ("postprocessing", "tensorrt_llm", "preprocessing", "client")  # from the bottom up
 _STEPS = {
-    "travel": WASTE,
     "text to tokens": REQUEST[0],
+    "hand-over": WASTE,
     "prompt": PREFILL,
     "token": DECODE,
     "tokens to text": REQUEST[1],
@@ -49,21 +49,26 @@ def request_map(path: pd.DataFrame) -> go.Figure:
 
 
 def _draw_first_word(fig: go.Figure, path: pd.DataFrame) -> None:
-    """The first word's path as one line through the lanes, and the names of the steps beside it."""
+    """The first word's path through the lanes, dotted where nobody measures it, and the names of the steps."""
     begins = path.groupby("what")["start_ms"].min()
-    tokenized, computed = begins["text to tokens"], begins["prompt"]
-    decoded, arrived = begins["tokens to text"], begins["arrival"]
-    x = [0, tokenized, tokenized, computed, computed, decoded, decoded, arrived, arrived]
-    y = [3, 3, 2, 2, 1, 1, 0, 0, 3]
-    told = saying(f"the first word's path · {_LANES[lane]} · {ms:.1f} ms" for ms, lane in zip(x, y))
-    look = {"color": INK, "width": 1.5}
-    fig.add_scatter(x=x, y=y, mode="lines", line=look, name="the first word's path", **told)
+    tokenized, handed, computing = begins[["text to tokens", "hand-over", "prompt"]]
+    computed = path.loc[path["what"] == "prompt", "end_ms"].max()
+    decoding, arrived = begins["tokens to text"], begins["arrival"]
+    x = [tokenized, tokenized, handed, handed, computed, None, decoding, decoding, arrived, arrived]
+    y = [3, 2, 2, 1, 1, None, 1, 0, 0, 3]
+    remains_x, remains_y = [0, tokenized, None, computed, decoding], [3, 3, None, 1, 1]
+    for name, at, lanes, dash in (
+        ("the first word's path", x, y, "solid"),
+        ("what remains", remains_x, remains_y, "dot"),
+    ):
+        told = saying("" if ms is None else f"{name} · {_LANES[lane]} · {ms:.1f} ms" for ms, lane in zip(at, lanes))
+        fig.add_scatter(x=at, y=lanes, mode="lines", line={"color": INK, "width": 1.5, "dash": dash}, name=name, **told)
     gap, iterations = path["end_ms"].max() * 0.012, path.loc[path["what"] == "token", "start_ms"]
     for right, up, text in (
         (arrived, 3.42, f"<b>first word: {arrived:.0f} ms</b>"),
         (0, 3.42, "Enter"),
-        (computed + gap, 2, "text → tokens"),
-        (computed, 1.38, "prompt"),
+        (handed + gap, 2, "text → tokens"),
+        (computing, 1.38, "prompt"),
         (max(iterations.min(), arrived) + gap, 1.52, f"{len(iterations)} iterations,<br>one token each"),
         (arrived + gap, -0.54, "tokens → text,<br>piece by piece"),
     ):

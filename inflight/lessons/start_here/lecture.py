@@ -89,8 +89,8 @@ guess
 # ## See the path
 #
 # Ask the same question five times, streamed, and read three clocks: the client's, Triton's statistics of each model, and
-# the log in which the engine notes every [iteration](glossary.md#Iteration). Table and picture show the request whose
-# time is the median of the five.
+# the log in which the engine notes every [iteration](glossary.md#Iteration). Two stretches remain that nobody measures;
+# in the picture they are dotted. Table and picture show the median request of the five.
 
 # %% tags=["nbval-ignore-output"]
 question = "Name the capital of France."
@@ -103,7 +103,7 @@ first_word = request_path.first_word(path)
 charts.table(first_word)
 
 # %% tags=["remove-cell"]
-assert "Paris" in answer.text and len(first_word) == 5
+assert "Paris" in answer.text and len(first_word) == 6
 assert (path["what"] == "token").any()
 
 # %% tags=["nbval-ignore-output"]
@@ -130,9 +130,9 @@ print("by the median of five requests.")
 # first new token. From then on each iteration gives one more: [decode](glossary.md#Decode). Postprocessing turns a token
 # into text while the engine computes the next, so it hardly delays anything.
 #
-# The models' times are measured; travel is what remains. Triton does not say when preprocessing and postprocessing
-# began, so their places follow from their neighbours. What the picture cannot show is a queue: one user asks here. On a busy server the wait for
-# a slot comes before the prompt, and is often the longest part (lessons 04 and 05).
+# Triton says how long preprocessing and postprocessing took, not when they began: their places follow from their
+# neighbours. What the picture cannot show is a queue: one user asks here. On a busy server the wait for a slot comes
+# before the prompt, and is often the longest part (lessons 04 and 05).
 #
 # If that is all, three numbers say when the last word arrives: the time to the first word ([TTFT](glossary.md#TTFT)), the
 # length of an iteration, and how many there are.
@@ -153,18 +153,18 @@ def last_word_ms(ttft_ms, iterations, iteration_ms):
 
 
 # %% [markdown]
-# Take TTFT and the median iteration from answers of 64 tokens, and predict answers of 200. The two take turns, so that
+# Take TTFT and the mean iteration from answers of 64 tokens, and predict answers of 200. The two take turns, so that
 # the machine is the same for both.
 
 
 # %% tags=["nbval-ignore-output"]
 def measured(max_tokens):
-    """TTFT, iterations after the prompt, median ms of one, and ms to the last word."""
+    """TTFT, iterations after the prompt, mean ms of one, and ms to the last word."""
     text = "Tell a story about France."
     answer, steps = request_path.measure(server, client, log_path, text, max_tokens)
     starts = steps[steps["what"] == "token"]["start_ms"]
     ttft_ms = request_path.first_word(steps)["ms"].sum()
-    return ttft_ms, len(starts), starts.diff().median(), 1000 * answer.latency_s
+    return ttft_ms, len(starts), starts.diff().mean(), 1000 * answer.latency_s
 
 
 columns = ["TTFT (ms)", "iterations", "an iteration (ms)", "last word (ms)"]

@@ -4,7 +4,8 @@
 
 Three clocks are read: the client's, Triton's statistics of each model, and the engine's iteration log. Triton counts
 how long a model's part took, not when it began; and `tensorrt_llm` answers from a thread of its own, so that Triton's
-figure for it is the hand-over alone. Its work is taken from the iteration log, which has times of day.
+figure for it is the hand-over alone. Its work is taken from the iteration log, which has times of day. What none of the
+three measures, on the way there and on the way back, remains.
 """
 
 from __future__ import annotations
@@ -23,14 +24,17 @@ from inflight.triton.serving.server import Server
 PARTS = ("preprocessing", "tensorrt_llm", "postprocessing")
 LANES = ("client", *PARTS)
 TIMEOUT_S = 10
-# Each stage up to the first word -> the part of the path that it belongs to.
-PART_OF = {
-    "connecting, client → Triton": "travel",
-    "preprocessing": "preprocessing",
-    "hand-over to the engine": "travel",
-    "tensorrt_llm: the prompt": "tensorrt_llm",
-    "postprocessing, Triton → client": "postprocessing",
+REMAINS = "what remains"
+# Each stage up to the first word -> the part of the path that it belongs to, and who measures its length.
+STAGES = {
+    "connecting, client → Triton": ("travel", REMAINS),
+    "preprocessing": ("preprocessing", "Triton"),
+    "hand-over to the engine": ("travel", "Triton"),
+    "tensorrt_llm: the prompt": ("tensorrt_llm", "the engine"),
+    "delivery, engine → client": ("travel", REMAINS),
+    "postprocessing": ("postprocessing", "Triton, a mean"),
 }
+PART_OF = {stage: part for stage, (part, _) in STAGES.items()}
 
 
 def measure(
@@ -46,10 +50,10 @@ def measure(
     Returns
     -------
     Answer, DataFrame
-        The answer, and one row a step: `lane` (one of `LANES`), `what` ("travel", "text to tokens", "hand-over",
-        "prompt", "token", "tokens to text", "arrival"), `start_ms` and `end_ms` in milliseconds since the request was
-        sent. Durations are measured; "text to tokens" is placed before the engine's first iteration, each "tokens to
-        text" (of mean length) before the arrival of its piece.
+        The answer, and one row a step: `lane` (one of `LANES`), `what` ("text to tokens", "hand-over", "prompt",
+        "token", "tokens to text", "arrival"), `start_ms` and `end_ms` in milliseconds since the request was sent.
+        Durations are measured; "text to tokens" is placed before the engine's first iteration, each "tokens to text"
+        (of mean length) before the arrival of its piece.
 
     Raises
     ------
@@ -83,10 +87,18 @@ def measure(
 
 
 def first_word(path: pd.DataFrame) -> pd.DataFrame:
-    """Split the time to the first word: one row a stage, `stage` and `ms`; the sum is the TTFT."""
+    """Split the time to the first word: one row a stage, `stage`, `ms` and `measured by`; the sum is the TTFT."""
     begins = path.groupby("what")["start_ms"].min()
-    moments = [0.0, *begins[["text to tokens", "hand-over", "prompt", "tokens to text", "arrival"]]]
-    return pd.DataFrame({"stage": list(PART_OF), "ms": [after - before for before, after in zip(moments, moments[1:])]})
+    computed = path.loc[path["what"] == "prompt", "end_ms"].max()
+    before, after = begins[["text to tokens", "hand-over", "prompt"]], begins[["tokens to text", "arrival"]]
+    moments = [0.0, *before, computed, *after]
+    return pd.DataFrame(
+        {
+            "stage": list(STAGES),
+            "ms": [end - begin for begin, end in zip(moments, moments[1:])],
+            "measured by": [by for _, by in STAGES.values()],
+        }
+    )
 
 
 def _statistics(server: Server) -> dict[str, tuple[int, float]]:
@@ -104,15 +116,16 @@ def _steps(log: pd.DataFrame, spent: dict, answer: Answer, sent: float) -> list[
     handed = max(0.0, engine[0][0] - spent["tensorrt_llm"])
     tokenized = max(0.0, handed - spent["preprocessing"])
     steps = [
-        ("client", "travel", 0.0, tokenized),
         ("preprocessing", "text to tokens", tokenized, handed),
         ("tensorrt_llm", "hand-over", handed, engine[0][0]),
     ]
+    arrivals = [seconds * 1000 for seconds in answer.times_s]
+    computed = 0.0
     for (begin, end), context_tokens in zip(engine, log["context_tokens"]):
+        if context_tokens:
+            computed = end = min(end, arrivals[0])  # two clocks: the wall's, and one that only goes forward
         steps.append(("tensorrt_llm", "prompt" if context_tokens else "token", begin, end))
-    for arrival in (seconds * 1000 for seconds in answer.times_s):
-        steps.append(
-            ("postprocessing", "tokens to text", max(engine[0][0], arrival - spent["postprocessing"]), arrival)
-        )
+    for arrival in arrivals:
+        steps.append(("postprocessing", "tokens to text", max(computed, arrival - spent["postprocessing"]), arrival))
         steps.append(("client", "arrival", arrival, arrival))
     return steps
