@@ -5,7 +5,8 @@ import math
 import pandas as pd
 import plotly.graph_objects as go
 
-from inflight.notebook.charts.palette import DECODE, INK, PREFILL, REQUEST
+from inflight.notebook.charts.marks import saying
+from inflight.notebook.charts.palette import DECODE, INK, PREFILL, REQUEST, WASTE, WASTE_TEXT
 
 PROMPT = 256  # tokens of the prompt, which has a place on the axis of users
 TICKS = [step * 10**power for power in range(6) for step in (1, 2, 5)]
@@ -23,8 +24,8 @@ def curve(measured: pd.DataFrame, prompt: float, flops_of_token: float) -> go.Fi
     Parameters
     ----------
     measured : DataFrame
-        One row a number of users: `users`; tokens a second of all of them, `total`, and what `memory` and `arithmetic`
-        allow.
+        One row a number of users, from 1 on: `users`; tokens a second of all of them, `total`, and what `memory` and
+        `arithmetic` allow.
     prompt : float
         Tokens a second of one prompt of 256 tokens, counted by its FLOPs: its last token alone meets the vocabulary.
     flops_of_token : float
@@ -48,6 +49,16 @@ def curve(measured: pd.DataFrame, prompt: float, flops_of_token: float) -> go.Fi
         marker={"symbol": "diamond", "size": 13, "color": PREFILL},
         hovertemplate="a prompt of %{x} tokens<br>%{y:,.0f} tokens a second<extra></extra>",
     )  # fmt: skip
+    took, _, overhead = _of_one_user(measured)
+    alone, roof = measured["total"].iloc[0], _lower_roof(measured).iloc[0]
+    told = f"overhead: {overhead:.1f} of one user's {took:.1f} ms"
+    line = {"color": WASTE, "width": 6}
+    fig.add_scatter(
+        x=[1, 1], y=[alone, roof], name="overhead", mode="lines", line=line, zorder=-1, **saying([told] * 2)
+    )
+    fig.add_annotation(
+        x=0, y=math.log10(alone) - 0.2, text=told, font_color=WASTE_TEXT, showarrow=False, xanchor="left"
+    )
     fig.add_scatter(  # plotly draws an axis that has a trace
         x=[PROMPT], y=[prompt * flops_of_token / 1e9], yaxis="y2", opacity=0, showlegend=False, hoverinfo="skip"
     )
@@ -69,16 +80,28 @@ def curve(measured: pd.DataFrame, prompt: float, flops_of_token: float) -> go.Fi
     )  # fmt: skip
 
 
+def _lower_roof(measured: pd.DataFrame) -> pd.Series:
+    return measured[["memory", "arithmetic"]].min(axis=1)
+
+
+def _of_one_user(measured: pd.DataFrame) -> tuple[float, float, float]:
+    """Of one user's iteration: ms it took, ms by the lower roof, ms beyond it."""
+    took, least = 1000 / measured["total"].iloc[0], 1000 / _lower_roof(measured).iloc[0]
+    return took, least, took - least
+
+
 def curve_summary(measured: pd.DataFrame, prompt: float) -> str:
     """The picture of `curve` in a few sentences."""
-    lower = measured[["memory", "arithmetic"]].min(axis=1)
+    lower = _lower_roof(measured)
     told = ", ".join(
         f"{row.users}: {row.total:,.0f} ({row.total / roof:.0%})"
         for row, roof in zip(measured.itertuples(), lower, strict=True)
     )
     beyond = measured.loc[measured["memory"] > measured["arithmetic"], "users"]
     ridge = f"The roofs meet below {beyond.iloc[0]} users. " if len(beyond) else ""
+    took, least, overhead = _of_one_user(measured)
     return (
         f"Tokens a second by users, and in brackets the share of the lower roof: {told}. {ridge}"
+        f"Of one user's {took:.1f} ms the roof asks for {least:.1f}; {overhead:.1f} are overhead. "
         f"A prompt of {PROMPT} tokens reaches {prompt / measured['arithmetic'].iloc[-1]:.0%} of the compute roof."
     )

@@ -269,16 +269,15 @@ print(summary)
 # %% [markdown]
 # This is the [roofline](glossary.md#Roofline), with users in place of
 # [arithmetic intensity](glossary.md#Arithmetic-intensity), the FLOPs for each byte read. The roofs meet at the *ridge*.
-# To its left an iteration is *memory bound*: more users cost little, because they share what is read. To its right it
-# is *compute bound*: each pays for their own FLOPs.
+# To its left an iteration can at best be *memory bound*, to its right *compute bound*. One user is neither here, but
+# *overhead bound*: no roof asks for the grey stretch. More users cost little, because they share it, and what is read.
 #
 # The tokens of one prompt share the weights as users do. So a long prompt is far to the right, under the compute roof:
 # it reaches more of it than 64 users do, and faster memory would not help.
 #
 # ## Explain
 #
-# One user stays below both roofs, so reading alone does not explain the time. The products were also timed
-# alone, in the same rounds:
+# The products were also timed alone, in the same rounds:
 
 # %% tags=["nbval-ignore-output"]
 rows = {}
@@ -402,9 +401,9 @@ print(f"Seventy users → at most {most} at once")
 #
 # One user gets so little because most of an iteration is paid once, whoever is in it, and one user pays for it alone.
 #
-# - Bytes over bandwidth, and FLOPs over the machine's FLOPs a second, bound every iteration. The lower roof counts.
-# - Eight users share one reading: their iteration takes longer, but far less than eight times as long.
-# - A prompt's tokens share it, too, so prefill is compute bound.
+# - Bytes over bandwidth, and FLOPs over the machine's FLOPs a second, bound every iteration. Overhead comes on top.
+# - Eight users share one reading and its overhead: their iteration takes far less than eight times as long.
+# - A prompt's tokens share them, too, so prefill is compute bound.
 # - KV cache per token = 2 × layers × KV heads × head size × bytes of a number. Nobody shares it.
 # - Memory less weights, over a user's cache, is the number of users that fit.
 #
