@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import random
 import reprlib
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
 from inflight import checkpoint, engine
 from inflight.checkpoint import q4_1
+from inflight.engine import Sizing
 from inflight.engine.executor import Executor
 from inflight.engine.fake_model import FakeModel
 from inflight.engine.messages import Chunk, Request
 from inflight.engine.settings import BuildConfig
 from inflight.notebook import parts, progress
 from inflight.notebook.checks import grades
-from inflight.notebook.checks.answers import load
+from inflight.notebook.checks.answers import brief, load
 from inflight.notebook.checks.findings import NOT_YET, RIGHT, Case, Finding, Measured, Wrong, asked, because
 
 # 1.1: the KV cache of any model ---------------------------------------------------------------------------------------
@@ -98,33 +101,72 @@ def _where_blocks_matter(config: dict[str, int], empty: int, choose: random.Rand
 
 # 1.2: an engine for a service -----------------------------------------------------------------------------------------
 
-USERS, PROMPT, ANSWER, MEMORY = 16, 200, 56, 170e6
+DAYS, REQUESTS = 5, 2000
+ROOM_FOR_SLOTS = 0.95  # of the course's: who rounds a percentile up keeps nearly as many
 
 
-@grades("1.2", "A service's limits decide its engine: shorter limits and smaller numbers make room for users.")
-def _engine_for_a_service(folder: Path, choose: random.Random) -> dict[str, Finding]:
-    info = engine.read(folder)
-    # The longest last: where an iteration has no room for it beside the others, it must wait until they are gone.
-    lengths = [*(choose.randint(20, 60) for _ in range(USERS - 1)), PROMPT]
-    vocabulary = info.pretrained_config["vocab_size"]
-    requests = [Request([choose.randrange(vocabulary) for _ in range(length)], ANSWER) for length in lengths]
-    progress.say(f"your engine computes {len(requests)} prompts")
-    with Executor.load(info.folder) as executor:
-        responses = executor.generate_all(requests)
-        together = max(row.scheduled for row in executor.iteration_stats)
-        block_bytes = executor.model.block_bytes
-    limits = info.build_config
-    cache = limits.max_batch_size * -(-limits.max_seq_len // limits.tokens_per_block) * block_bytes
-    return {
-        "users": Measured("users in one iteration", together, at_least=USERS, course=USERS, nothing=8,
-                          advice="See max_batch_size, and max_num_tokens: everybody's tokens share an iteration."),
-        "answers": Measured(f"answers of {ANSWER} tokens", sum(len(one.token_ids) == ANSWER for one in responses),
-                            exactly=USERS, course=USERS, nothing=USERS,
-                            advice="max_seq_len counts the prompt and its answer together."),
-        "memory": Measured("weights and a full KV cache", (info.weight_bytes + cache) / 1e6, at_most=MEMORY / 1e6,
-                           course=152.2, nothing=851.1, unit="MB",
-                           advice="Shorter limits, or smaller numbers in the cache, make room."),
-    }  # fmt: skip
+@grades("1.2", "The sum of two P99s is no P99: count prompt and answer together, and slots come from what is left.")
+def _limits_of_a_service(limits_for: Callable, choose: random.Random) -> Finding:
+    refused, slots, most, shares, advice = [], 0, 0, [], ""
+    for _ in range(DAYS):
+        sizing, day = _model(choose), _day(choose)
+        longest = _longest_of(day)
+        course = BuildConfig(max_input_len=longest - 1, max_seq_len=longest, kv_cache_quant_algo="INT8")
+        memory = sizing.weight_bytes(course) + choose.uniform(60, 90) * sizing.kv_bytes_per_user(course, longest)
+        own = limits_for(list(day), memory, sizing)
+        if own is None:
+            return NOT_YET
+        if not isinstance(own, BuildConfig):
+            return Wrong(f"Return a BuildConfig; yours returned {brief(own)}.")
+        refused.append(sum(p > own.max_input_len or p + a > own.max_seq_len for p, a in day))
+        of_each = sizing.kv_bytes_per_user(own, own.max_seq_len)
+        shares.append((sizing.weight_bytes(own) + own.max_batch_size * of_each) / memory)
+        slots += own.max_batch_size
+        most += sizing.users(course, longest, memory)
+        advice = _why_few(own, day)
+    return [
+        Measured(f"of {REQUESTS:,} requests of a day, those that do not fit", max(refused), at_most=REQUESTS // 100,
+                 course=REQUESTS // 100,
+                 advice="Count those whose prompt is longer than max_input_len, or whose prompt and answer together "
+                        "are longer than max_seq_len."),
+        Measured("weights and a full KV cache, of the memory", 100 * max(shares), at_most=100, unit="%",
+                 advice="Beside the weights each slot needs the whole blocks of max_seq_len tokens."),
+        Measured(f"slots, over {DAYS} days", slots, at_least=math.ceil(ROOM_FOR_SLOTS * most), course=most,
+                 nothing=DAYS, advice=advice),
+    ]  # fmt: skip
+
+
+def _longest_of(day: list[tuple[int, int]]) -> int:
+    """The smallest max_seq_len that at most one request in a hundred is too long for."""
+    return sorted(prompt + answer for prompt, answer in day)[-(len(day) // 100) - 1]
+
+
+def _why_few(own: BuildConfig, day: list[tuple[int, int]]) -> str:
+    if own.kv_cache_quant_algo is None:
+        return "What makes a token of the cache smaller?"
+    if own.max_seq_len > _longest_of(day) + PER_BLOCK:
+        return "max_seq_len is longer than it need be: a request that has a long prompt rarely has a long answer, too."
+    return "Memory is left: Sizing.users says how many fit."
+
+
+def _day(choose: random.Random) -> list[tuple[int, int]]:
+    """Tokens of prompt and answer of each request of a day: a few are very long."""
+    prompt, answer = choose.uniform(60, 200), choose.uniform(40, 150)
+
+    def near(median: float) -> int:
+        return min(900, max(4, round(median * choose.lognormvariate(0, 0.6))))
+
+    return [(near(prompt), near(answer)) for _ in range(REQUESTS)]
+
+
+def _model(choose: random.Random) -> Sizing:
+    """The sizes of a model that nobody knows by heart."""
+    shape = choose.randint(4_000, 60_000), 32 * choose.randint(20, 120)
+    parameters = shape[0] * shape[1]
+    table = [{"name": "token_embd.weight", "shape": shape, "format": "Q4_1", "parameters": parameters}]
+    source = SimpleNamespace(tensor_table=lambda: table, precision=lambda: "W4")
+    kept = {"num_hidden_layers": choose.randint(12, 40), "num_key_value_heads": choose.randint(1, 8), "head_size": 64}
+    return Sizing(source, kept)
 
 
 # 1.3: blocks are made -------------------------------------------------------------------------------------------------

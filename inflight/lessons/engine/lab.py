@@ -16,14 +16,15 @@
 
 # %%
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from inflight import engine
 from inflight.bench import quality
-from inflight.checkpoint import fetch, load_tokenizer, q4_1, quantized
-from inflight.engine import BuildConfig, Chunk, Executor, Request
+from inflight.checkpoint import GgufFile, fetch, load_tokenizer, q4_1, quantized
+from inflight.engine import BuildConfig, Chunk, Executor, Request, Sizing
 from inflight.notebook import check, parts, progress, told_apart
 
 workdir = tempfile.TemporaryDirectory()
@@ -97,29 +98,53 @@ check("1.1", (kv_bytes, users_that_fit))
 # %% [markdown]
 # ## Exercise 1.2: an engine for a service
 #
-# *Core · importance 5/5 · difficulty 3/5 · 10 minutes*
+# *Core · importance 5/5 · difficulty 3/5 · 15 minutes*
 #
-# A service answers short questions: prompts of up to 200 tokens, answers of up to 56, 16 users at a time. Weights and a
-# full KV cache must fit into 170 MB (170e6 bytes). Build the engine; options with the right default you can leave out.
-# The check loads it, sends 16 requests at once, and measures.
+# A service has 300 MB (300e6 bytes) for weights and a full KV cache. `day` is a log of yesterday: for each of 2,000
+# requests the tokens of its prompt and of its answer. How many slots can the engine have?
+#
+# Write `limits_for`: from any such day, memory and model it chooses the `BuildConfig` with the most slots, so that at
+# most 1 % of the requests do not fit. A request does not fit if its prompt is longer than `max_input_len`, or prompt and
+# answer together are longer than `max_seq_len`. Options with the right default you can leave out. A `Sizing` does the
+# lecture's arithmetic:
+#
+# | `sizing.` | returns |
+# |---|---|
+# | `weight_bytes(config)` | the bytes of the weights |
+# | `kv_bytes_per_user(config, tokens)` | the bytes of a user's cache, in whole blocks |
+# | `users(config, tokens, memory_bytes)` | how many users fit beside the weights |
 
 # %%
-# BEGIN SOLUTION
-# LAB: service = None  # the folder that engine.build makes
-service = engine.build(
-    checkpoint,
-    BuildConfig(
-        max_batch_size=16,
-        max_input_len=200,
-        max_seq_len=256,
+draw = np.random.default_rng(1)
+day = draw.lognormal(np.log([90, 60]), 0.6, (2000, 2)).clip(4, 900).astype(int)
+day = [tuple(row) for row in day.tolist()]
+info = engine.read(engine.cached(checkpoint))
+sizing = Sizing(GgufFile(checkpoint.path), info.pretrained_config)
+for name, lengths in zip(("prompt", "answer"), zip(*day)):
+    print(
+        f"{name}: median {np.median(lengths):.0f}, P99 {np.percentile(lengths, 99):.0f}"
+    )
+
+
+# %%
+def limits_for(day: list, memory_bytes: float, sizing: Sizing) -> BuildConfig | None:
+    """The limits with the most slots that at least 99 % of a day's requests fit into."""
+    # BEGIN SOLUTION
+    # LAB: return None
+    lengths = sorted(prompt + answer for prompt, answer in day)
+    longest = lengths[-(len(day) // 100) - 1]
+    config = BuildConfig(
+        max_input_len=longest - 1,  # costs no memory
+        max_seq_len=longest,
         kv_cache_quant_algo="INT8",
-    ),
-    Path(workdir.name) / "service",
-)
-# END SOLUTION
+    )
+    slots = sizing.users(config, longest, memory_bytes)
+    return replace(config, max_batch_size=slots)
+    # END SOLUTION
+
 
 # %%
-check("1.2", service)
+check("1.2", limits_for)
 
 # %% [markdown]
 # <details><summary>Where to look</summary>
@@ -129,18 +154,29 @@ check("1.2", service)
 # </details>
 # <details><summary>How to begin</summary>
 #
-# `engine.build(checkpoint, BuildConfig(...), Path(workdir.name) / "service")`, with limits as the lecture sets them. Then
-# work out on paper what the cache of 16 users takes: it is more than twice the room that there is. What else could be
-# smaller than it is?
+# Which of the limits takes memory, and which takes none? Which length is it that 1 % of the requests exceed?
+# `dataclasses.replace(config, max_batch_size=…)` changes one option of a config.
 #
 # </details>
 # <details><summary>The error you see</summary>
 #
-# *leaves no room for an answer*: `max_seq_len` must exceed `max_input_len`. *does not fit into an iteration of
-# max_num_tokens*: a prompt is computed in one iteration, so `max_num_tokens` must have room for it, and for a token of
-# each other user.
+# *leaves no room for an answer*: `max_seq_len` must exceed `max_input_len`. *those that do not fit: 30*: some requests
+# are refused by one limit, others by the other, and both count. *slots: 210, where at least 330*: the sum of two P99s
+# is far longer than the P99 of the sum.
 #
 # </details>
+#
+# The engine for your service, with every slot in use:
+
+# %%
+if limits := limits_for(day, 300e6, sizing):
+    service = engine.build(checkpoint, limits, Path(workdir.name) / "service")
+    with Executor.load(service) as executor:
+        executor.generate_all([Request([1] * 30, 30)] * limits.max_batch_size)
+        most = max(row.scheduled for row in executor.iteration_stats)
+        cache = executor.blocks.num_blocks * executor.model.block_bytes
+    print(f"{most} users at once with up to {limits.max_seq_len} tokens each:", end=" ")
+    print(f"{(engine.read(service).weight_bytes + cache) / 1e6:.0f} MB")
 
 # %% [markdown]
 # ## Exercise 1.3: write blocks

@@ -1,8 +1,10 @@
 """Lab 01's answers: the KV cache of any model, engines, blocks of 4 bits, and what company changes."""
 
 import json
+import math
 import os
 import shutil
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -11,8 +13,7 @@ import torch
 
 from inflight import engine
 from inflight.checkpoint import fetch
-from inflight.engine import BuildConfig, Executor, Request
-from inflight.lessons.engine import grading as graders
+from inflight.engine import BuildConfig, Request
 from inflight.notebook.checks.parts import COURSES_OWN
 from tests.lessons.answers import SLOW, Answer, File, Made, of_the_lab, replaced
 from tests.lessons.table import *  # noqa: F403
@@ -68,17 +69,38 @@ def variant(folder, to, quant_algo=None, **options):
     return to
 
 
-def service(**options):
-    """An engine of the small model; there is memory for sixteen and a half users."""
+def limits_of(nth=21, take=lambda lengths: lengths, slots=lambda fit: fit, **options):
+    """Limits by the nth longest of what `take` makes of prompts and answers, and as many slots as `slots` of those that fit."""
 
-    def make(request, folder):
-        small = request.getfixturevalue("small_engine")
-        with Executor.load(variant(small, folder / "int8", **FITS, **INT8)) as executor:
-            memory = engine.read(small).weight_bytes + 16.5 * 256 / 32 * executor.model.block_bytes
-        request.getfixturevalue("monkeypatch").setattr(graders, "MEMORY", memory)
-        return variant(small, folder / "service", **FITS | INT8 | options)
+    def limits_for(day, memory_bytes, sizing):
+        longest = sorted(map(sum, take(day)))[-nth]
+        config = BuildConfig(**{"max_input_len": longest - 1, "max_seq_len": longest} | INT8 | options)
+        return replace(config, max_batch_size=int(slots(sizing.users(config, longest, memory_bytes))))
 
-    return Made(make)
+    return limits_for
+
+
+def each_sorted(day):
+    """The longest prompt with the longest answer, and so on: the sum of two percentiles."""
+    return list(zip(*(sorted(lengths) for lengths in zip(*day))))
+
+
+def in_numpy(day, memory_bytes, sizing):
+    longest = int(np.quantile(np.sum(day, axis=1), 0.99, method="higher"))
+    prompts = max(prompt for prompt, answer in day if prompt + answer <= longest)
+    config = BuildConfig(max_num_tokens=4096, max_input_len=prompts, max_seq_len=-(-longest // 32) * 32, **INT8)
+    left = memory_bytes - sizing.weight_bytes(config)
+    return replace(config, max_batch_size=int(left // sizing.kv_bytes_per_user(config, config.max_seq_len)))
+
+
+def apart(day, memory_bytes, sizing):
+    """A limit for prompts that refuses one in a hundred, and one for both that refuses others."""
+    prompts = sorted(prompt for prompt, _ in day)
+    return replace(limits_of()(day, memory_bytes, sizing), max_input_len=prompts[-21])
+
+
+def a_dict(day, memory_bytes, sizing):
+    return {"max_seq_len": 256}
 
 
 # 1.3: blocks are written ----------------------------------------------------------------------------------------------
@@ -212,7 +234,7 @@ def of_the_course(quant_algo):
 
 SWAYED = [SLOW, pytest.mark.skipif(os.cpu_count() == 1, reason="on a single core company sways no engine")]
 ANSWERS = [
-    *of_the_lab("engine", {"1.3": "quantizer.py", "1.4": "decode", "1.1": "(kv_bytes, users_that_fit)"}),
+    *of_the_lab("engine", {"1.3": "quantizer.py", "1.4": "decode", "1.1": "(kv_bytes, users_that_fit)", "1.2": "limits_for"}),
     Answer("1.3", "with loops", File(WITH_LOOPS)),
     Answer("1.3", "the course's search", File("from inflight.checkpoint.q4_1 import quantize\n")),
     Answer("1.3", "steps too wide, just inside", quantizer(("/ 15", "/ 15 * 1.01"))),
@@ -255,14 +277,18 @@ ANSWERS = [
     Answer("1.1", "no KV heads", (without_kv_heads, users), "partly", "KV heads not right yet"),
     Answer("1.1", "no head_dim", (without_head_dim, users), "partly", "head_dim not right yet"),
 
-    Answer("1.2", "as handed out", None, "not done yet"),
-    Answer("1.2", "the solution", service(), says="users in one iteration: yours 16"),
-    Answer("1.2", "with more tokens an iteration", service(max_num_tokens=4096)),
-    Answer("1.2", "fifteen users", service(max_batch_size=15), "partly", "users in one iteration: 15, where at least 16"),
-    Answer("1.2", "a slot too many", service(max_batch_size=17), "partly", "users ✓, answers ✓, memory not right yet"),
-    Answer("1.2", "sixteen tokens", service(max_num_tokens=16), "wrong", "max_input_len (200)"),
-    Answer("1.2", "a cache of 16 bits", service(kv_cache_quant_algo=None), "partly", "memory not right yet"),
-    Answer("1.2", "too short a sequence", service(max_seq_len=240), "partly", "answers not right yet"),
+    Answer("1.2", "in NumPy", in_numpy),
+    Answer("1.2", "just enough slots", limits_of(slots=lambda fit: math.ceil(0.955 * fit))),
+    Answer("1.2", "just too few slots", limits_of(slots=lambda fit: 0.95 * fit), "wrong", "Memory is left"),
+    Answer("1.2", "one request too many", limits_of(22), "wrong", "that do not fit: 21, where at most 20"),
+    Answer("1.2", "one slot too many", limits_of(slots=lambda fit: fit + 1), "wrong", "each slot needs the whole blocks"),
+    Answer("1.2", "prompts refused, too", apart, "wrong", "Count those whose prompt is longer"),
+    Answer("1.2", "two percentiles added", limits_of(take=each_sorted), "wrong", "rarely has a long answer, too"),
+    Answer("1.2", "nobody is refused", limits_of(1), "wrong", "longer than it need be"),
+    Answer("1.2", "numbers as they are", limits_of(kv_cache_quant_algo=None), "wrong", "smaller?"),
+    Answer("1.2", "the defaults", lambda *_: BuildConfig(), "wrong"),
+    Answer("1.2", "by the median", limits_of(1000), "wrong", "that do not fit"),
+    Answer("1.2", "a dict", a_dict, "wrong", "Return a BuildConfig"),
 
     Answer("1.5", "as handed out", (not_written, None), "not done yet"),
     Answer("1.5", "the solution", comparing(compare)),
