@@ -152,9 +152,8 @@ client = Client(server.grpc_url, timeout_s=600)
 
 # %% [markdown]
 # Both rules must begin with the same full queue. So one request first takes the whole KV cache; when all forty-eight
-# wait behind it, it is cancelled, and the counting begins. `run_from_full_queue` does that. It returns one row per
-# request, as the clients saw it, and one per iteration, as the
-# engine logged it.
+# wait behind it, it is cancelled, and the counting begins. `run_from_full_queue` does that. It returns a row per
+# request, as clients saw it, and one per iteration, from the log.
 
 
 # %%
@@ -194,8 +193,7 @@ print(f"static: {len(static.log)} iterations,", end=" ")
 print(f"{static.tokens_per_s:.0f} tokens/s on {machine.cores()} cores")
 
 # %% [markdown]
-# The rule is one parameter of one model. `repository.edit` changes it in `config.pbtxt`, and `server.load` makes the
-# running server read that file again.
+# The rule is one parameter in `config.pbtxt`, and `server.load` makes the running server read it again.
 
 # %% tags=["nbval-ignore-output"]
 repository.edit(repo, "tensorrt_llm", gpt_model_type="inflight_fused_batching")
@@ -309,8 +307,7 @@ charts.show(lesson.who_pays(latency), lesson.who_pays_summary(latency))
 #
 # ## When requests arrive
 #
-# A full queue shows the most that can be won. Usually requests arrive at a rate. The iterations say how many each rule
-# can serve:
+# A full queue shows the most that can be won. Usually requests arrive at a rate. How many can each rule serve?
 
 
 # %%
@@ -320,30 +317,44 @@ def interval(computed, lengths):
     return len(computed) / len(lengths)
 
 
+# %% [markdown]
+# Let 960 come at random, at a rate, whoever still waits (an *open loop*). The engine's scheduler plays them without a
+# model, and counts the iterations until each answer:
+
 # %%
+many = lengths * 20  # so that the tail hardly counts
+types = {"static": "V1", "in-flight": "inflight_fused_batching"}
+rates = {"static": [1, 2, 3, 4, 5, 5.5, 6], "in-flight": [1, 4, 12, 20, 24, 26, 27]}
+rows = []
 for rule in rules:
-    many = lengths * 20  # so that the tail hardly counts
+    for rate in rates[rule]:
+        times = workload.poisson(len(many), rate, seed=0)
+        arrivals = [int(100 * time) for time in times]  # in iterations
+        latency = lesson.latencies(many, slots, types[rule], arrivals)
+        rows.append((rule, rate, np.mean(latency)))
+load = pd.DataFrame(rows, columns=["rule", "rate", "latency"])
+
+# %%
+names = {"rate": "requests in 100 iterations", "latency": "mean latency, iterations"}
+figure = px.line(
+    load, x="rate", y="latency", color="rule", symbol="rule", log_y=True, labels=names
+)
+figure.update_layout(meta={"device": ""})
+figure.update_yaxes(tickvals=[30, 50, 100, 200, 400])
+for rule in rules:
     every = interval(simulate(many, slots, rule), many)
     print(f"{rule:9} one request in {every:.1f} iterations")
+    figure.add_vline(100 / every, line_dash="dot", annotation_text=f" {rule}: full")
+static_at_4, in_flight_at_4 = load.loc[load["rate"] == 4, "latency"]
+summary = f"At 4 in 100 an answer takes {static_at_4:.0f} iterations static,"
+summary += f" {in_flight_at_4:.0f} in flight."
+charts.show(figure, f"Mean latency over the rate, up to each capacity. {summary}")
+print(summary)
 
 # %% [markdown]
-# Let one come every eight iterations, and look at how long each waits for a slot, in iterations.
-
-# %%
-types = {"static": "V1", "in-flight": "inflight_fused_batching"}
-waits = {rule: lesson.waits(lengths * 2, slots, types[rule], every=8) for rule in rules}
-table = pd.DataFrame(waits).rename_axis("request").reset_index()
-figure = px.line(
-    table.melt("request", var_name="rule"), x="request", y="value", color="rule"
-)
-figure.update_layout(yaxis_title="iterations until it has a slot", meta={"device": ""})
-summary = ", ".join(f"{rule} at most {max(waits[rule])}" for rule in rules)
-charts.show(figure, f"Waits for a slot, in iterations: {summary}.")
-print(f"Waits: {summary}. The last one static: {waits['static'][-1]}.")
-
-# %% [markdown]
-# At this rate in-flight batching has no queue, and static batching one that grows as long as requests come. Between
-# the two capacities the gain is not a factor: it is whether there is a queue at all.
+# Every server has such a bend, and a wall at its capacity: beyond it no latency can be drawn, because the queue grows as
+# long as requests come. In flight, latency is flat up to 70 % of it. Static, it rises from the start: a request waits for
+# a batch that it is not in. Between the walls the gain is not a factor: it is whether the queue ends.
 #
 # ## When is there no gain?
 
@@ -416,9 +427,9 @@ assert (7 + 1) * mean == 0.25 * 4 * mean * slots and mean == 28  # as the text s
 # | In flight | always | the default | `inflight_fused_batching` |
 # | How full | `vllm:num_requests_running`, `_waiting` | iteration statistics | `scheduled`, `waiting` of the log and /metrics |
 #
-# One scheduler mixes prompts and answers under a budget of tokens today; lesson 05 has it. vLLM's *V1* is its engine, which
-# batches in flight. TensorRT-LLM's own `V1` and Hugging Face's `generate` compute finished answers on until their batch
-# ends, so each of their iterations keeps its full price, and the gain over them is larger than here.
+# vLLM's *V1* is its engine, which batches in flight. TensorRT-LLM's own `V1` and Hugging Face's `generate` compute
+# finished answers on until their batch ends, so each of their iterations keeps its full price, and the gain over them is
+# larger than here.
 #
 # ## What breaks
 #
@@ -441,8 +452,7 @@ for gpt_model_type in types.values():
 # - Eight answers in an iteration cost more than one, but not eight times as much: the gain in time is smaller than the
 #   gain in iterations.
 # - Short answers are complete earlier; a few long ones that started first are complete later.
-# - Between the two capacities, static batching has a queue that grows, and in-flight batching none.
-# - A factor is worth nothing without the lengths, the slots and the arrivals.
+# - Latency bends up at a rule's capacity. Between the two, static batching has a queue without end.
 #
 # <details><summary>1. Four slots; answers of 10, 10, 10 and 100 tokens, again and again, all waiting from the start.
 # How many iterations do a hundred such groups take, static and in flight, about?</summary>

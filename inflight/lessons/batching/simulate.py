@@ -74,16 +74,28 @@ def schedule(lengths: list[int], slots: int, gpt_model_type: str) -> Schedule:
     return Schedule(pd.DataFrame(counted, index=number), table)
 
 
-def waits(lengths: list[int], slots: int, gpt_model_type: str, every: int) -> list[int]:
-    """Return how many iterations each request waits for a slot, where one comes every `every` iterations.
+def latencies(lengths: list[int], slots: int, gpt_model_type: str, arrivals: list[int]) -> list[int]:
+    """Return for each request the iterations from its arrival until its answer leaves.
 
-    The engine's own scheduler decides, and the cache has room for all.
+    The engine's own scheduler decides, and the cache has room for all. An engine with nothing to do lets time pass.
+
+    Parameters
+    ----------
+    lengths, slots, gpt_model_type
+        As in `schedule`.
+    arrivals : list of int
+        Iterations before each request comes, in their order.
     """
-    requests = [SimulatedRequest(1, tokens, tokens, arrives=number * every) for number, tokens in enumerate(lengths)]
+    requests = [SimulatedRequest(1, tokens, tokens, at) for tokens, at in zip(lengths, arrivals, strict=True)]
     limits = BuildConfig(max_batch_size=slots)
     trial = Simulation(requests, num_blocks=slots * (1 + max(lengths) // limits.tokens_per_block), limits=limits)
-    waited = [0] * len(lengths)
+    took, held = [0] * len(lengths), []
     for iteration in trial.run(built_in(ExecutorConfig(gpt_model_type=gpt_model_type))):
-        for admitted in iteration.plan.admit:
-            waited[admitted - 1] = iteration.number - 1 - requests[admitted - 1].arrives
-    return waited
+        held += iteration.finished
+        running = len(iteration.running) + len(iteration.plan.admit) - len(iteration.finished)
+        if gpt_model_type == "V1" and running:
+            continue  # the answers of a batch leave together
+        for number in held:
+            took[number - 1] = iteration.number - requests[number - 1].arrives
+        held = []
+    return took

@@ -7,7 +7,7 @@ import pytest
 from inflight.engine.scheduler import built_in
 from inflight.engine.settings import BuildConfig, ExecutorConfig
 from inflight.engine.simulate import SimulatedRequest, Simulation
-from inflight.lessons.batching.simulate import schedule, waits
+from inflight.lessons.batching.simulate import latencies, schedule
 
 
 def test_static_takes_the_longest_of_each_batch():
@@ -50,8 +50,7 @@ def test_paper_and_engine_agree_and_no_slot_is_taken_twice(gpt_model_type):
         assert (rows["first"].iloc[1:].to_numpy() > rows["last"].iloc[:-1].to_numpy()).all()
 
 
-def test_requests_that_come_at_a_rate_wait_for_a_batch_or_for_nobody():
-    lengths = [4, 2, 3, 1]
-    assert waits(lengths, 2, "V1", every=1) == [0, 3, 2, 4]
-    assert waits(lengths, 2, "inflight_fused_batching", every=1) == [0, 0, 1, 1]
-    assert waits(lengths, 4, "inflight_fused_batching", every=0) == [0] * 4
+def test_latency_counts_the_wait_and_static_answers_leave_together():
+    lengths, arrivals = [4, 2, 3, 1, 5], [0, 1, 2, 3, 100]
+    assert latencies(lengths, 2, "V1", arrivals) == [4, 6, 5, 5, 5]
+    assert latencies(lengths, 2, "inflight_fused_batching", arrivals) == [4, 2, 4, 2, 5]
