@@ -26,9 +26,10 @@ import pandas as pd
 from IPython.display import display
 
 from inflight import CourseError, engine
-from inflight.bench import trace_run, workload
+from inflight.bench import workload
 from inflight.checkpoint import fetch, load_tokenizer
 from inflight.engine import BuildConfig
+from inflight.lessons import kv_cache as lesson
 from inflight.notebook import check, parts, progress, record
 from inflight.triton import Client, Server, repository, telemetry
 
@@ -45,17 +46,18 @@ server = Server(repo).start()
 client = Client(server.grpc_url, timeout_s=600)
 
 # %%
-prompts = workload.prompts_of(range(88, 96), load_tokenizer(engine_dir))
+prompts = workload.prompts_of([736, *range(88, 96)], load_tokenizer(engine_dir))
+filling = workload.TimedRequest(prompts[0], 32, 0.0, 736)  # as in the lecture
 captions = [
     workload.TimedRequest(text, 44, 0.02 * place, 88 + place)
-    for place, text in enumerate(prompts)
+    for place, text in enumerate(prompts[1:])
 ]
 
 
 def serve(**parameters):
     """Load the engine with these parameters, and let it write the captions."""
     server.load("tensorrt_llm", **parameters)
-    log = trace_run.run(client, captions, log_path).log
+    log = lesson.log_behind(filling, client, captions, log_path)
     ends = telemetry.shares(log).groupby("request")["iteration"].max()
     return {
         "iterations": len(log),
@@ -169,8 +171,8 @@ class Scheduler:
 check("5.2", Path(workdir.name) / "no_evict.py")
 
 # %% [markdown]
-# And in the real server, beside the built-in policy. The same plans give the same counts, give or take the order in which
-# the requests arrive. If your scheduler fails there, the engine refuses it with a sentence and keeps the one that it had.
+# And in the real server, beside the built-in policy: the same plans give the same counts. If your scheduler fails there,
+# the engine refuses it with a sentence and keeps the one that it had.
 
 # %% tags=["nbval-ignore-output"]
 own = {"scheduler_path": f"{workdir.name}/no_evict.py"}
