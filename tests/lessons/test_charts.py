@@ -177,7 +177,7 @@ def test_curve():
     assert points(one(fig, "compute roof"))[-1] == (256, 3000)
     assert points(one(fig, "a prompt")) == [(256, 2400)]
     assert points(one(fig, "overhead")) == [(1, 100), (1, 400)]
-    assert [note.text for note in fig.layout.annotations] == ["overhead: 7.5 of one user's 10.0 ms"]
+    assert [note.text for note in fig.layout.annotations] == ["overhead:<br>7.5 of 10.0 ms"]
     assert titles(fig, "yaxis", "yaxis2") == ["tokens a second", "billion FLOPs a second"]
     left, right = fig.layout.yaxis.range, fig.layout.yaxis2.range
     assert [10 ** (b - a) for a, b in zip(left, right)] == pytest.approx([0.25, 0.25]), "one height, two units"

@@ -51,19 +51,19 @@ def curve(measured: pd.DataFrame, prompt: float, flops_of_token: float) -> go.Fi
     )  # fmt: skip
     took, _, overhead = _of_one_user(measured)
     alone, roof = measured["total"].iloc[0], _lower_roof(measured).iloc[0]
-    told = f"overhead: {overhead:.1f} of one user's {took:.1f} ms"
+    told = f"overhead:<br>{overhead:.1f} of {took:.1f} ms"
     line = {"color": WASTE, "width": 6}
     fig.add_scatter(
         x=[1, 1], y=[alone, roof], name="overhead", mode="lines", line=line, zorder=-1, **saying([told] * 2)
-    )
-    fig.add_annotation(
-        x=0, y=math.log10(alone) - 0.2, text=told, font_color=WASTE_TEXT, showarrow=False, xanchor="left"
     )
     fig.add_scatter(  # plotly draws an axis that has a trace
         x=[PROMPT], y=[prompt * flops_of_token / 1e9], yaxis="y2", opacity=0, showlegend=False, hoverinfo="skip"
     )
     found = measured[["total", "each", "memory", "arithmetic"]]
     low, high = math.log10(found.min(axis=None)) - 0.25, math.log10(found.max(axis=None)) + 0.2
+    fig.add_annotation(
+        x=0, y=low + 0.4, text=told, font_color=WASTE_TEXT, showarrow=False, xanchor="left", align="left"
+    )
     shift = math.log10(flops_of_token / 1e9)
     places = [*measured["users"], PROMPT]
     axis = {"type": "log", "tickvals": TICKS, "tickformat": ",", "minor": {"ticks": ""}}
