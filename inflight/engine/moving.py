@@ -78,7 +78,8 @@ class Moving:
                 "give room for many."
             )
         self._model, self._sequences, self._blocks, self._ready = model, sequences, sequences.blocks, ready
-        self._folder = BlockFolder(config.kv_store_path, config.kv_store_bytes, BlockFormat(model.info))
+        kind = BlockFormat(model.info)
+        self._folder = BlockFolder(config.kv_store_path, config.kv_store_bytes, kind, model.block_bytes)
         self._policy = _OwnPolicy(config.kv_policy_path) if config.kv_policy_path is not None else None
         self._peer = Peer(config.kv_peer_url, os.environ.get("INFLIGHT_API_KEY")) if config.kv_peer_url else None
         self.counts = {way: Count() for way in ("stored", "fetched", "taken")}
@@ -86,7 +87,7 @@ class Moving:
         self._fetched_s = 0.0  # before this iteration
         sequences.newly_kept = []
         self._ask_again_s = 0.0
-        self._queue: SimpleQueue[Sequence | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[Sequence, float] | None] = SimpleQueue()  # and when each came
         self._thread = threading.Thread(target=self._run, name="taking blocks", daemon=True)
 
     # In the engine's thread -------------------------------------------------------------------------------------------
@@ -113,14 +114,12 @@ class Moving:
 
     def _fetch(self, sequence: Sequence) -> None:
         started = time.perf_counter()
-        names = self._names(sequence)
+        names, kept = self._names(sequence)
         self._folder.touch(names)
-        names = names[self._num_kept(sequence) :]
-        found = self._folder.count(names)
+        found = self._folder.count(names[kept:])
         if not found or not (sequence.num_taken or self._is_worth("fetch", sequence, found)):
             return
-        size = self._model.block_bytes
-        data = list(takewhile(bool, (self._folder.read(name, size) for name in names[:found])))
+        data = list(takewhile(bool, map(self._folder.read, names[kept : kept + found])))
 
         def fill(blocks: list[int]) -> None:
             for block, each in zip(blocks, data):
@@ -157,7 +156,7 @@ class Moving:
             return False
         if not self._thread.ident:  # an executor that could not be made has no thread
             self._thread.start()
-        self._queue.put(sequence)
+        self._queue.put((sequence, time.monotonic()))
         return True
 
     def end(self) -> None:
@@ -168,31 +167,31 @@ class Moving:
             self._thread.join()
 
     def _run(self) -> None:
-        for sequence in iter(self._queue.get, None):
+        for sequence, came_s in iter(self._queue.get, None):
             failed = None
             try:
-                if time.monotonic() >= self._ask_again_s and not sequence.finish_reason:
+                # Who has waited for others' blocks as long as one may for its own is computed here.
+                is_early = self._ask_again_s <= time.monotonic() < came_s + PEER_TIMEOUT_S
+                if is_early and not sequence.finish_reason:
                     self._take(sequence)
             except PartError as error:
                 failed = error
             except Exception as error:  # whatever the other engine answers, later requests need this thread
-                what = f"{type(error).__name__}: {error}".rstrip(": ")
-                log.warning("the prompt is computed here: no blocks from kv_peer_url (%s)", what)
+                log.warning("the prompt is computed here: no blocks from kv_peer_url (%r)", error)
                 self._ask_again_s = max(self._ask_again_s, time.monotonic() + ASK_AGAIN_S)
             self._ready(sequence, failed)
 
     def _take(self, sequence: Sequence) -> None:
         started, taken = time.perf_counter(), 0
-        lacking = self._names(sequence)[self._num_kept(sequence) :]
-        names = lacking[self._folder.count(lacking) :]
+        names, kept = self._names(sequence)
+        names = names[kept + self._folder.count(names[kept:]) :]
         assert self._peer is not None
         if not names or not self._is_worth("take", sequence, len(names)):
             return
         try:
-            for name, content in zip(names, self._peer.read(names)):
-                data = self._folder.opened(name, content, self._model.block_bytes)  # what is no block drives none out
-                is_late = sequence.finish_reason or time.perf_counter() - started > PEER_TIMEOUT_S
-                if is_late or not self._folder.write(name, data):
+            for name, content in zip(names, self._peer.read(names, self._folder.file_bytes)):
+                data = self._folder.opened(name, content)  # what is no block drives none out
+                if sequence.finish_reason or not self._folder.write(name, data):
                     break
                 taken += 1
         finally:
@@ -201,13 +200,10 @@ class Moving:
 
     # In both ----------------------------------------------------------------------------------------------------------
 
-    def _names(self, sequence: Sequence) -> list[str]:
-        """Return the names of the blocks that a request looks for."""
-        return [self._folder.name(content) for content in self._blocks.findable(sequence.tokens, sequence.salt)]
-
-    def _num_kept(self, sequence: Sequence) -> int:
-        """Return how many of them are in memory."""
-        return self._blocks.count_kept(sequence.tokens, sequence.salt) // self._blocks.tokens_per_block
+    def _names(self, sequence: Sequence) -> tuple[list[str], int]:
+        """Return the names of the blocks that a request looks for, and how many of them are in memory."""
+        names = [self._folder.name(content) for content in self._blocks.findable(sequence.tokens, sequence.salt)]
+        return names, self._blocks.count_kept(sequence.tokens, sequence.salt) // self._blocks.tokens_per_block
 
     def _is_worth(self, way: str, sequence: Sequence, found: int) -> bool:
         if self._policy is None:

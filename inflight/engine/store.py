@@ -22,7 +22,7 @@ from itertools import takewhile
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from inflight.engine.block_format import BlockFormat
+from inflight.engine.block_format import CHECKSUM_BYTES, BlockFormat
 from inflight.engine.kv_cache import Content
 from inflight.errors import CourseError
 
@@ -32,8 +32,6 @@ NAME = re.compile("[0-9a-f]{64}")
 NAME_BYTES = 32  # a file begins with its name: under another, it is not read
 SPARE = 16  # a sixteenth of the folder is free after a look at it, and written before the next
 PEER_TIMEOUT_S = 2
-MOST_ANSWER_BYTES = 2**26  # of a peer
-LOOPBACK = "localhost"
 
 
 class BlockFolder:
@@ -48,6 +46,13 @@ class BlockFolder:
     most_bytes : int
         Of all files in it. Each engine that shares it may exceed that by a sixteenth, until it looks again.
     block_format : BlockFormat
+    block_bytes : int
+        Of keys and values in a block.
+
+    Attributes
+    ----------
+    file_bytes : int
+        Of each file.
 
     Raises
     ------
@@ -55,8 +60,10 @@ class BlockFolder:
         The folder cannot be made, or others may write to it.
     """
 
-    def __init__(self, path: str | Path, most_bytes: int, block_format: BlockFormat):
+    def __init__(self, path: str | Path, most_bytes: int, block_format: BlockFormat, block_bytes: int):
         self._path, self._most_bytes, self._format = Path(path), most_bytes, block_format
+        self._block_bytes = block_bytes
+        self.file_bytes = NAME_BYTES + len(block_format.fingerprint) + block_bytes + CHECKSUM_BYTES
         self._since_look = most_bytes  # bytes written since the last look at the folder
         self._is_failing = False
         try:
@@ -90,11 +97,11 @@ class BlockFolder:
             with contextlib.suppress(OSError):  # a block that is not here
                 os.utime(self._path / name, ns=(now_ns - place, now_ns - place))
 
-    def read(self, name: str, num_bytes: int) -> bytes | None:
+    def read(self, name: str) -> bytes | None:
         """Return a block as `Model.write_blocks` takes it; None where there is none."""
         file = self._path / name
         try:
-            return self.opened(name, file.read_bytes(), num_bytes)
+            return self.opened(name, file.read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, CourseError) as error:
@@ -103,11 +110,11 @@ class BlockFolder:
                 _forget(file)
             return None
 
-    def opened(self, name: str, content: bytes, num_bytes: int) -> bytes:
+    def opened(self, name: str, content: bytes) -> bytes:
         """Return the block in a file's content; raises CourseError where it is damaged, or not what its name says."""
         if content[:NAME_BYTES].hex() != name:
             raise CourseError("It is another block than its name says: compute the prompt here.")
-        self._format.opened(data := content[NAME_BYTES:], num_bytes)
+        self._format.opened(data := content[NAME_BYTES:], self._block_bytes)
         return data
 
     def write(self, name: str, data: bytes) -> bool:
@@ -135,11 +142,9 @@ class BlockFolder:
         found = []
         for entry in os.scandir(self._path):
             if NAME.match(entry.name):
-                try:
+                with contextlib.suppress(FileNotFoundError):  # another engine has forgotten it
                     status = entry.stat()
-                except FileNotFoundError:  # another engine has forgotten it
-                    continue
-                found.append((status.st_mtime_ns, status.st_size, entry.path))
+                    found.append((status.st_mtime_ns, status.st_size, entry.path))
         left = sum(each[1] for each in found) + size
         for _, length, path in sorted(found):
             if left <= self._most_bytes - self._most_bytes // SPARE:
@@ -179,24 +184,23 @@ class Peer:
             )
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
 
-    def read(self, names: Iterable[str]) -> Iterator[bytes]:
-        """Yield a prompt's blocks, up to the first that is not there; who sends a byte now and then is cut off."""
+    def read(self, names: Iterable[str], file_bytes: int) -> Iterator[bytes]:
+        """Yield the files of a prompt's blocks, up to the first that is not there; who takes too long is cut off."""
         assert self._host
         with contextlib.closing(HTTPConnection(self._host, self._port, timeout=PEER_TIMEOUT_S)) as connection:
             connection.connect()
             connection.auto_open = 0  # the one that is cut off
-            cut = threading.Timer(2 * PEER_TIMEOUT_S, _cut, [connection.sock])
+            cut = threading.Timer(PEER_TIMEOUT_S, _cut, [connection.sock])
             cut.start()
             try:
                 for name in names:
                     connection.request("GET", f"/v1/kv_blocks/{name}", headers=self._headers)
                     answer = connection.getresponse()
-                    content = answer.read(MOST_ANSWER_BYTES)
                     if answer.status == HTTPStatus.NOT_FOUND:
                         return
-                    if answer.status != HTTPStatus.OK:
-                        raise OSError(f"it says {answer.status} {answer.reason}")
-                    yield content
+                    if answer.status != HTTPStatus.OK or answer.length != file_bytes:  # which also bounds what is read
+                        raise OSError(f"it says {answer.status} {answer.reason}, {answer.length} bytes")
+                    yield answer.read()
             finally:
                 cut.cancel()
 
@@ -213,6 +217,6 @@ def _forget(file: Path) -> None:
 
 def _is_loopback(host: str) -> bool:
     try:
-        return host == LOOPBACK or ipaddress.ip_address(host).is_loopback
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False

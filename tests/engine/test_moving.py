@@ -310,7 +310,7 @@ def test_two_engines_on_one_folder_at_once_never_read_half_a_block(tmp_path):
 
 @contextlib.contextmanager
 def served(store, harm=None):
-    """What an OpenAI port says of a store; with `harm`, wrongly."""
+    """What an OpenAI port says of a store; with `harm`, wrongly, or after so many seconds."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -320,20 +320,23 @@ def served(store, harm=None):
 
         def say(self, content, status=200):
             self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
+            if harm == "without a length":
+                self.send_header("Connection", "close")
+            else:
+                self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             with contextlib.suppress(OSError):
-                while harm == "drips" and not over.wait(0.1):
+                while harm == "drips" and not over.wait(1):
                     self.wfile.write(b"x")
-            if harm == "drips":
-                return
-            self.wfile.write(content[: len(content) // 2] if harm == "dies" else content)
+                self.wfile.write(content[: len(content) // 2] if harm == "dies" else content)
             if harm == "dies":
                 self.connection.close()
 
         def do_GET(self):
             if harm == "silent":
                 over.wait()
+            elif isinstance(harm, float):
+                over.wait(harm)
             file = store / self.path.rpartition("/")[2]
             if harm == "fails":
                 self.say(b"no", 500)
@@ -354,7 +357,9 @@ def served(store, harm=None):
         server.server_close()
 
 
-@pytest.mark.parametrize("harm", [None, "damage", "gone", "fails", "dies", "drips", "silent", "nobody there"])
+@pytest.mark.parametrize(
+    "harm", [None, "damage", "gone", "fails", "dies", "drips", "silent", "without a length", "nobody there"]
+)
 def test_blocks_are_taken_from_another_engine_or_the_prompt_is_computed(harm, tmp_path, caplog):
     with fake(tmp_path / "theirs") as executor:
         executor.generate(Request(PROMPT, 2))
@@ -371,6 +376,16 @@ def test_blocks_are_taken_from_another_engine_or_the_prompt_is_computed(harm, tm
     warned = {None: "", "gone": ""}
     assert warned.get(harm, "no blocks from kv_peer_url") in caplog.text
     assert bool(caplog.text) == (harm not in (None, "gone"))
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(0.45, 2 * FULL // BLOCK), (1.5, 1)])
+def test_a_slow_engine_does_not_make_requests_wait_for_one_another(seconds, most, tmp_path):
+    asked = [Request([number, *PROMPT], 2) for number in range(4)]
+    with fake(tmp_path / "theirs") as executor:
+        executor.generate_all(asked)
+    with served(tmp_path / "theirs", seconds) as url, fake(tmp_path / "ours", kv_peer_url=url) as executor:
+        executor.generate_all(asked)
+        assert counts(executor)[2] <= most
 
 
 def test_a_request_that_a_silent_engine_is_asked_for_ends_in_time_and_a_short_one_does_not_ask(tmp_path):
