@@ -249,7 +249,8 @@ def _filled(page: Page) -> dict[str, str]:
         if len(page.exercises) > 1
         else f'<input type="hidden" name="exercise" value="{exercise}">',
         "controls": traces + "".join(sliders),
-        "hints": hints,
+        "hints": f'<p>They are the lab’s; the lecture that they name is <a href="../notebooks/{lesson.name}.html">'
+        f"lesson {lesson.number}</a>.</p>{hints}",
         "real": f"<p>Download your file, and let a real server run it: lesson {lesson.number}, "
         f'<a href="../notebooks/{lesson.name}.html">{escape(lesson.title)}</a>, and exercise {exercise} of '
         f'<a href="../labs/{lesson.name}_lab.html">its lab</a>. '
@@ -286,8 +287,9 @@ def _of_the_lab(lesson: syllabus.Lesson, exercise: str) -> tuple[str, str, str]:
 # Where one lands ------------------------------------------------------------------------------------------------------
 
 WHAT = (
-    "A hands-on course: you build an engine from a real model, serve it with NVIDIA’s Triton Inference Server, and "
-    "then measure, tune and break it. Everything you run is real, on a laptop without a GPU."
+    "How one server answers many people with one language model: a hands-on course. You build its engine from a real "
+    "model, serve it with NVIDIA’s Triton Inference Server, and then measure, tune and break it, on a laptop without "
+    "a GPU."
 )
 RUN = "Which of 8 slots was taken"  # lecture 04's picture of its run, in words
 

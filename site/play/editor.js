@@ -43,7 +43,6 @@ export function editor(textarea, label, changed) {
         python(),
         syntaxHighlighting(COLOURS),
         LOOK,
-        EditorView.lineWrapping,
         EditorView.contentAttributes.of({ "aria-label": label }),
         EditorView.updateListener.of((update) => update.docChanged && changed(update.state.doc.toString())),
         keymap.of([...defaultKeymap.filter(({ key }) => key !== "Mod-Enter"), ...historyKeymap, indentWithTab]),

@@ -27,13 +27,15 @@ from inflight.engine.own.scheduler import OwnScheduler
 from inflight.engine.scheduler import GuaranteedNoEvict, MaxUtilization, Scheduler, StaticBatching
 from inflight.engine.settings import BuildConfig
 from inflight.engine.simulate import Iteration, SimulatedRequest, Simulation
+from inflight.errors import CourseError
 from inflight.notebook.checks.answers import late, load, what_failed
 from inflight.notebook.checks.findings import Wrong
 from inflight.notebook.checks.graders import graded, graders
-from inflight.notebook.checks.verdict import Result
+from inflight.notebook.checks.verdict import OPEN, Result
 
 LONGEST_S = 20.0  # for the trace, and for each part of a check; the lab's checks take 30 and more
 MOST_PRINTED = 4000  # characters
+TO_DO = "Finish the function in the editor, and run it again. The picture has what yours will be compared with."
 TOPICS = {"4": "batching", "5": "kv_cache", "11": "speculation", "12": "replicas"}  # lessons of the exercises
 
 
@@ -48,17 +50,23 @@ def answer(asked: dict) -> dict:
     path = Path.cwd() / asked["file"]
     path.write_text(asked["source"], encoding="utf-8")
     printed = _Printed()
-    picture, is_late = "", False
+    is_late, failed = False, ""
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         try:
             with ended_if_late(path):
                 picture, words = DRAW[asked["page"]](path, asked)
         except (Exception, SystemExit, LateError) as error:
             words, is_late = html.escape(_told(error, path)), isinstance(error, LateError)
+            picture, _ = DRAW[asked["page"]](None, asked)
+            failed = words
         if is_late:  # the check would only take as long again
             verdict = Result.of(asked["exercise"], {"": Wrong(html.unescape(words))})
         else:
             verdict = checked(asked["exercise"], path, asked.get("function", ""), asked.get("seed"))
+    if failed and verdict.status == OPEN:
+        words = TO_DO
+    elif failed and failed in verdict.as_html():  # an error is told once
+        words = ""
     return {
         "picture": picture,
         "words": words,
@@ -154,7 +162,7 @@ def slots_trial(trace: str, slots: int, longest: int = 128) -> tuple[Simulation,
     return Simulation([SimulatedRequest(1, length, length) for length in lengths], blocks, limits), lengths
 
 
-def draw_slots(path: Path, asked: dict) -> tuple[str, str]:
+def draw_slots(path: Path | None, asked: dict) -> tuple[str, str]:
     slots = asked["slots"]
     trial, lengths = slots_trial(asked["trace"], slots, asked["longest"])
     panels, counts = [], []
@@ -168,8 +176,9 @@ def draw_slots(path: Path, asked: dict) -> tuple[str, str]:
     return drawing.picture(panels, legend), words
 
 
-def _schedulers(path: Path, built_in: dict[str, Callable]) -> list[tuple[str, Callable[[], Scheduler]]]:
-    return [("yours", lambda: OwnScheduler(path)), *built_in.items()]
+def _schedulers(path: Path | None, built_in: dict[str, Callable]) -> list[tuple[str, Callable[[], Scheduler]]]:
+    own = [("yours", lambda: OwnScheduler(path))] if path else []
+    return [*own, *built_in.items()]
 
 
 # Blocks ---------------------------------------------------------------------------------------------------------------
@@ -184,7 +193,7 @@ def blocks_trial(trace: str, num_blocks: int) -> Simulation:
     return Simulation(kind.requests, num_blocks, kind.limits)
 
 
-def draw_blocks(path: Path, asked: dict) -> tuple[str, str]:
+def draw_blocks(path: Path | None, asked: dict) -> tuple[str, str]:
     num_blocks = asked["blocks"]
     trial = blocks_trial(asked["trace"], num_blocks)
     panels, counts = [], []
@@ -211,12 +220,13 @@ DAYS = {"even": 0, "hot": 1, "slow": 3, "dies": 4, "three": 5}  # of the lab's h
 HIGHEST = 10  # requests under way that a row has room for
 
 
-def draw_servers(path: Path, asked: dict) -> tuple[str, str]:
+def draw_servers(path: Path | None, asked: dict) -> tuple[str, str]:
     from inflight.lessons.replicas.simulate import InTurn, days, simulate
 
     day = days(random.Random(12))[DAYS[asked["trace"]]]
     panels, computed, leads = [], [], []
-    for title, policy in (("yours", load(path, "Policy").Policy()), ("in turn", InTurn())):
+    own = [("yours", load(path, "Policy").Policy())] if path else []
+    for title, policy in (*own, ("in turn", InTurn())):
         watched = _WatchedPolicy(policy.choose, day.names)
         counts = simulate(watched.choose, day)
         said = f"{counts.computed:,} blocks of prompts computed, {counts.lost} requests sent to a dead server"
@@ -273,10 +283,10 @@ ITERATIONS, TOKENS = 60, 5
 NEVER = TOKENS  # the token that ends an answer: none of these does
 
 
-def draw_drafts(path: Path, asked: dict) -> tuple[str, str]:
+def draw_drafts(path: Path | None, asked: dict) -> tuple[str, str]:
     from inflight.lessons.speculation.counting import broken_by
 
-    accept, chance = load(path, "accept").accept, random.Random(11)
+    accept, chance = load(path, "accept").accept if path else _nothing_kept, random.Random(11)
     p = [_chances(chance) for _ in range(asked["k"] + 1)]
     q = [_drafter(asked["trace"], row, chance) for row in p[:-1]]
     boxes, tokens, kept, first = [], 0, 0, [0] * TOKENS
@@ -284,8 +294,8 @@ def draw_drafts(path: Path, asked: dict) -> tuple[str, str]:
         draft = [chance.choices(range(TOKENS), row)[0] for row in q]
         given = accept([*p], [*q], [*draft], chance, NEVER)
         came = list(given or [])
-        if problem := broken_by(came, draft, NEVER):
-            return "", html.escape(f"{problem} The draft was {draft}, and accept() gave {given}.")
+        if path and (problem := broken_by(came, draft, NEVER)):
+            raise CourseError(f"{problem} The draft was {draft}, and accept() gave {given}.")
         agreed = [one == guess for one, guess in zip(came[:-1], draft)].count(True)
         first[came[0]] += 1
         tokens, kept = tokens + len(came), kept + agreed
@@ -300,7 +310,7 @@ def draw_drafts(path: Path, asked: dict) -> tuple[str, str]:
         shares.append(Box(3 * token + 1, 1 - p[0][token], 1, p[0][token], "waste", f"token {token}: the model’s"))
     said = f"{tokens} tokens in {ITERATIONS} iterations, {kept} of {ITERATIONS * len(q)} guesses kept"
     columns = drawing.picture(
-        [Panel(f"yours: {said}", boxes, ITERATIONS, asked["k"] + 1, "iteration")],
+        [Panel(f"{'yours' if path else 'no guess kept'}: {said}", boxes, ITERATIONS, asked["k"] + 1, "iteration")],
         {"medium": "guesses kept", "short": "the model’s own token", "waste": "guesses thrown away"},
     )
     first_token = drawing.picture(
@@ -308,6 +318,10 @@ def draw_drafts(path: Path, asked: dict) -> tuple[str, str]:
         {"medium": "how often each of five tokens came", "waste": "how often the model says it"},
     )
     return columns + first_token, f"Yours: {said}."
+
+
+def _nothing_kept(p: list, q: list, draft: list[int], chance: random.Random, end: int) -> list[int]:
+    return chance.choices(range(TOKENS), p[0])
 
 
 def _chances(chance: random.Random) -> list[float]:
@@ -324,7 +338,8 @@ def _drafter(kind: str, large: list[float], chance: random.Random) -> list[float
     return [0.7 * one + 0.3 * other for one, other in zip(large, _chances(chance))]
 
 
-DRAW: dict[str, Callable[[Path, dict], tuple[str, str]]] = {
+# Each draws the file at a path beside what it is compared with, or the latter alone.
+DRAW: dict[str, Callable[[Path | None, dict], tuple[str, str]]] = {
     "slots": draw_slots,
     "blocks": draw_blocks,
     "servers": draw_servers,

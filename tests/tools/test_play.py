@@ -114,6 +114,14 @@ def test_the_verdict_is_that_of_the_labs_check(ask, name, tmp_path, monkeypatch)
     assert told["verdict"] == check(asked["exercise"], given).as_html()
 
 
+def test_untouched_files_are_answered_with_a_picture_and_what_to_do_and_an_error_is_told_once(ask):
+    untouched = [blocks(written("kv_cache", "labs", "scheduler.py")), servers(written("replicas", "labs", "policy.py"))]
+    *open_, failed = ask(*untouched, FILES["no rule yet"], FILES["an exception"])
+    assert all(told["status"] == "not done yet" and "run it again" in told["words"] for told in open_)
+    assert "division by zero" in failed["verdict"] and failed["words"] == ""
+    assert all(told["picture"].count("<rect") > 30 for told in (*open_, failed))
+
+
 @pytest.mark.parametrize("asked", TRACES, ids=lambda asked: f"{asked['page']} {asked['trace']}")
 def test_every_trace_is_drawn(ask, asked):
     [told] = ask(asked)
