@@ -10,20 +10,25 @@ import argparse
 import ast
 import os
 import random
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 QUICK = ["-m", "not server and not browser and not slow"]
 CORE = [
-    f"tests/engine/test_{name}.py" for name in ("kv_cache", "scheduler", "sequences", "sampling", "executor", "drafts")
+    f"tests/engine/test_{name}.py"
+    for name in ("kv_cache", "scheduler", "sequences", "sampling", "simulate", "executor", "drafts")
 ]
+BENCH = [f"tests/bench/test_{name}.py" for name in ("turns", "report", "open_loop", "workload", "compare", "quality")]
 NO_RUNNER = ["-k", "not openvino and not torch"]  # a model without weights finds what the core does wrong
 ROOMS = {  # room -> its modules in inflight/, and pytest's arguments; {topic} is a module's folder
     "engine": (["engine/scheduler", "engine/kv_cache", "engine/sequences", "engine/executor", "engine/sampling",
@@ -33,13 +38,15 @@ ROOMS = {  # room -> its modules in inflight/, and pytest's arguments; {topic} i
     "request": (["triton/client/request"], ["tests/triton/test_request.py", "tests/triton/test_contracts.py"]),
     "telemetry": (["triton/telemetry"], ["tests/triton/test_telemetry.py"]),
     "bench": (["bench/compare", "bench/load", "bench/quality", "bench/report", "bench/turns", "bench/workload"],
-              ["tests/bench", *QUICK]),
+              [*BENCH, *QUICK]),
     "record": (["notebook/checks/record"],
                ["tests/notebook/checks/test_record.py", "tests/notebook/pages/test_progress.py"]),
     "workspace": (["notebook/pages/workspace"], ["tests/notebook/pages/test_workspace.py"]),
     "graders": (["lessons/*/grading"], ["tests/lessons/{topic}/test_lab.py", *QUICK]),
 }  # fmt: skip
-TIMEOUT_S = 300
+MOST_CPU_S = 300  # of each process of a run: one that never ends has them soon, and one on a busy machine has not
+MOST_S = 1800  # of a run in all, for one that waits for ever
+KILLED, SURVIVES, NEVER_ENDS = "killed", "survives", "never ends"
 OTHER = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And,
@@ -85,7 +92,7 @@ def _other(node: ast.AST) -> str | None:
             return str(not value)
         case ast.Constant(int() | float() as value):
             return str(value + 1)
-        case ast.Return(ast.AST()):
+        case ast.Return(ast.AST() as value) if ast.unparse(value) != "None":
             return "return None"
         case ast.Break() | ast.Continue():
             return OTHER[type(node)].__name__.lower()
@@ -103,16 +110,27 @@ def mutated(text: str, node: ast.AST, other: str) -> str:
     return (whole[:begin] + other.encode() + whole[end:]).decode()
 
 
-def killed(course: Path, arguments: list[str]) -> bool:
-    """Run tests in a copy of the course, and say whether one failed, or did not end."""
+def arguments(room: str, path: Path) -> list[str]:
+    """Return pytest's arguments for a mutant of a module: the tests of that module come first."""
+    given = [argument.format(topic=path.parent.name) for argument in ROOMS[room][1]]
+    return sorted(given, key=lambda argument: not argument.endswith(f"/test_{path.stem}.py"))
+
+
+def outcome(course: Path, arguments: list[str]) -> str:
+    """Run tests in a copy of the course; say whether one failed, or the run did not end, or the mutant survives."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(course)}
+    limit = partial(resource.setrlimit, resource.RLIMIT_CPU, (MOST_CPU_S, MOST_CPU_S))
     try:
-        ran = subprocess.run(command, cwd=course, env=environment, capture_output=True, timeout=TIMEOUT_S)
+        ran = subprocess.run(
+            command, cwd=course, env=environment, capture_output=True, timeout=MOST_S, preexec_fn=limit
+        )
     except subprocess.TimeoutExpired:
-        return True
+        return NEVER_ENDS
     assert ran.returncode != pytest.ExitCode.NO_TESTS_COLLECTED, arguments
-    return ran.returncode != pytest.ExitCode.OK
+    if ran.returncode in (-signal.SIGKILL, -signal.SIGXCPU):
+        return NEVER_ENDS
+    return SURVIVES if ran.returncode == pytest.ExitCode.OK else KILLED
 
 
 def main() -> None:
@@ -135,12 +153,11 @@ def main() -> None:
         for room, path, node, other in drawn:
             text = path.read_text(encoding="utf-8")
             (course / path).write_text(mutated(text, node, other), encoding="utf-8")
-            arguments = [argument.format(topic=path.parent.name) for argument in ROOMS[room][1]]
+            how = outcome(course, arguments(room, path))
             counts[room, "drawn"] += 1
-            if killed(course, arguments):
-                counts[room, "killed"] += 1
-            else:
-                print(f"{path}:{node.lineno}: {ast.get_source_segment(text, node)}  ->  {other}", flush=True)
+            counts[room, "killed"] += how != SURVIVES
+            if how != KILLED:
+                print(f"{path}:{node.lineno}: {ast.get_source_segment(text, node)}  ->  {other}: {how}", flush=True)
             (course / path).write_text(text, encoding="utf-8")
     for room in dict.fromkeys(room for room, *_ in drawn):
         print(f"{room:10} {counts[room, 'drawn']:4} drawn, {counts[room, 'killed']:4} killed")
