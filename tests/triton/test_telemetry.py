@@ -2,12 +2,15 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 from inflight.engine.messages import IterationStats
 from inflight.errors import CourseError
-from inflight.triton.telemetry import COLUMNS, iterations, metrics, read_log, shares, slots
+from inflight.triton import telemetry
+from inflight.triton.telemetry import COLUMNS, Statistics, iterations, metrics, read_log, shares, slots, wait_for
 
 PAGE = """\
 # HELP nv_inference_request_success Number of successful inference requests, all batch sizes
@@ -116,3 +119,43 @@ def test_a_slot_is_kept_to_the_last_token_and_given_up_in_a_pause(tmp_path):
     ]
     table = shares(iterations(log))
     assert table[table["request"] == 2].values.tolist() == [[1, 2, 20, 0, 1], [3, 2, 0, 1, 1], [6, 2, 22, 0, 1]]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The module's clock, which only its own sleep and what is read move on."""
+    clock = SimpleNamespace(now_s=0.0, monotonic=lambda: clock.now_s)
+    clock.sleep = lambda seconds: setattr(clock, "now_s", clock.now_s + seconds)
+    monkeypatch.setattr(telemetry, "time", clock)
+    return clock
+
+
+@pytest.mark.parametrize("within_s", [None, 3])
+def test_figures_are_waited_for_and_no_longer_than_was_said(clock, within_s):
+    late_s = within_s or telemetry.METRICS_LAG_S
+    assert wait_for(lambda: clock.now_s, lambda now_s: now_s > late_s - 1, "Too late.", within_s) < late_s
+    with pytest.raises(CourseError, match="Too late."):
+        wait_for(lambda: clock.now_s, lambda now_s: now_s > 3 * late_s, "Too late.", within_s)
+    assert clock.now_s == pytest.approx(2 * late_s - 1, abs=0.1)
+
+
+@pytest.mark.parametrize(("look_s", "settles_at_s"), [(0.0, 2.5), (1.0, 12.2)])  # half a second; ten looks
+def test_figures_that_stay_as_they_are_have_settled(clock, look_s, settles_at_s):
+    def figures():
+        clock.now_s += look_s
+        return min(clock.now_s, 2.0)  # they change until then
+
+    assert telemetry.settled(figures) == 2.0
+    assert clock.now_s == pytest.approx(settles_at_s, abs=0.1)
+    with pytest.raises(CourseError, match="keep changing"):
+        telemetry.settled(lambda: clock.sleep(0.1) or clock.now_s)
+
+
+def test_counts_of_a_model_are_those_of_the_time_between():
+    before, after = (
+        Statistics(*counts, pd.Series(batches, dtype=int))
+        for counts, batches in (((3, 2, 2, 1), {1: 1, 2: 1}), ((11, 4, 5, 3), {1: 1, 2: 2, 6: 1}))
+    )
+    since = after - before
+    assert (since.inferences, since.executions, since.succeeded, since.failed) == (8, 2, 3, 2)
+    assert since.batches.to_dict() == {2: 1, 6: 1}
