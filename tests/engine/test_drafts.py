@@ -224,6 +224,10 @@ class Repeating(FakeModel):
 
     invents = False
 
+    def allocate_kv_cache(self, num_blocks, tokens_of_answer=1):
+        super().allocate_kv_cache(num_blocks)
+        self.tokens_of_answer = tokens_of_answer
+
     def forward(self, chunks):
         rows = super().forward(chunks)
         ends = [(chunk, chunk.num_past + len(chunk.token_ids) - chunk.num_logits + 1) for chunk in chunks]
@@ -249,7 +253,8 @@ def test_padding_keeps_the_length_of_iterations_and_is_no_draft():
     with Executor(Repeating(BUILD, 2000), ExecutorConfig(speculative_config=DRAFTS), prices=FREE) as executor:
         answer = executor.generate(Request(list(range(20)), 60)).token_ids
         rows = [row for row in executor.iteration_stats if not row.context_tokens]
-        assert answer == [place % 20 for place in range(20, 80)] and {row.rows for row in rows} == {6}
+        assert answer == [place % 20 for place in range(20, 80)]
+        assert {row.rows for row in rows} == {6} == {executor.model.tokens_of_answer}
         assert all(row.generation_tokens == 1 + row.drafted for row in rows)
         assert sum(row.drafted for row in rows) < 5 * len(rows) and executor.blocks.num_used == 0
 
@@ -277,6 +282,19 @@ def test_a_guess_after_a_wrong_one_was_not_tried(came, learnt):
     guesser.propose([1, 2], 3, np.ones(2), 3)
     assert guesser.learn([1, 2, *came]) == (1, *learnt)
     assert (guesser.right.tolist(), guesser.tried.tolist()) == ([0, learnt[0]], [0, learnt[1]])
+
+
+def test_chances_and_worth_by_hand():
+    """Four tries weigh as much as the odds of all; each iteration keeps four fifths of what drafts were worth."""
+    guesser, odds = Guesser(Fixed(), 2), np.array([0.9, 0.5])
+    assert guesser.propose([1, 2], 3, odds, 4) == [(0.5, 5), (0.25, 6), (0.125, 7)]
+    assert guesser.worth.tolist() == [0.5, 0.75, 0.875, 0.875]
+    guesser.learn([1, 2, 5, 6, 9])  # two right of three: (2 + 4 × 0.5) / (3 + 4)
+    chances, drafts = zip(*guesser.propose([1, 2, 5, 6, 9], 2, odds, 4))
+    assert drafts == (5, 6) and chances == pytest.approx((4 / 7, 16 / 49))
+    worth = [4 / 7, 44 / 49, 44 / 49, 44 / 49]
+    assert guesser.worth == pytest.approx([0.8 * old + 0.2 * new for old, new in zip((0.5, 0.75, 0.875, 0.875), worth)])
+    assert guesser.propose([1], 0, odds, 4) == []
 
 
 OWN = """
@@ -364,8 +382,9 @@ class Timed(FakeModel):
 
 
 def test_prices_are_those_of_an_iteration_as_long_as_the_one_before_and_what_lies_between_is_on_a_line(monkeypatch):
-    model = Timed(BUILD, VOCAB)
-    model.allocate_kv_cache(-(-BUILD.max_seq_len // BUILD.tokens_per_block))
+    build = replace(BUILD, max_seq_len=97)  # the last token is alone in its block
+    model = Timed(build, VOCAB)
+    model.allocate_kv_cache(-(-build.max_seq_len // build.tokens_per_block))
     monkeypatch.setattr("inflight.engine.drafts.time.perf_counter", lambda: model.now_s)
     prices = IterationPrices.measured(model, max_draft_len=5)
     expected = {1: [11, 12, 13, 14, 15, 16], 2: [12, 14, 16, 18, 20, 22], 4: [14, 18, 22, 26, 30, 34]}

@@ -5,19 +5,22 @@ import logging
 import re
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from inflight.engine.executor import Executor
 from inflight.engine.fake_model import FakeModel
+from inflight.engine.limits import check_memory
 from inflight.engine.messages import IterationStats, Request, Response
 from inflight.engine.sampling import Sampler
-from inflight.engine.scheduler import POLICIES
+from inflight.engine.scheduler import EMPTY_PLANS, POLICIES, GuaranteedNoEvict, Plan
 from inflight.engine.settings import ExecutorConfig, SamplingConfig
 from inflight.errors import CourseError
 from tests.engines import SMALL_BUILD, SMALL_VOCAB, build_small, build_tiny, fake_answer, wait_until
@@ -294,6 +297,17 @@ def test_a_long_prompt_is_computed_in_parts(load_real, alone):
     assert [answer.token_ids for answer in answers] == alone
 
 
+def test_a_prompt_of_which_a_part_is_computed_has_not_found_that_part():
+    with load(ExecutorConfig(enable_chunked_context=True), max_num_tokens=16) as executor:
+        held = hold(executor)
+        receivers = [send(executor, Request(PROMPTS[3][:length], 2)) for length in (15, 20)]
+        held.set()
+        assert [len(receiver.wait().tokens) for receiver in receivers] == [2, 2]
+        rows = list(executor.iteration_stats)
+    assert [row for stats in rows for row in stats.requests if row[:2] == [3, 1]] == [[3, 1, 0, 1]]
+    assert not any(stats.not_computed for stats in rows)
+
+
 # Limits ---------------------------------------------------------------------------------------------------------------
 
 
@@ -320,6 +334,8 @@ def test_a_request_over_a_limit_is_refused(executor, request_, message):
 
 def test_an_answer_ends_at_max_seq_len(executor, caplog):
     with caplog.at_level(logging.WARNING, "inflight.engine.executor"):
+        executor.generate(Request(PROMPTS[-1], SMALL_BUILD.max_seq_len - len(PROMPTS[-1])))
+        assert not caplog.text, "it has room"
         response = executor.generate(Request(PROMPTS[-1], 10**9))
     assert len(response.token_ids) == SMALL_BUILD.max_seq_len - len(PROMPTS[-1])
     assert "exceed max_seq_len (96): at most 48 tokens are made" in caplog.text
@@ -395,6 +411,43 @@ def test_older_spelling_of_the_policy_is_taken_and_said(caplog):
         config = ExecutorConfig(batch_scheduler_policy="guaranteed_completion")
     assert config.batch_scheduler_policy == "guaranteed_no_evict"
     assert "guaranteed_completion is an older spelling" in caplog.text
+
+
+class Idling(GuaranteedNoEvict):
+    """Computes nothing so often, then as the built-in one does, then again nothing so often, ..."""
+
+    def __init__(self, *times):
+        self.idles = [idles for number in times for idles in [*[True] * number, False]]
+
+    def schedule(self, now):
+        return Plan() if self.idles and self.idles.pop(0) else super().schedule(now)
+
+
+@pytest.mark.parametrize(("times", "is_said"), [([EMPTY_PLANS], True), ([EMPTY_PLANS - 1] * 2, False)])
+def test_a_scheduler_that_computes_nothing_for_long_is_in_the_log(times, is_said, caplog, monkeypatch):
+    monkeypatch.setattr("inflight.engine.executor.EMPTY_PLAN_S", 0)
+    with Executor(FakeModel(SMALL_BUILD, SMALL_VOCAB), scheduler=Idling(*times)) as executor:
+        executor.generate(Request([1], 3))
+    assert (f"has computed nothing {EMPTY_PLANS} times in a row" in caplog.text) == is_said
+
+
+def test_a_plan_that_breaks_a_rule_fails_those_in_flight_and_no_later_one():
+    scheduler = GuaranteedNoEvict()
+    with Executor(FakeModel(SMALL_BUILD, SMALL_VOCAB), scheduler=scheduler) as executor:
+        scheduler.schedule = lambda now: Plan(admit=[99])
+        with pytest.raises(CourseError, match="admits request 99, which is neither waiting nor paused"):
+            executor.generate(Request([1], 3))
+        del scheduler.schedule
+        assert executor.generate(Request(PROMPTS[3], 3)).token_ids == ALONE[3][:3]
+
+
+@pytest.mark.parametrize("is_room", [True, False])
+def test_an_engine_needs_room_for_its_weights_and_the_blocks_of_one_longest_request(is_room, monkeypatch):
+    build = replace(SMALL_BUILD, max_seq_len=65)  # tokens, which take three blocks
+    info = SimpleNamespace(folder="it", weight_bytes=10**6, kv_cache_bytes_per_token=10**4, build_config=build)
+    monkeypatch.setattr("inflight.engine.limits.free_bytes", lambda _: 10**6 + 96 * 10**4 - (not is_room))
+    with nullcontext() if is_room else pytest.raises(CourseError, match="engine in it needs 2.0 MB"):
+        check_memory(info)
 
 
 # What a request can ask for -------------------------------------------------------------------------------------------
@@ -570,6 +623,7 @@ def test_a_failing_iteration_fails_those_in_flight_and_no_later_one(monkeypatch,
 
         def fail_once(chunks):
             monkeypatch.setattr(executor.model, "forward", forward)
+            receivers.append(send(executor, Request(PROMPTS[3], MAX_OUTPUT)))  # it has not been taken in
             raise RuntimeError("the cache caught fire")
 
         monkeypatch.setattr(executor.model, "forward", fail_once)
@@ -700,3 +754,44 @@ def test_iteration_log_is_one_json_object_a_line(tmp_path):
     assert sum(row["generation_tokens"] for row in rows) == 5 + 2  # the first token of each comes with its prompt
     assert sum(row["finished"] for row in rows) == 2
     assert all(row["kv_blocks_max"] == 12 and row["tokens_per_block"] == 32 for row in rows)
+    assert str(path) not in [file.path for file in psutil.Process().open_files()], "a closed engine keeps no log open"
+
+
+def test_figures_of_each_iteration_by_hand(monkeypatch):
+    """A prompt of 40 tokens, and one of 48 whose first block is the same; an iteration takes 250 ms."""
+    clock = SimpleNamespace(time=time.time, perf_counter=lambda: len(calls) / 4)
+    monkeypatch.setattr("inflight.engine.statistics.time", clock)
+    monkeypatch.setattr("inflight.engine.executor.time", SimpleNamespace(monotonic=time.monotonic, **vars(clock)))
+    with load(ExecutorConfig(enable_kv_cache_reuse=True)) as executor:
+        forward, calls = executor.model.forward, []
+        monkeypatch.setattr(executor.model, "forward", lambda chunks: calls.append(0) or forward(chunks))
+        idle = [executor.snapshot()]
+        for prompt, name in ((PROMPTS[-2], "a"), (PROMPTS[-1], "b")):
+            executor.generate(Request(prompt, 2, request_id=name))
+        wait_until(lambda: is_idle(executor), "both are answered")
+        rows = list(executor.iteration_stats)
+        idle.append(executor.snapshot())
+    none = IterationStats(0, 0, kv_blocks_free=12, kv_blocks_max=12, tokens_per_block=32, empty_seats=4)
+    both = none, replace(none, iteration=4, kv_blocks_reused=1, timestamp=rows[-1].timestamp)
+    assert (replace(idle[0], timestamp=0), idle[1]) == both
+    one = replace(none, iteration_ms=250, active=1, scheduled=1, rows=1, empty_seats=3)
+    new = replace(one, kv_blocks_used=2, kv_blocks_free=10)
+    assert [replace(row, timestamp=0) for row in rows] == [
+        replace(new, iteration=1, context_tokens=40, requests=[[1, 40, 0, 2]], client_ids=["a"], longest_wait=[1, 0]),
+        replace(one, iteration=2, generation_tokens=1, requests=[[1, 0, 1, 2]], client_ids=["a"], finished=1),
+        replace(new, iteration=3, context_tokens=16, requests=[[2, 16, 0, 2]], client_ids=["b"], longest_wait=[2, 0],
+                kv_blocks_reused=1, not_computed=[[2, 32, 0, 0]]),
+        replace(one, iteration=4, generation_tokens=1, requests=[[2, 0, 1, 2]], client_ids=["b"], finished=1,
+                kv_blocks_reused=1),
+    ]  # fmt: skip
+
+
+def test_the_log_says_who_has_waited_longest_and_how_many_iterations():
+    with load(max_batch_size=1) as executor:
+        held = hold(executor)
+        receivers = [send(executor, Request([1], 4)) for _ in range(2)]
+        held.set()
+        for receiver in receivers:
+            receiver.wait()
+        waits = [row.longest_wait for row in executor.iteration_stats]
+    assert waits == [None, *([3, number] for number in (1, 2, 3, 4, 0, 0, 0)), None]

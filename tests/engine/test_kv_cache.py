@@ -1,5 +1,6 @@
 """Blocks: none is lost, none is shared by two that should not share it, a kept one holds what it is kept for."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -74,9 +75,41 @@ def test_the_end_of_a_prefix_is_given_up_before_its_beginning():
         assert manager.count_kept(list(range(13))) == left
 
 
+def test_what_is_kept_for_the_first_time_is_told_once():
+    manager, one, beside, tokens = BlockManager(4, TOKENS_PER_BLOCK), [], [], list(range(8))
+    for blocks in (one, beside):
+        manager.grow(blocks, 8)
+    assert [block for block, _ in manager.keep(one, tokens, 5)] == one[:1]
+    assert [block for block, _ in manager.keep(one, tokens, 8)] == one[1:]
+    assert manager.keep(beside, tokens, 8) == []
+
+
+def test_a_block_is_a_sequences_own_while_no_other_holds_it():
+    manager, one, other, tokens = BlockManager(4, TOKENS_PER_BLOCK), [], [], list(range(12))
+    manager.grow(one, 12)
+    manager.keep(one, tokens, 12)
+    assert manager.count_own(one) == 3 and manager.find(other, tokens) == 8
+    assert (manager.count_own(one), manager.count_own(other)) == (1, 0)
+    manager.release(other)
+    assert manager.count_own(one) == 3
+
+
 def test_the_last_token_is_always_computed():
     manager, blocks = BlockManager(4, TOKENS_PER_BLOCK), []
     manager.grow(blocks, 8)
     manager.keep(blocks, list(range(8)), 8)
     assert manager.find([], list(range(8))) == 4
     assert manager.find([], list(range(9))) == 8
+
+
+def test_adopted_blocks_are_found_and_nobody_holds_them():
+    manager, filled, tokens = BlockManager(5, TOKENS_PER_BLOCK), [], list(range(17))
+    with pytest.raises(ZeroDivisionError):
+        manager.adopt(tokens, 2, b"", lambda blocks: 1 / 0)
+    assert (manager.count_kept(tokens), manager.num_free) == (0, 5)
+    assert manager.adopt(tokens, 2, b"", filled.extend) == 2
+    assert (len(filled), manager.count_kept(tokens), manager.num_used) == (2, 8, 0)
+    manager.grow(others := [], 2 * TOKENS_PER_BLOCK)
+    assert manager.adopt(tokens, 9, b"", filled.extend) == 1  # it lacks two, and one is free
+    assert manager.find(found := [], tokens) == 12 and found == filled
+    assert manager.num_reused == 3 and not set(found) & set(others)

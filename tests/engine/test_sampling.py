@@ -127,8 +127,27 @@ def test_a_bad_word_is_never_drawn():
     assert {sampler.choose(LOGITS, [3], []) for _ in range(300)} == {1, 3}
 
 
+class Only:
+    """A guide that allows some tokens."""
+
+    end_id = 0
+
+    def __init__(self, *allowed):
+        self.forbidden = [token for token in range(4) if token not in allowed]
+
+    def mask(self, answer, logits):
+        logits[self.forbidden] = -np.inf
+
+
+@pytest.mark.parametrize(("allowed", "chosen"), [((2, 3), 2), ((0, 3), 3), ((0,), 0)])  # a complete answer may be short
+def test_a_guide_goes_before_what_is_likely_and_before_min_length(allowed, chosen):
+    sampler = Sampler(SamplingConfig(min_length=2), end_id=0, guide=Only(*allowed))
+    assert sampler.choose(LOGITS, [3], [1]) == chosen
+
+
 def test_log_probability():
     assert log_probability(LOGITS + 7, 1) == pytest.approx(math.log(0.3), abs=1e-6)
+    assert log_probability(LOGITS + 800, 1) == pytest.approx(math.log(0.3), abs=1e-3)  # e to that is no number
 
 
 @pytest.mark.parametrize(
