@@ -2,7 +2,7 @@
 
 import pytest
 
-from inflight.bench.turns import ratio, take_turns
+from inflight.bench.turns import ratio, student_t, take_turns
 
 
 def test_the_order_turns_around():
@@ -36,3 +36,11 @@ def test_an_interrupt_leaves_the_rounds_that_are_whole(interrupt):
 
 def test_a_ratio_is_taken_round_by_round():
     assert ratio([2.0, 9.0, 4.0], [1.0, 3.0, 1.0]) == {"median": 3.0, "min": 2.0, "max": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("degrees", "tables", "within"),
+    [(2, 4.302653, 0.01), (3, 3.182446, 0.002), (5, 2.570582, 2e-4), (10, 2.228139, 1e-5), (20, 2.085963, 1e-6)],
+)
+def test_students_t_is_that_of_the_tables(degrees, tables, within):
+    assert student_t(degrees) == pytest.approx(tables, rel=within)
