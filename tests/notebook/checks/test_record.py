@@ -182,6 +182,7 @@ def test_who_passed_what(work, tmp_path):
     assert marks.loc["Ada Lovelace", "4.1"].startswith("20") and marks.loc["Ada Lovelace", "5.2"] == "tried"
     assert marks.loc["Ada Lovelace", ["passed", "predictions"]].tolist() == [1, "1 of 1"]
     hints = record.hints(found).set_index("exercise")
+    assert hints.loc["4.1", ["passed", "tried"]].tolist() == [2, 0]
     assert hints.loc["5.2", ["passed", "tried", "often"]].tolist() == [0, 2, "�[2J 9 pauses are too many. (2 of 2)"]
 
     shown = inflight("--class", folder)
