@@ -28,6 +28,7 @@ from inflight.notebook.checks.answers import as_json, brief, late, what_failed
 from inflight.notebook.checks.findings import NOT_YET, RIGHT, Finding, Measured, NotYet, Right, Wrong, figures
 from inflight.notebook.checks.graders import found_by, parts_of
 
+MOST_WRITTEN, LAST_PRINTED = 1 << 30, 1 << 16  # bytes of a file; of what was printed, as it is read
 MOST_MEMORY = 12 << 30  # bytes of address space: a runtime reserves more than it uses
 # Each takes address space, and waits for the others.
 FEW_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -113,7 +114,7 @@ def _run(request: str) -> tuple[str, str, int]:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         told.seek(0)
-        printed.seek(0)
+        printed.seek(max(0, printed.seek(0, os.SEEK_END) - LAST_PRINTED))
         return told.read().decode(), printed.read().decode(errors="replace"), process.returncode
 
 
@@ -150,6 +151,7 @@ def main() -> None:
     request, results = json.load(sys.stdin), os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what the learner's code prints is no result
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_WRITTEN, MOST_WRITTEN))  # a print that does not end
     path, (module, name) = request["path"], request["grade"]
 
     def tell(**what: object) -> None:

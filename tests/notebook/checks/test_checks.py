@@ -280,6 +280,11 @@ FIRST = "from inflight.notebook.checks.findings import RIGHT\ndef first(): retur
         (FIRST + "import os\ndef second():\n    os._exit(3)", "✓×-", "answer.py ended its process (exit status 3)."),
         (FIRST + "def second():\n    return 'a' * (1 << 35)", "✓×✓", "answer.py, line 5: MemoryError."),
         (
+            FIRST + "def second():\n    while True: print('a' * (1 << 24))",
+            "✓×✓",
+            "answer.py, line 5: OSError: [Errno 27]",
+        ),
+        (
             FIRST + "import queue, threading\n\ndef heard(result): ...\n\ndef second():\n"
             "    threading.Thread(target=heard, kwargs={'error': 1}).start()\n    queue.Queue().get()",
             "✓×-",
