@@ -23,6 +23,8 @@ import re
 import reprlib
 import textwrap
 from collections.abc import Callable, Iterator
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -233,6 +235,7 @@ def fill(path: str, answers: str) -> None:
 
 
 def _same(got: Any, right: Any) -> bool:
+    got = float(got) if isinstance(got, Fraction | Decimal) else got
     try:
         return np.shape(got) == np.shape(right) and bool(np.all(np.isclose(got, right, rtol=1e-6, equal_nan=True)))
     except (TypeError, ValueError):  # no numbers
