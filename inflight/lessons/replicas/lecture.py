@@ -145,7 +145,7 @@ def round_robin(desk):
 
 def by_prefix(desk):
     if desk not in homes:
-        # your line: a home for a new desk
+        # A new desk gets a home.
         homes[desk] = len(homes) % 2
     return homes[desk]
 

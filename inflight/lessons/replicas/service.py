@@ -76,10 +76,6 @@ class Replicas:
         with ExitStack() as ending:
             self.folder = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="inflight-replicas-")))
             ending.callback(lambda: self._stop(*self._running))
-            for number in range(len(self.servers)):
-                self._serve(number)
-            for number in range(len(self.servers)):
-                self._wait(f"server{number}")
             self.route("round_robin")
             self._ending = ending.pop_all()
         return self
@@ -88,8 +84,13 @@ class Replicas:
         self._ending.close()
 
     def route(self, policy: str, **options) -> None:
-        """Start the router anew on its port, with another policy and other options; what it knew is forgotten."""
+        """Start the router anew, with another policy and other options, and each server that has ended."""
         self._stop(*{"router"} & self._running.keys())
+        ended = [number for number in range(len(self.servers)) if f"server{number}" not in self._running]
+        for number in ended:
+            self._serve(number)
+        for number in ended:
+            self._wait(f"server{number}")
         ports = {"port": self._ports["router"], "prometheus_port": self._ports["metrics"]}
         given = ROUTER | ports | {"policy": policy} | options
         arguments = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
