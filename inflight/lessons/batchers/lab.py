@@ -137,7 +137,7 @@ print(f"in Triton the third goes alone in {alone} of 8 runs")
 # Another model shares the machine with `batch-cost`, so yours has to leave it time. Thirty requests a second come at random,
 # in an open loop. Choose `max_queue_delay_microseconds` so that
 #
-# - a batch holds at least 3 requests on average,
+# - a batch holds at least 2.9 requests on average,
 # - and 95 of 100 answers come within 140 ms (P95).
 #
 # The check plays it by the rule of 6.1 (`max_batch_size` 8, 40 ms a batch, 4 ms a request) on random arrivals.

@@ -241,7 +241,7 @@ class Scheduler:
         pause, joining = [], []
 
         # BEGIN SOLUTION
-        # LAB: # 1. While there are too few blocks, move a request from `running` to `pause`.
+        # LAB: # 1. While there are too few blocks, take a request from `running` and append its id to `pause`.
         # LAB: # 2. Append to `joining` the requests that may start.
         # An answer that has filled its last block needs another one.
         while sum(now.blocks_needed(one) for one in running) > free:

@@ -333,7 +333,7 @@ for _ in progress.over(range(7), "Round"):
         ends_s = log["timestamp"] + log["iteration_ms"] / 1000
         rounds.append(ends_s.max() - log["timestamp"].min())
 ours, theirs = done_s["max_utilization"], done_s[no_evict]
-print("With max_utilization all questions are answered", end=" ")
+print("The last answer under max_utilization:", end=" ")
 print(told_apart(ours, theirs, "later", "earlier"))
 
 # %% [markdown]

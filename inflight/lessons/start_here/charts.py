@@ -61,7 +61,7 @@ def _draw_first_word(fig: go.Figure, path: pd.DataFrame) -> None:
         ("the first word's path", x, y, "solid"),
         ("what remains", remains_x, remains_y, "dot"),
     ):
-        told = saying("" if ms is None else f"{name} · {_LANES[lane]} · {ms:.1f} ms" for ms, lane in zip(at, lanes))
+        told = saying("" if lane is None else f"{name} · {_LANES[lane]} · {ms:.1f} ms" for ms, lane in zip(at, lanes))
         fig.add_scatter(x=at, y=lanes, mode="lines", line={"color": INK, "width": 1.5, "dash": dash}, name=name, **told)
     gap, iterations = path["end_ms"].max() * 0.012, path.loc[path["what"] == "token", "start_ms"]
     for right, up, text in (
