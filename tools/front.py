@@ -114,10 +114,10 @@ PAGES = [
         [
             "Forty-eight requests wait for an engine with eight slots. Most ask for 8 tokens, every sixth for 128; "
             "each <em>iteration</em> gives one token to each request in a slot. When may the next request start?",
-            "Before each iteration the engine asks your <code>schedule(now)</code>, and does what its "
-            "<code>Plan</code> says. Below it runs one request at a time. Do better. The check tries other engines, "
-            "too: <code>now.max_batch_size</code> is how many slots one has, and <code>now.max_num_tokens</code> how "
-            "many tokens its iterations may compute.",
+            "Before each iteration the engine asks your <code>schedule(now)</code> whom to <code>admit</code>, and how "
+            "many tokens each should <code>compute</code>: its prompt at first (<code>pending_tokens</code>), then "
+            "one. Below, each runs alone. Fill <code>now.max_batch_size</code> slots, first come, first served. An "
+            "iteration computes at most <code>now.max_num_tokens</code>; the check varies both.",
         ],
         {"4.3": "in flight", "4.2": "static"},
         {
@@ -126,18 +126,21 @@ PAGES = [
             "equal": "48 equal answers",
             "mild": "32 answers of 8 to 128 tokens",
         },
-        {"slots": ("slots", 1, 16, 1, 8), "longest": ("tokens of the longest", 16, 256, 16, 128)},
+        {"slots": ("slots", 1, 16, 1, 8), "longest": ("longest answer, in tokens", 16, 256, 16, 128)},
         {"static batching": scheduler.StaticBatching, "guaranteed_no_evict": scheduler.GuaranteedNoEvict},
     ),
     Page(
         "blocks",
         "The blocks run out",
         [
-            "An engine keeps what it has computed of each running request in its KV cache, which has 32 blocks of 32 "
-            "tokens. "
-            "You may promise each request blocks for its longest answer, and leave most of them idle; or let more "
-            "requests in, and <em>pause</em> one when the blocks run out: all its tokens are then computed again.",
-            "Whom do you pause, and how many do you let in? Your <code>schedule(now)</code> decides.",
+            "An engine’s KV cache keeps each request’s computed tokens, in 32 blocks of 32. Reserve blocks for each "
+            "longest answer (<code>guaranteed_no_evict</code>), and most lie idle; let more requests in "
+            "(<code>max_utilization</code>), and when blocks run out, <em>pause</em> one: its tokens are computed "
+            "again.",
+            "Whom to pause, whom to admit? A request <code>one</code> has <code>known_tokens</code>, "
+            "<code>pending_tokens</code> and <code>own_blocks</code>, which a pause frees; it takes "
+            "<code>now.blocks_needed(one)</code>. Admit from <code>now.paused</code>, then <code>now.waiting</code>, "
+            "within <code>now.max_batch_size</code> and <code>now.max_num_tokens</code>.",
         ],
         {"5.3": "a better pause"},
         {
@@ -152,12 +155,12 @@ PAGES = [
         "servers",
         "Two servers",
         [
-            "Two servers, and prompts that begin alike: a server that has seen a beginning need not compute it again. "
-            "Send like to like, and the server with the popular beginning falls behind; send in turn, and every "
-            "beginning is computed twice. One server may be slow, or die.",
-            "Your <code>choose(request, servers)</code> returns one of <code>servers</code>. A request has a "
-            "<code>prefix</code>, which is how its prompt begins; a server has a <code>name</code>, the number of "
-            "requests <code>under_way</code>, and <code>is_healthy</code>.",
+            "Two servers, prompts that begin alike: a server whose cache has room computes each beginning once. Send "
+            "each to its <em>home</em>, where it went before, and popular homes fall behind; send in turn (the "
+            "verdict’s “doing nothing”), and both compute everything. One may be slow, or die.",
+            "Your <code>choose(request, servers)</code> returns one of <code>servers</code>. A request’s "
+            "<code>prefix</code> is how its prompt begins; a server has a <code>name</code> (keep names: objects are "
+            "new each time), requests <code>under_way</code>, and <code>is_healthy</code>.",
         ],
         {"12.1": "a policy for every day"},
         {
@@ -173,12 +176,13 @@ PAGES = [
         "drafts",
         "Keep or throw away",
         [
-            "A small model guesses the next tokens, and the large one computes all of them in one iteration: its "
-            "chances <code>p</code> stand beside the drafter’s <code>q</code>. Keep as many guesses as you can, and "
-            "let the answer be what the large model alone would have said.",
-            "Your <code>accept</code> returns the tokens that the iteration brings, at least one. <code>q[i]</code> "
-            "are the drafter’s chances of each token for guess <code>i</code>, <code>p[i]</code> the large model’s in "
-            "the same place, and <code>p</code> has one row more, for the token after the last guess. An answer ends "
+            "A small model, the drafter, guesses the next tokens; the large one computes all of them in one iteration: "
+            "its chances <code>p</code> stand beside the drafter’s <code>q</code>. Keep as many guesses as you can, "
+            "while each token comes as often as from the large model alone.",
+            "Your <code>accept</code> returns the tokens that the iteration brings, at least one. "
+            "<code>draft[i]</code> was drawn from <code>q[i]</code>, the drafter’s chances of each token; "
+            "<code>p[i]</code> are the large model’s there, and <code>p</code> has one row more, for the token after "
+            "the last guess. An answer ends "
             "with the token <code>end</code>. <code>chance.random()</code> is a number from 0 to 1; "
             "<code>chance.choices(range(len(row)), row)[0]</code> draws a token.",
         ],
@@ -225,7 +229,7 @@ def _filled(page: Page) -> dict[str, str]:
     exercise = next(iter(page.exercises))
     lesson = next(each for each in syllabus.read() if int(each.number) == int(exercise.split(".")[0]))
     file, begun, hints = _of_the_lab(lesson, exercise)
-    starts = {"what the lab hands out": begun} | {name: _source(kind) for name, kind in page.built_in.items()}
+    starts = {"the exercise as given": begun} | {name: _source(kind) for name, kind in page.built_in.items()}
     judged = _options(page.exercises, lambda number, words: f"{number}, {words}")
     current = ' aria-current="page"'
     pages = [f'<a href="{each.name}.html"{current * (each is page)}>{each.title}</a>' for each in PAGES]
@@ -251,10 +255,11 @@ def _filled(page: Page) -> dict[str, str]:
         "controls": traces + "".join(sliders),
         "hints": f'<p>They are the lab’s; the lecture that they name is <a href="../notebooks/{lesson.name}.html">'
         f"lesson {lesson.number}</a>.</p>{hints}",
-        "real": f"<p>Download your file, and let a real server run it: lesson {lesson.number}, "
+        "real": f"<p>Download your file and continue with real servers: lesson {lesson.number}, "
         f'<a href="../notebooks/{lesson.name}.html">{escape(lesson.title)}</a>, and exercise {exercise} of '
         f'<a href="../labs/{lesson.name}_lab.html">its lab</a>. '
-        f"Both open with <code>inflight lab {lesson.number}</code>.</p>",
+        f"Both open with <code>inflight lab {lesson.number}</code>, "
+        'once <a href="../README.html#begin">installed</a>.</p>',
     }
 
 
@@ -287,9 +292,9 @@ def _of_the_lab(lesson: syllabus.Lesson, exercise: str) -> tuple[str, str, str]:
 # Where one lands ------------------------------------------------------------------------------------------------------
 
 WHAT = (
-    "How one server answers many people with one language model: a hands-on course. You build its engine from a real "
-    "model, serve it with NVIDIA’s Triton Inference Server, and then measure, tune and break it, on a laptop without "
-    "a GPU."
+    "A course for Python programmers: how one server answers many people with one real language model. You write "
+    "parts of its engine, serve it with NVIDIA’s Triton Inference Server, then measure, tune and break it, on a "
+    "laptop without a GPU."
 )
 RUN = "Which of 8 slots was taken"  # lecture 04's picture of its run, in words
 

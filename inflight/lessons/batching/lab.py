@@ -263,7 +263,7 @@ check("4.3", Path(workdir.name) / "scheduler.py")
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# At your own file of 4.2: which condition has to go?
+# At static batching, 4.2: which condition has to go?
 # </details>
 #
 # <details><summary>How to begin</summary>
