@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from inflight.lessons.replicas import load
-from inflight.lessons.replicas.service import ROUTER, Replicas
+from inflight.lessons.replicas.service import Replicas
 
 __all__ = ["DECODER", "PREFILLER", "Apart", "load"]  # `load`: streams to servers and their times
 
@@ -31,15 +31,9 @@ class Apart(Replicas):
         """Return the folder of a server's store."""
         return self.folder / f"store{number}"
 
-    def route(self, policy: str = "round_robin", **options) -> None:
-        """Start the router: each request goes to the prefiller for one token, then whole to the decoder."""
-        self._stop(*{"router"} & self._running.keys())
-        ports = {"port": self._ports["router"], "prometheus_port": self._ports["metrics"]}
-        given = ROUTER | ports | {"policy": policy} | options
-        arguments = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
-        where = ("--prefill", self.servers[PREFILLER], "--decode", self.servers[DECODER])
-        self._start("router", "vllm-router", *arguments, "--vllm-pd-disaggregation", *where)
-        self._wait("router")
+    def _whom(self) -> list[str]:
+        """Each request goes to the prefiller for one token, then whole to the decoder."""
+        return ["--vllm-pd-disaggregation", "--prefill", self.servers[PREFILLER], "--decode", self.servers[DECODER]]
 
     def _serve(self, number: int) -> None:
         self.log(number).unlink(missing_ok=True)

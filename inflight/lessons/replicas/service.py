@@ -76,14 +76,14 @@ class Replicas:
         with ExitStack() as ending:
             self.folder = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="inflight-replicas-")))
             ending.callback(lambda: self._stop(*self._running))
-            self.route("round_robin")
+            self.route()
             self._ending = ending.pop_all()
         return self
 
     def __exit__(self, *_) -> None:
         self._ending.close()
 
-    def route(self, policy: str, **options) -> None:
+    def route(self, policy: str = "round_robin", **options) -> None:
         """Start the router anew, with another policy and other options, and each server that has ended."""
         self._stop(*{"router"} & self._running.keys())
         ended = [number for number in range(len(self.servers)) if f"server{number}" not in self._running]
@@ -94,8 +94,12 @@ class Replicas:
         ports = {"port": self._ports["router"], "prometheus_port": self._ports["metrics"]}
         given = ROUTER | ports | {"policy": policy} | options
         arguments = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
-        self._start("router", "vllm-router", *arguments, "--worker-urls", *self.servers)
+        self._start("router", "vllm-router", *arguments, *self._whom())
         self._wait("router")
+
+    def _whom(self) -> list[str]:
+        """Return the router's arguments that name the servers."""
+        return ["--worker-urls", *self.servers]
 
     def kill(self, number: int) -> None:
         """End a server at once (SIGKILL), nothing is finished; the kernel closes its connections, so clients know."""
