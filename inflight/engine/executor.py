@@ -230,7 +230,7 @@ class Executor:
         if self._num_empty_plans == EMPTY_PLANS:
             log.warning("the scheduler has computed nothing %d times in a row, and requests wait", EMPTY_PLANS)
         with self._work:
-            self._work.wait(EMPTY_PLAN_S)
+            self._work.wait_for(lambda: self._inbox or self._asked_to_end or self._closing, timeout=EMPTY_PLAN_S)
 
     def _give_tokens(self, chunks: dict[Sequence, Chunk], logits: Iterable[NDArray[Any]]) -> int:
         """Choose the next tokens of each request whose known tokens are all computed; return how many finished.

@@ -513,6 +513,15 @@ def test_a_probability_belongs_to_each_token_of_an_answer_and_none_to_its_end(ex
     assert (response.token_ids, len(response.log_probs)) == (ALONE[3][:end], end)
 
 
+def test_an_idle_engine_takes_no_steps():
+    steps = []
+    with load() as executor:
+        executor.step = lambda step=executor.step: (steps.append(1), step())
+        for prompt in PROMPTS[:3]:
+            executor.generate(Request(prompt, 4))
+    assert len(steps) == 3 * 4
+
+
 def test_a_closed_executor_has_no_thread_left():
     before = set(threading.enumerate())
     with load() as executor:
