@@ -87,8 +87,8 @@ for number in progress.over(range(3), "Engine"):
     print(f"engine {number}: {first.context_tokens} of {len(ids) - 40} tokens computed")
 
 # %% [markdown]
-# A folder on this machine is always worth its price. Is a line? At which speeds does your policy leave the blocks where
-# they are? Computing a token takes 0.4 ms here, on a quiet machine.
+# A folder that Linux keeps in memory is worth its price. Is a line? At which speeds does your policy leave the blocks
+# where they are? Computing a token takes 0.4 ms here, on a quiet machine.
 
 # %%
 own = run_path(str(policy.path))["Policy"]()

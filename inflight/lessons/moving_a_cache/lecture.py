@@ -215,7 +215,7 @@ assert (ms["compute"] > ms["fetch"]).all()
 
 # %% [markdown]
 # **The break-even is a speed, not a length.** Both prices grow with the tokens: computing one takes two FLOPs for each
-# weight, moving one takes its bytes. Longer prompts raise both. What can turn the scale is the line:
+# weight (attention, in long prompts, comes on top), moving one takes its bytes. What can turn the scale is the line:
 
 
 # %%
@@ -445,8 +445,7 @@ assert gap["apart"] < gap["one engine, whole"]
 # %% [markdown]
 # A gap is one iteration. Whole, the longest computes 263 tokens: the prompt, and one for each reader. In parts none
 # computes more than 64, but there are five of them: the readers' engine still computes all 256. **Parts spread the
-# prompt over the readers' iterations; apart takes it away from them.** The decoder computes the last block, and reads
-# seven into its cache.
+# prompt over the readers' iterations; apart takes it away from them.**
 #
 # The second panel is the sender's. In parts, an iteration's fixed cost counts five times. Apart, the prompt has one
 # core, and its blocks have to move.
@@ -508,10 +507,11 @@ print("Of 100 requests, so many keep both limits:")
 charts.table(pd.DataFrame(rows), decimals=0)
 
 # %% [markdown]
-# If nine of ten shall keep both limits, two machines that do both carry 4 documents a second, in parts or not: TPOT is a
-# mean, and however a prompt is cut, its machine computes it while answers wait. Apart they carry 6. No answer meets a
-# prompt, until the machine for prompts is full and TTFT breaks. That rate is called [goodput](glossary.md#Goodput).
-# Nobody computes less: vLLM's documentation says in capitals that disaggregated prefill does not improve throughput.
+# If nine of ten are to keep both limits, two machines that do both carry 4 documents a second, in parts or not. Apart
+# they carry 6: no answer meets a prompt, and TTFT breaks only when the machine for prompts is full. That rate is called
+# [goodput](glossary.md#Goodput). These prices add reading and computing: a part of 256 takes 15 ms. A GPU that overlaps
+# them takes 10, so parts do better there ([Sarathi-Serve](https://arxiv.org/abs/2403.02310)). Nobody computes less: by
+# vLLM's documentation, disaggregated prefill "DOES NOT improve throughput".
 #
 # ## Turn the knob
 #
@@ -520,8 +520,9 @@ charts.table(pd.DataFrame(rows), decimals=0)
 #
 # <details><summary>What to see</summary>
 #
-# 1. Two that do both: with a loose TPOT the prompts use both machines, and apart only one of them.
-# 2. Blocks take 0.3 s, and TTFT breaks sooner. Apart still carries 6.
+# 1. Two that do both: their prompts use both machines, and apart only one.
+# 2. Blocks take 0.3 s, and apart still carries 6, on paper: <code>divided</code> sends all documents at once. Six a
+#    second are 19 Gbit/s; this line carries three.
 #
 # </details>
 #
@@ -556,9 +557,9 @@ for wrong in (half, foreign):
         print(error)
 
 # %% [markdown]
-# **The prefiller dies.** vllm-router 0.1.17 then answers with status 500, though the decoder could do it all. (vLLM's
-# decoder would refuse, too, by default: whoever computes a prompt holds up its readers.) A small client does better:
-# whatever happens to the first request, it sends the second.
+# **The prefiller dies.** vllm-router 0.1.17 then answers with status 500, though the decoder could do it all. (By
+# default vLLM's decoder would refuse, too.) A small client does better: whatever happens to the first request, it sends
+# the second.
 
 
 # %%

@@ -47,9 +47,9 @@ workdir = tempfile.TemporaryDirectory()
 # server that is three times as slow, one that dies, three servers, and small caches, which hold 14 of 24 desks each.
 #
 # - Nothing is sent to a server that is known to be dead.
-# - Of the blocks of system prompts that round robin computes, yours computes at most 0.75 on the six days on which caches
-#   never fill, and at most 0.6 on the last.
-# - After an arrival, the fullest server is ahead of the emptiest by at most 2 requests on average of all days.
+# - Yours computes at most 0.75 times round robin's blocks of system prompts on the six days on which caches never fill,
+#   and at most 0.6 times on the last.
+# - After an arrival, the fullest server is ahead of the emptiest by at most 2 requests, on average over all days.
 #
 # The last two pull in different directions. When may a visitor be sent away from home? (*Doing nothing* in the
 # check's table is round robin.)
@@ -158,7 +158,7 @@ except CourseError as error:
 #
 # <details><summary>How to begin</summary>
 #
-# Begin with <code>by_prefix</code>, for servers of which one may be dead. Then the exception: by how many requests may
+# Give each prefix a home (<code>by_prefix</code>), another if it dies. Then the exception: by how many requests may
 # home be ahead, and is the server that helps out forgotten afterwards?
 # </details>
 #
@@ -236,10 +236,10 @@ check("12.2", one_p95)
 # *Core · importance 4/5 · difficulty 3/5 · 20 minutes*
 #
 # The lecture's alert, by hand. `minutes` has a pair for each minute: requests that ended whole, and requests that
-# failed. Somebody is woken in each minute in which requests fail so often that, with even traffic, an hour of it spends
-# more than `share` of the error budget that `slo` leaves for `days`: both in the last 60 minutes and in the last five,
-# this one included. Return the numbers of these minutes, from 0. At the beginning a window has the minutes that there
-# are. Where nobody came, nothing fails.
+# failed. Somebody is woken in each minute in which failures are too frequent both over the last 60 minutes and over the
+# last five, this one included. They are too frequent if, with even traffic, an hour of them spends more than `share` of
+# the error budget that `slo` leaves for `days`. Return the numbers of these minutes, from 0. At the beginning a window
+# has the minutes that there are. Where nobody came, nothing fails.
 
 
 # %%
@@ -276,7 +276,8 @@ found = woken(day, slo=0.999, days=30, share=0.02) or []
 print("Woken", f"from minute {min(found)} to {max(found)}" if found else "never")
 
 # %% [markdown]
-# The failures from minute 300 on spend the budget ten times as fast as allowed: a ticket, and nobody wakes.
+# The failures from minute 300 on spend the budget ten times as fast as allowed, and this rule sleeps. The
+# [workbook's](https://sre.google/workbook/alerting-on-slos/) second, 6 over six hours, would not.
 #
 # <details><summary>Where to look</summary>
 #

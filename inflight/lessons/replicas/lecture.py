@@ -388,7 +388,7 @@ assert broken.sum() == 4 and survived == 8 and not broken[12:].any()
 
 # %% [markdown]
 # The streams that had begun broke off. **What only waited was saved**: no byte had come back, so the router sent those
-# requests to the other server, and so with the later twelve. A stream with a first word may not be repeated: nobody
+# requests to the other server, as it did with the later twelve. A stream with a first word may not be repeated: nobody
 # can take words back, and the next server may choose others. The *program* must decide: ask again, or show the half and
 # say so.
 #
@@ -420,8 +420,8 @@ print(f"Drained: {whole} of 12 streams are whole.")
 assert whole == 12
 
 # %% [markdown]
-# In Kubernetes a [`preStop`](https://kubernetes.io/docs/concepts/containers/container-lifecycle-hooks/) hook waits until
-# routers have noticed and streams have ended, and `terminationGracePeriodSeconds` (30 by default, the hook included)
+# In Kubernetes, let a [`preStop`](https://kubernetes.io/docs/concepts/containers/container-lifecycle-hooks/) hook wait
+# until routers have noticed and streams have ended; `terminationGracePeriodSeconds` (30 by default, the hook included)
 # must be longer than your longest answer.
 #
 # ## Watch both

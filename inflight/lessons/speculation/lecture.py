@@ -265,11 +265,11 @@ charts.show(lesson.steps(steps), lesson.steps_summary(steps))
 
 # %% [markdown]
 # One answer of each kind, a column an iteration. Above the line is what it brought: blue the token that comes in any case,
-# green the accepted drafts. Grey, below the line, was thrown away: it costs time and brings nothing.
+# green the accepted drafts. Grey, below the line, was thrown away.
 #
 # ## When does it pay?
 #
-# The answers are known now, so what drafts of any length would have brought can be counted without the model.
+# The answers without drafts are known now, so what drafts of any length bring in them is counted without the model.
 
 # %% tags=["nbval-ignore-output"]
 rows = []
@@ -319,9 +319,9 @@ for users in (1, 8):
     print(f"Users: {users}. One guess pays if right more often than {least:.0%}.")
 
 # %% [markdown]
-# Both panels have the same counts; only the prices differ. With eight users a guess must be right so often that only
-# rewrites gain. Along a draft, each guess counts less often and costs the same: where a line turns down, the next one
-# costs more than it brings.
+# Both panels have the same counts, of the answers without drafts; some of your loop's answers are others, as you see
+# below. With eight users a guess must be right so often that only rewrites gain. Along a draft, each guess counts less
+# often and costs the same: where a line turns down, the next one costs more than it brings.
 #
 # ## The same words?
 #

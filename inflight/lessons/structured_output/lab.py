@@ -434,7 +434,7 @@ for said in ("Three cakes, please.", "Two beers, please."):
 #
 # <details><summary>How to begin</summary>
 #
-# Write the way of a call that works. Then ask of each of its lines what may raise there, and let one
+# Write what becomes of a call that works. Then ask of each of its lines what may raise there, and let one
 # <code>except</code> tell it. What do you have to remember so that nothing is done twice, and when do you write it
 # down?
 # </details>

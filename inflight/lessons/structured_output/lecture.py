@@ -610,7 +610,7 @@ for name, wanted in tried:
 # </details>
 #
 # <details><summary>3. After an update of the server, one program in ten gets text that it cannot read, and no errors are
-# logged. What has happened, probably?</summary>
+# logged. What has probably happened?</summary>
 #
 # The server ignores the field that carried the guide, for instance under a name that it dropped. Send a guide that
 # allows a single word, and see whether the answer is that word.
