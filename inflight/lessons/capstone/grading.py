@@ -203,7 +203,9 @@ def _machines(choose: random.Random) -> list[Case]:
         for each in missed:
             runs[round(rate, 2)] = _run(choose, slos, each, rate)
             rate *= choose.uniform(1.2, 1.5)
-        wanted = round(choose.uniform(30, 60), 1)
+        wanted = 0.0
+        while not all(0.02 < wanted / each % 1 < 0.98 for each in runs):  # no quotient that floating point rounds away
+            wanted = round(choose.uniform(30, 60), 1)
         right, hint = _needed(runs, wanted, _least(slos)), _machines_hint(runs, slos, wanted)
         about = f"machines for {wanted:g} requests a second, of runs at {', '.join(map(str, runs))}"
         cases.append(Case((runs, slos, wanted), right, hint, about))
