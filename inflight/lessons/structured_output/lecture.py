@@ -376,9 +376,8 @@ print(
 # choice, checks most of the vocabulary beforehand, which takes longer for a new schema, and keeps the result.
 #
 # Here masks are made and laid over the logits one after another, while nothing else is computed: eight guided answers
-# add eight to an iteration. In the engine, eight users get answers of the same length, guided and free, each way first
-# in every other round. The guide is a list of tickets, longer than the answer may be; `ignore_eos` keeps the free
-# answers as long.
+# add eight to an iteration. In the engine, eight users get answers of the same length, guided and free, in turns. The
+# guide is a list of tickets, longer than the answer may be; `ignore_eos` keeps the free answers as long.
 
 
 # %%
@@ -413,7 +412,8 @@ print(f"{number} guided iterations against free ones: {told}.")
 print(f"Predicted: {1 + 8 * mask_us / 1000 / free_ms:.3f} times the {free_ms:.1f} ms.")
 
 # %% [markdown]
-# On a GPU an iteration is shorter and has more answers. In [a test of
+# The prediction counts masks alone; the engine also fetches and converts each guided row of logits, and parses each
+# token. On a GPU an iteration is shorter and has more answers. In [a test of
 # vLLM](https://github.com/vllm-project/vllm/pull/26866) with a model of 1.7 billion parameters, guides for all requests
 # cost 33 % of the throughput, and 17 to 32 % with masks that the CPU makes while the GPU computes.
 #
