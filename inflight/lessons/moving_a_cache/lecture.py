@@ -461,6 +461,17 @@ assert gap["apart"] < gap["one engine, whole"]
 
 # %%
 rehearsal, token_bytes = lesson.load.rehearsal, 131_072
+
+
+class Overlapped(rehearsal.Prices):
+    """Of a machine that reads and computes at the same time."""
+
+    def of(self, chunks):
+        computing = [len(one.token_ids) for one in chunks if one.is_context]
+        reading_ms = self.iteration_ms + (len(chunks) - len(computing)) * self.answer_ms
+        return max(reading_ms, sum(computing) * self.prompt_token_ms)
+
+
 weights_ms, cache_ms = 16e9 / 3.35e9, 3000 * token_bytes / 3.35e9  # at 3.35 TB/s
 prices = rehearsal.Prices(weights_ms, cache_ms, 16e9 / (tera * 1e9))
 config = ExecutorConfig(enable_chunked_context=True, max_tokens_in_paged_kv_cache=2**18)
@@ -481,11 +492,15 @@ def alike(asked, part=4096):
 def divided(asked, gigabits=400):
     """One machine for prompts, one for answers, which computes each last block."""
     first = machine([replace(one, max_tokens=1) for one in asked])
-    # your line: when the blocks of each document are at the second machine, in seconds
-    sent_s = first["first_s"] + 8 * 3000 * token_bytes / (gigabits * 1e9)
+    line_s, sent_s = 8 * 3000 * token_bytes / (gigabits * 1e9), [0]
+    for first_s in first["first_s"]:
+        # your line: when this document's blocks are at the second machine, in seconds
+        sent_s.append(max(sent_s[-1], first_s) + line_s)
 
     block_ids = [1] * block
-    later = [replace(one, input_ids=block_ids, at_s=s) for one, s in zip(asked, sent_s)]
+    later = [
+        replace(one, input_ids=block_ids, at_s=s) for one, s in zip(asked, sent_s[1:])
+    ]
     rows = machine(later)
     before_ms = 1000 * (rows["due_s"] - [one.at_s for one in asked])
     return rows.assign(ttft_ms=rows["ttft_ms"] + before_ms)
@@ -509,20 +524,21 @@ charts.table(pd.DataFrame(rows), decimals=0)
 # %% [markdown]
 # If nine of ten are to keep both limits, two machines that do both carry 4 documents a second, in parts or not. Apart
 # they carry 6: no answer meets a prompt, and TTFT breaks only when the machine for prompts is full. That rate is called
-# [goodput](glossary.md#Goodput). These prices add reading and computing: a part of 256 takes 15 ms. A GPU that overlaps
-# them takes 10, so parts do better there ([Sarathi-Serve](https://arxiv.org/abs/2403.02310)). Nobody computes less: by
-# vLLM's documentation, disaggregated prefill "DOES NOT improve throughput".
+# [goodput](glossary.md#Goodput). Nobody computes less: by vLLM's documentation, disaggregated prefill "DOES NOT improve
+# throughput". These prices add reading and computing: a part of 256 takes 15 ms. A GPU does much of both at once.
 #
 # ## Turn the knob
 #
 # 1. Let TPOT be 20 ms: who keeps the limits at 8 documents a second?
 # 2. Back at 8 ms, let the line have 10 Gbit/s: `lambda asked: divided(asked, 10)`.
+# 3. Back at 400 Gbit/s, let the machines read and compute at once: `Overlapped(…)` in place of `rehearsal.Prices(…)`.
 #
 # <details><summary>What to see</summary>
 #
 # 1. Two that do both: their prompts use both machines, and apart only one.
-# 2. Blocks take 0.3 s, and apart still carries 6, on paper: <code>divided</code> sends all documents at once. Six a
-#    second are 19 Gbit/s; this line carries three.
+# 2. Apart carries 2: the line carries three documents a second, and blocks wait for it.
+# 3. In parts they carry 8, whole still 4, apart 6: a part of 256 takes 10 ms, and costs the answers little
+#    ([Sarathi-Serve](https://arxiv.org/abs/2403.02310)). Apart pays for what does not overlap.
 #
 # </details>
 #
