@@ -82,7 +82,7 @@ def _of_mask(
         return f"{where} it forbids the end, though that is one of the texts."
     if extra:
         said = repr(texts[min(extra)]) if texts[min(extra)] else "a token without text"
-        said = "the end" if tokenizer.end_id in extra else said
+        said = "the end" if extra == {tokenizer.end_id} else said
         return f"{where} it lets {said} through, from where no text can be completed."
     if missing:
         said = ", ".join(repr(texts[token]) for token in sorted(missing)[:4])

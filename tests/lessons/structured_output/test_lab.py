@@ -152,8 +152,6 @@ ANSWERS = [
            "wrong", "the same text in other tokens"),
     Answer("10.1", "one tokenization", File(ONE_WAY), "wrong", "the same text in other tokens"),
     Answer("10.1", "beyond the choice", mask(("rest[:length]", "rest[:length] + 's'")), "wrong", "no text can be completed"),
-    Answer("10.1", "tokens without a text", mask(("(token_ids), []", "(token_ids), self.tokens[''][3:]")), "wrong",
-           "lets '' through"),
     Answer("10.1", "logits of its own", mask(("= logits[allowed]", "= 1.0")), "wrong", "changes logits"),
 
     Answer("10.1", "NaN for what may not come", mask(("np.full_like(logits, -np.inf)", "np.full_like(logits, np.nan)")),
