@@ -176,14 +176,14 @@ def test_curve():
     assert points(one(fig, "memory roof")) == [(1, 400), (8, 2500), (64, 7000)]
     assert points(one(fig, "compute roof"))[-1] == (256, 3000)
     assert points(one(fig, "a prompt")) == [(256, 2400)]
-    assert points(one(fig, "overhead")) == [(1, 100), (1, 400)]
-    assert [note.text for note in fig.layout.annotations] == ["overhead:<br>7.5 of 10.0 ms"]
+    assert points(one(fig, "beyond the roof")) == [(1, 100), (1, 400)]
+    assert [note.text for note in fig.layout.annotations] == ["no roof explains:<br>7.5 of 10.0 ms"]
     assert titles(fig, "yaxis", "yaxis2") == ["tokens a second", "billion FLOPs a second"]
     left, right = fig.layout.yaxis.range, fig.layout.yaxis2.range
     assert [10 ** (b - a) for a, b in zip(left, right)] == pytest.approx([0.25, 0.25]), "one height, two units"
     said = engine.curve_summary(measured, 2400.0)
     assert "1: 100 (25%), 8: 500 (20%), 64: 1,500 (50%)" in said and "The roofs meet below 64 users" in said
-    assert "Of one user's 10.0 ms the roof asks for 2.5; 7.5 are overhead." in said
+    assert "Of one user's 10.0 ms the roof asks for 2.5; 7.5 are beyond it." in said
     assert "A prompt of 256 tokens reaches 80% of the compute roof" in said
 
 

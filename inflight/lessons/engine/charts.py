@@ -51,10 +51,10 @@ def curve(measured: pd.DataFrame, prompt: float, flops_of_token: float) -> go.Fi
     )  # fmt: skip
     took, _, overhead = _of_one_user(measured)
     alone, roof = measured["total"].iloc[0], _lower_roof(measured).iloc[0]
-    told = f"overhead:<br>{overhead:.1f} of {took:.1f} ms"
+    told = f"no roof explains:<br>{overhead:.1f} of {took:.1f} ms"
     line = {"color": WASTE, "width": 6}
     fig.add_scatter(
-        x=[1, 1], y=[alone, roof], name="overhead", mode="lines", line=line, zorder=-1, **saying([told] * 2)
+        x=[1, 1], y=[alone, roof], name="beyond the roof", mode="lines", line=line, zorder=-1, **saying([told] * 2)
     )
     fig.add_scatter(  # plotly draws an axis that has a trace
         x=[PROMPT], y=[prompt * flops_of_token / 1e9], yaxis="y2", opacity=0, showlegend=False, hoverinfo="skip"
@@ -102,6 +102,6 @@ def curve_summary(measured: pd.DataFrame, prompt: float) -> str:
     took, least, overhead = _of_one_user(measured)
     return (
         f"Tokens a second by users, and in brackets the share of the lower roof: {told}. {ridge}"
-        f"Of one user's {took:.1f} ms the roof asks for {least:.1f}; {overhead:.1f} are overhead. "
+        f"Of one user's {took:.1f} ms the roof asks for {least:.1f}; {overhead:.1f} are beyond it. "
         f"A prompt of {PROMPT} tokens reaches {prompt / measured['arithmetic'].iloc[-1]:.0%} of the compute roof."
     )

@@ -235,7 +235,7 @@ check("1.3", Path(workdir.name) / "quantizer.py")
 # <details><summary>The error you see</summary>
 #
 # *give uint8 … yours is int64*: turn q into `np.uint8` before you join the bytes. *divide by zero*, or *all alike not right
-# yet*: where d is 0, divide by 1; any q will do there. An error somewhat above the budget: 16 levels are 15 steps apart. An
+# yet*: where d is 0, divide by 1; any q will do there. An error somewhat above the budget: 16 levels make 15 steps. An
 # error of several times the budget: you cut (`astype(int)`) where you should round.
 #
 # </details>
@@ -371,7 +371,7 @@ check("1.4", decode)
 # an iteration decides which kernel computes a product and in which order it sums up, and each order rounds differently.
 # vLLM has kernels that keep the order (`VLLM_BATCH_INVARIANT=1`).
 #
-# Rounding in float32 moves the logarithm of a token's probability by some 0.00001, and the words of short answers stay:
+# Rounding in float32 moves the logarithm of a token's probability by some 0.00002, and the words of short answers stay:
 # that is invariance *within rounding*, on this engine and at these sizes. Other roundings move it by some 0.1: enough
 # for another token to win.
 #
@@ -472,7 +472,7 @@ workdir.cleanup()
 # <details><summary>Answer</summary>
 #
 # No. 8 billion weights take 16 GB in 16 bits, and 5 GB in `Q4_1`. With 32 layers and 8 KV heads of 128 numbers a token
-# takes 131,072 bytes, and a user with 2,048 tokens 0.27 GB. Only 60 such users take as much as the 16-bit weights. The
+# takes 131,072 bytes, and a user with 2,048 tokens 0.27 GB. Sixty such users take as much as the 16-bit weights. The
 # formula holds; which part is the larger one depends on the model.
 #
 # </details>

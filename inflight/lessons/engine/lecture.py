@@ -180,7 +180,7 @@ print(f"{compute:,.0f} by arithmetic.")
 print("The lower roof is", "memory's." if memory < compute else "arithmetic's.")
 
 # %% [markdown]
-# The lower roof counts. Cores that wait for weights are busy, too, as `top` counts.
+# The lower roof decides. Cores that wait for weights are busy, too, in `top`.
 #
 # ## Predict
 #
@@ -270,7 +270,7 @@ print(summary)
 # This is the [roofline](glossary.md#Roofline), with users in place of
 # [arithmetic intensity](glossary.md#Arithmetic-intensity), the FLOPs for each byte read. The roofs meet at the *ridge*.
 # To its left an iteration can at best be *memory bound*, to its right *compute bound*. One user is neither here, but
-# *overhead bound*: no roof asks for the grey stretch. More users cost little, because they share it, and what is read.
+# *overhead bound*: no roof explains the grey stretch. More users cost little, because they share it, and what is read.
 #
 # The tokens of one prompt share the weights as users do. So a long prompt is far to the right, under the compute roof:
 # it reaches more of it than 64 users do, and faster memory would not help.
@@ -404,14 +404,14 @@ print(f"Seventy users → at most {most} at once")
 # - Bytes over bandwidth, and FLOPs over the machine's FLOPs a second, bound every iteration. Overhead comes on top.
 # - Eight users share one reading and its overhead: their iteration takes far less than eight times as long.
 # - A prompt's tokens share them, too, so prefill is compute bound.
-# - KV cache per token = 2 × layers × KV heads × head size × bytes of a number. Nobody shares it.
+# - KV cache per token = 2 × layers × KV heads × head size × bytes of a number. Each user adds theirs.
 # - Memory less weights, over a user's cache, is the number of users that fit.
 #
 # <details><summary>1. The same model, weights in 16 bits. What happens to memory's roof for one user, and where is the
 # ridge?</summary>
 #
-# About three times the bytes, so a third of the tokens a second. The ridge moves to the right: it takes three times as many
-# users to use up the arithmetic while that much is read.
+# 2.8 times the bytes, so little more than a third of the tokens a second. At the same FLOPs a second the ridge moves to
+# the right: 2.8 times as many users use up the arithmetic meanwhile.
 #
 # </details>
 # <details><summary>2. A model has 32 layers, 32 KV heads of 128 numbers, and a cache in 16 bits. How many bytes per
