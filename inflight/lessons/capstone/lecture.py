@@ -42,7 +42,7 @@ from inflight.checkpoint import fetch
 from inflight.engine import BlockManager, Sequence, Sequences
 from inflight.lessons import capstone as lesson
 from inflight.notebook import charts, progress, session, widgets
-from inflight.triton import Client, Server, repository
+from inflight.triton import Client, Server, repository, telemetry
 
 session.others()
 
@@ -344,13 +344,17 @@ print(f"Ten times the contract's rate takes {many} machines, one of them spare."
 # Two things are still open: requests that no rehearsal has seen, and quality. A hundred new requests at that load:
 
 # %% tags=["nbval-ignore-output"]
-load = deal["rate"] / contract.rate
+load, seen = deal["rate"] / contract.rate, log_path.stat().st_size
 with progress.wait(f"A hundred requests, with {chosen}"):
     hundred = contract.traffic.requests(deal["rate"], seed=11)
     final = lesson.measure(server, hundred)
 good, same = in_time(final).sum(), in_time(forecast(pairs[chosen], load, [11])).sum()
 print(f"Measured: {good} of 100 in time. The forecast for these requests has {same},")
 print(f"for five other runs {100 * deal['low']:.0f} to {100 * deal['high']:.0f}.")
+pace = lesson.clock(telemetry.iterations(log_path, seen), prices)
+known = in_time(lesson.rehearse(pairs[chosen], contract, [11], load, pace)).sum()
+print(f"Its clock was {pace:.2f}, the forecast's {clock:.2f}.", end=" ")
+print(f"With its own, {known} are rehearsed in time.")
 
 # %% tags=["nbval-ignore-output"]
 with progress.wait("The checkpoint and the engine read a text"):
