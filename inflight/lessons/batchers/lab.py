@@ -118,7 +118,7 @@ alone = sum(len(run.executions) == 3 for run in runs)
 print(f"in Triton the third goes alone in {alone} of 8 runs")
 
 # %% [markdown]
-# Your rule takes all that wait when the model becomes free. Triton may have closed the batch when its delay was over.
+# Your rule takes all that wait when the model becomes free. Triton closes the batch when its delay is over.
 #
 # <details><summary>Where to look</summary>The lecture's <code>by_hand</code>: there a batch leaves as soon as the model is free
 # and somebody is there. Here it may have to wait, although the model is free.</details>

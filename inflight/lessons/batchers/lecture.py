@@ -514,8 +514,8 @@ gain = gain.agg(["median", "min", "max"]).round(2)
 print(gain.to_frame("dynamic_over_none").to_json())
 
 # %% [markdown]
-# What is gained is the fixed part of the cost, shared: the longer the texts, the less. Nor does a `model.py` gain that loops
-# over its requests, while Triton's statistics show batches all the same.
+# What is gained is the fixed part of the cost, shared: the longer the texts, the less. A `model.py` that loops over its
+# requests gains nothing, though Triton's statistics still show batches.
 #
 # ## Who decides?
 #

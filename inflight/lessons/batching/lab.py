@@ -136,7 +136,7 @@ if drawn := stays(computed):
 # each iteration. The method returns a `Plan`. `admit` has the ids of the requests that start; `compute` says, by id, how
 # many tokens each request computes.
 #
-# The file below runs one request at a time, as `llama-python` does. Make it `V1`'s rule: when no request runs, as many
+# The file below runs one request at a time. Make it `V1`'s rule: when no request runs, as many
 # start as wait and have a slot; until the last of them has finished, none joins. Prompts are short here: those of a
 # batch fit into one iteration.
 
@@ -281,8 +281,8 @@ check("4.3", Path(workdir.name) / "scheduler.py")
 # </details>
 #
 # `parts.part` returns your file once it has passed, and the course's until then. Later labs build on it. Here it serves
-# the mild trace, and so does the engine's own rule. The requests arrive within a fifth of a second; where one overtakes
-# another on its way, the counts differ:
+# the mild trace, and so does the engine's own rule. The requests arrive within a fifth of a second, in
+# each run at other iterations, so the counts differ:
 
 
 # %%

@@ -8,8 +8,8 @@
 # - **decide** when the switch gains nothing, and say who pays for it.
 #
 # You need lessons 00, 01 and 03. vLLM, SGLang and TensorRT-LLM all batch in flight (*continuous batching*), so all of
-# this is true there. Only the names `V1` and `inflight_fused_batching` are history: TensorRT-LLM's engine backend had
-# them until July 2026.
+# this is true there. Only the names are history: TensorRT-LLM's engine backend had `V1` until 0.20 (2025), and
+# `inflight_fused_batching` until July 2026.
 #
 # {navigation}
 
@@ -253,9 +253,9 @@ charts.show(figure, summary)
 print(summary, f"A token of a prompt costs {prompt_token_ms:.2f} ms.")
 
 # %% [markdown]
-# An iteration reads the weights once for all answers in it; attention and arithmetic come on top for each. On an H100 an
-# iteration with eight answers costs hardly more than one with one (lesson 01's ridge is far away), so answers side by
-# side are cheaper still. A prompt has one price under both rules.
+# An iteration reads the weights once for all answers in it; attention and arithmetic come on top for each. So do
+# choosing and sending a token, which lesson 01's price leaves out. On an H100 eight answers cost hardly more than one
+# (lesson 01's ridge is far away). A prompt has one price under both rules.
 #
 # Put the parts together: the iterations from the paper, each at its price, and the prompts, which both rules compute.
 
@@ -301,13 +301,12 @@ latency = {name: run.requests for name, run in runs.items()}
 charts.show(lesson.who_pays(latency), lesson.who_pays_summary(latency))
 
 # %% [markdown]
-# Each mark is a request; above the line it is complete later in flight. Those few are long answers that started first.
-# With static batching their short neighbours finish early, and they have the engine nearly to themselves; in flight
-# they share it to the end.
+# Each mark is a request. The few above the line, complete later in flight, are long answers that started first. With
+# static batching their short neighbours finish early and leave them the engine; in flight they share it to the end.
 #
 # ## When requests arrive
 #
-# A full queue shows the most that can be won. Usually requests arrive at a rate. How many can each rule serve?
+# A full queue shows the most throughput to be won. Usually requests arrive at a rate. How many can each rule serve?
 
 
 # %%
@@ -427,8 +426,8 @@ assert (7 + 1) * mean == 0.25 * 4 * mean * slots and mean == 28  # as the text s
 # | In flight | always | the default | `inflight_fused_batching` |
 # | How full | `vllm:num_requests_running`, `_waiting` | iteration statistics | `scheduled`, `waiting` of the log and /metrics |
 #
-# vLLM's *V1* is its engine, which batches in flight. TensorRT-LLM's own `V1` and Hugging Face's `generate` compute
-# finished answers on until their batch ends, so each of their iterations keeps its full price, and the gain over them is
+# vLLM's *V1* is its engine, which batches in flight. TensorRT-LLM's own `V1` and Hugging Face's `generate` go on
+# computing finished answers until their batch ends, so each iteration keeps its full price, and the gain over them is
 # larger than here.
 #
 # ## What breaks
@@ -452,7 +451,7 @@ for gpt_model_type in types.values():
 # - Eight answers in an iteration cost more than one, but not eight times as much: the gain in time is smaller than the
 #   gain in iterations.
 # - Short answers are complete earlier; a few long ones that started first are complete later.
-# - Latency bends up at a rule's capacity. Between the two, static batching has a queue without end.
+# - Latency bends up before a rule's capacity. Between the two, static batching has a queue without end.
 #
 # <details><summary>1. Four slots; answers of 10, 10, 10 and 100 tokens, again and again, all waiting from the start.
 # How many iterations do a hundred such groups take, static and in flight, about?</summary>
@@ -463,7 +462,8 @@ for gpt_model_type in types.values():
 # <details><summary>2. Your in-flight server has eight slots, and never more than 3 requests run. What would static
 # batching cost you?</summary>
 #
-# Little throughput, but latency. In flight a new request starts at once; static, it waits for the running batch to end.
+# Latency: a new request waits for the running batch. With the lengths above capacity, too: three at a time are 11
+# requests in 100 iterations, and static batching serves 6.
 # </details>
 #
 # <details><summary>3. A colleague reports "in-flight batching gives 1.3 times". What do you ask first?</summary>

@@ -319,8 +319,8 @@ assert not counted.xs(no_evict, level=1)["computed twice"].any()
 # ended most answers to questions before 30 tokens, so under `guaranteed_no_evict` the next could start.
 #
 # For the captions both policies need about the same number, and the readers see two different services. With promises
-# the last caption starts when the first four have finished. Without promises everybody soon has a first token, and more
-# than half are done far earlier, but two answers stop in mid-sentence for nearly half of the run.
+# the last caption starts when the first four have finished. Without promises all start at once, and five are done after
+# 47 iterations, not 88, but two answers stop in mid-sentence for nearly half of the run.
 #
 # For a question, `guaranteed_no_evict` promises eight blocks: three run, and five slots stay empty. Prompt and answer
 # fill two or three. Eight times three is 24, so `max_utilization` runs all eight and pauses none. Does the clock agree?

@@ -139,7 +139,9 @@ def _wrong(streams: list[SimulatedStream]) -> Finding:
 
 CALLS, MICROPHONES = 60, 4
 STATE_HINT = "A frame goes in with its slot's latest state, zeros at START, whatever the slot still has."
-FRAMES_HINT = "What is over waits for the next piece of its slot; at end it is filled with zeros, if there is anything."
+FRAMES_HINT = (
+    "What is left over waits for the next piece of its slot; at end it is filled with zeros, if there is anything."
+)
 
 
 class _Network:

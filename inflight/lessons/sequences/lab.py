@@ -2,8 +2,8 @@
 # # {heading}
 #
 # Three exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write a gateway that never forgets a
-# START or an END; a model that asks to be called again, for many streams, some of whose clients leave; and one that hears
-# many microphones with one network. A check never stops the notebook.
+# START or an END; a model that asks to be called again, for many streams, some of whose clients leave; and the core of
+# one that hears many microphones. A check never stops the notebook.
 #
 # Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
 # not been run.
@@ -314,8 +314,8 @@ print(heard.groupby("stream")["word"].agg(" ".join).to_string(header=False))
 #   that may be empty.
 # - `network(frames, states)` takes [n, 512] and [n, `network.size`], and gives n scores and the new states, [n,
 #   `network.size`]. A stream begins with a state of zeros.
-# - Return a list for each slot: a score for each frame that its piece has completed, in their order. At `end`, fill what is
-#   over with zeros, if anything is.
+# - Return a list for each slot: a score for each frame that its piece has completed, in order. At `end`, fill up what
+#   is left with zeros, if anything is.
 # - Slots that have another frame share a pass: no more passes than the slot with the most frames needs.
 # - `kept` is a dict, empty at first, that is yours. A client may have gone without an END: then its slot comes with a new
 #   `start`.
@@ -352,7 +352,7 @@ def hear(requests: list[Piece | None], kept: dict, network) -> list[list[float]]
 check("7.3", hear)
 
 # %% [markdown]
-# Now the lecture's two lines and its network, in pieces of 20 ms, as a telephone sends them:
+# The lecture's network and lines, in pieces of 20 ms as telephones send them: its rows *own* again.
 
 # %% tags=["nbval-ignore-output"]
 network, sound = Voice(), two_lines().reshape(2, -1)
@@ -368,13 +368,13 @@ print(*heard, sep="\n")
 # <details><summary>Where to look</summary>The lecture's table of <code>direct</code> and <code>oldest</code>: a row for each
 # slot. And the pass for many texts of lab 06: who may share it?</details>
 #
-# <details><summary>How to begin</summary>With one slot: put the new samples behind those that are over, cut off whole frames,
-# keep what is over. Then two loops: over the slots, which collects their frames, and over the first frames of all, the second
+# <details><summary>How to begin</summary>With one slot: put the new samples behind those left over, cut off whole frames,
+# keep the remainder. Then two loops: over the slots, which collects their frames, and over the first frames of all, the second
 # frames of all, …</details>
 #
 # <details><summary>The error you see</summary><em>scores, where … are wanted</em>: a piece need not begin where a frame does.
 # <em>not those of this stream alone</em>: the state of another slot went in, or that of the client before. <em>passes</em>:
-# the loop over frames is the outer one.</details>
+# make the loop over frames the outer one.</details>
 #
 # ## Elsewhere
 #

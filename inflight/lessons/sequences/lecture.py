@@ -9,7 +9,7 @@
 #
 # You need lesson 06. Whose state is it, where does it live, and who deletes it? Every server that remembers something meets
 # these three questions: streaming speech recognition, tracking in video, voice agents. LLM engines answer them inside, and
-# a router in front of several servers meets the second one again (lesson 12). The sequence batcher is only Triton's.
+# a router in front of several servers meets the second one again (lesson 12). Only Triton has a sequence batcher.
 #
 # {navigation}
 
@@ -224,9 +224,9 @@ print(textwrap.fill(summary, 88))
 #
 # ## A real one
 #
-# Voice agents run a network like [Silero's](https://github.com/snakers4/silero-vad) on every line. Of each 32 ms of sound it
-# says how likely somebody speaks; its state is 320 numbers. Two lines are open. First each has its own state, then both
-# requests find the one of the same instance:
+# Voice agents run a network like [Silero's](https://github.com/snakers4/silero-vad) on every line. It scores each
+# 32 ms of sound: does somebody speak? Its state is 320 numbers. Two lines are played without a server: first with a
+# state each, then with one for both:
 
 
 # %%
@@ -246,7 +246,7 @@ def listen(places):
 # %% tags=["nbval-ignore-output"]
 for line, (own, shared) in enumerate(zip(listen([0, 1]), listen([0, 0])), 1):
     wrong = sum(one != other for one, other in zip(own, shared))
-    print(f"line {line}: {wrong} of {len(own)} frames are judged otherwise")
+    print(f"line {line}: {wrong} of {len(own)} frames are judged differently")
     print("own   ", own)
     print("shared", shared)
 
@@ -254,7 +254,7 @@ for line, (own, shared) in enumerate(zip(listen([0, 1]), listen([0, 0])), 1):
 assert wrong > 5
 
 # %% [markdown]
-# Half of what the shared state remembers is the other line's sound. Again there is no error.
+# Every other frame that the shared state has seen is the other line's. Again no error.
 #
 # ## Who begins it, who ends it
 #

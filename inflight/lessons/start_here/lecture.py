@@ -202,14 +202,14 @@ widgets.Playground(server)
 # | TensorRT-LLM today | `trtllm-serve MODEL` | `/v1/chat/completions` |
 # | here, as in TensorRT-LLM with engines | `Server(repo).start()` | `/v2/models/ensemble/generate_stream` |
 #
-# Two things differ there. With vLLM's and TensorRT-LLM's defaults the same prompt, sent twice, is found in the prefix
-# cache, and the second prefill is nearly free; here it is computed again (lesson 05 turns that on). And a reasoning model
-# writes tokens that nobody sees first: its first token is not the first word of the answer.
+# Two things differ there. With vLLM's and TensorRT-LLM's defaults a long prompt, sent twice, is found in the prefix
+# cache, and the second prefill is nearly free; here it is computed again (lesson 05 turns reuse on). And a reasoning
+# model first writes tokens that nobody sees: its first token is not the first word of the answer.
 #
 # NVIDIA's own path for language models leaves Triton: TensorRT-LLM removed its engine backend from the main branch in July
 # 2026, and since release 26.11 Triton has no image with it ([details](../assets/lab-gpu/README.md)). What this course
 # teaches of engines, caches, schedulers and measuring is the same in vLLM and in TensorRT-LLM today. Ensembles, batchers
-# and sequences are Triton's, and stay what it is used for with all other models.
+# and sequences are Triton's, and remain in use for all other models.
 #
 # ## What breaks
 #

@@ -173,7 +173,7 @@ ANSWERS = [
 
     Answer("7.3", "arrays", in_arrays),
     Answer("7.3", "tuples", lambda *call: tuple(map(tuple, in_arrays(*call)))),
-    Answer("7.3", "what is over is lost", heard(waits=False), "wrong", "What is over waits for the next piece"),
+    Answer("7.3", "what is over is lost", heard(waits=False), "wrong", "What is left over waits for the next piece"),
     Answer("7.3", "the last frame is lost", heard(pads=False), "wrong", "at end it is filled with zeros"),
     Answer("7.3", "START is ignored", heard(starts=False), "wrong", "slot"),
     Answer("7.3", "a pass for each slot", heard(together=False), "partly", "passes of the network: "),
