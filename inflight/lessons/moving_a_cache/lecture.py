@@ -246,9 +246,8 @@ for cache, least in needed.items():
     print(f"{cache}: taking is faster at {wins} Gbit/s; formula: above {least:.2f}")
 
 # %% tags=["remove-cell"]
-for cache, place in (("float32", 1), ("INT8", 0)):
-    slower, faster = medians[cache, speeds[place]], medians[cache, speeds[place + 1]]
-    assert slower > computed[cache] > faster
+for cache in pairs:
+    assert medians[cache, speeds[0]] > computed[cache] > medians[cache, speeds[-1]]
 
 # %% [markdown]
 # The formula counts the sending alone; reading and writing the blocks come on top, so the lines cross a little to the
