@@ -448,8 +448,9 @@ ways = {
 }
 server.load("tensorrt_llm", max_queue_size=4)
 users, refusals = ThreadPoolExecutor(40), {}
+kept = httpx.Limits(max_keepalive_connections=40)  # fewer may close one in use
 with OpenAIServer(server.grpc_url, engine_dir) as front:
-    http = httpx.Client(base_url=front.url, timeout=60)
+    http = httpx.Client(base_url=front.url, timeout=60, limits=kept)
     for way, wait_s in progress.over(ways.items(), "Way", lambda way: way[0]):
         replies = users.map(partial(persist, http), [wait_s] * 40)
         counted = Counter(status for one in replies for status in one)
