@@ -156,8 +156,8 @@ PAGES = [
         "Two servers",
         [
             "Two servers, prompts that begin alike: a server whose cache has room computes each beginning once. Send "
-            "each to its <em>home</em>, where it went before, and popular homes fall behind; send in turn (the "
-            "verdict’s “doing nothing”), and both compute everything. One may be slow, or die.",
+            "each to its <em>home</em>, where it went before, and popular homes fall behind; send in turn, and both "
+            "compute everything. One may be slow, or die.",
             "Your <code>choose(request, servers)</code> returns one of <code>servers</code>. A request’s "
             "<code>prefix</code> is how its prompt begins; a server has a <code>name</code> (keep names: objects are "
             "new each time), requests <code>under_way</code>, and <code>is_healthy</code>.",

@@ -54,7 +54,7 @@ def _policy(path: str, choose: random.Random) -> Finding:
         return NOT_YET
     hidden = days(choose)
     own, course, in_turn = (_counted(each, hidden) for each in (policy, WithinReach, InTurn))
-    beside = Compared(own, course, in_turn, ADVICE)
+    beside = Compared(own, course, in_turn, ADVICE, nothing_is="in turn")
     most, most_crowded = int(MOST_COMPUTED * in_turn.computed), int(MOST_CROWDED * in_turn.crowded)
     return [
         beside.measured("lost", "sent to a server that was known to be dead", exactly=0),
