@@ -463,14 +463,15 @@ def in_triton():
 # %% tags=["nbval-ignore-output"]
 rows = []
 with lesson.rivals(checkpoint_dir, prompts, wanted, apart) as others:
-    servers = {"hundred lines": lesson.Rival(in_triton, 1024, 7.6)} | others
+    same = others["transformers"].millions
+    servers = {"hundred lines": lesson.Rival(in_triton, 1024, same)} | others
     for turn in progress.over(range(7), "Four users"):
         for name in list(servers)[:: (-1) ** turn]:
             run, page, millions = servers[name]
             passes, at_s = run()
             ms = 1000 * (at_s[-1] - at_s[-31]) / 30  # while all four stream
             held = len(prompts) * page * -(-(prompt_length + wanted - 1) // page)
-            rows.append((name, millions, passes, ms, held))
+            rows.append((name, round(millions, 1), passes, ms, held))
 
 # %% tags=["nbval-ignore-output"]
 columns = ["server", "million parameters", "passes", "ms a pass with four"]

@@ -51,7 +51,7 @@ def rivals(checkpoint_dir: str | Path, prompts: Sequence[str], wanted: int, apar
     import transformers
 
     from inflight import engine
-    from inflight.checkpoint import fetch, load_tokenizer
+    from inflight.checkpoint import GgufFile, fetch, load_tokenizer
     from inflight.models import gpt2_network
 
     def of_first(send: Callable[[int], object], receive: Callable[[], int]) -> list[float]:
@@ -81,7 +81,8 @@ def rivals(checkpoint_dir: str | Path, prompts: Sequence[str], wanted: int, apar
         )
         return manager.current_batch - before, at_s
 
-    engine_dir = engine.cached(fetch())
+    checkpoint = fetch()
+    engine_dir = engine.cached(checkpoint)
     executor, came = engine.Executor.load(engine_dir), queue.SimpleQueue[int]()
     llama_ids = [load_tokenizer(engine_dir).encode(prompt) for prompt in prompts]
 
@@ -96,8 +97,12 @@ def rivals(checkpoint_dir: str | Path, prompts: Sequence[str], wanted: int, apar
 
     page = manager.continuous_batching_config.page_size
     block = engine.read(engine_dir).build_config.tokens_per_block
+    numbers = sum(tensor["parameters"] for tensor in GgufFile(checkpoint.path).tensor_table())
     try:
-        yield {"transformers": Rival(by_transformers, page, 7.6), "engine": Rival(by_engine, block, 135)}
+        yield {
+            "transformers": Rival(by_transformers, page, gpt2.num_parameters() / 1e6),
+            "engine": Rival(by_engine, block, numbers / 1e6),
+        }
     finally:
         manager.stop()
         executor.shutdown()
