@@ -376,6 +376,11 @@ print(*heard, sep="\n")
 # <em>not those of this stream alone</em>: the state of another slot went in, or that of the client before. <em>passes</em>:
 # make the loop over frames the outer one.</details>
 #
+# ## Bonus
+#
+# If you are early: let a client ask for at most *n* words, by a request parameter (`request.parameters()` is JSON).
+
+# %% [markdown]
 # ## Elsewhere
 #
 # Three questions of transfer, without running anything.
