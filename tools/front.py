@@ -27,7 +27,7 @@ import numpy as np
 from inflight.engine import scheduler
 from inflight.notebook.pages import syllabus
 from inflight.paths import COURSE as CLONE
-from tools import address, lessons
+from tools import address, lessons, titles
 
 SITE = CLONE / "site"
 sys.path.insert(0, str(SITE / "play"))  # as in the browser, where it stands beside the package
@@ -368,7 +368,9 @@ def _card(lesson: syllabus.Lesson, out: Path) -> str:
         (out / "_static" / "lessons" / f"{lesson.topic}.svg").write_text("".join(shown[0]["image/svg+xml"]), "utf-8")
         picture = f'<img src="_static/lessons/{lesson.topic}.svg" alt="" width="700" height="400" loading="lazy">'
     link = f'<a href="notebooks/{lesson.name}.html">{escape(lesson.heading)}</a>'
-    return f"<li>{picture}<h3>{link}</h3><p>{escape(lesson.question)}</p></li>"
+    lab, _ = titles.lab_minutes(lesson.folder)
+    takes = f"{titles.lecture_minutes(lesson.folder)} minutes" + (f", its lab {lab}" if lab else "")
+    return f"<li>{picture}<h3>{link}</h3><p>{escape(lesson.question)}</p><p>{takes}</p></li>"
 
 
 if __name__ == "__main__":
