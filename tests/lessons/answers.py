@@ -17,6 +17,7 @@ least, has an answer just inside and one just outside; where nobody can land the
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,7 @@ def _defines(node: ast.stmt, wanted: set[str]) -> bool:
     return isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef)
 
 
+@cache
 def _cells(topic: str, kind: str) -> list[str]:
     [lesson] = [lesson for lesson in syllabus.read() if lesson.topic == topic]
     return [cell.source for cell in lessons.source(lesson, kind).cells if cell.cell_type == "code"]
