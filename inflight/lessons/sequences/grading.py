@@ -13,6 +13,7 @@ import numpy as np
 from inflight.errors import CourseError
 from inflight.lessons.sequences.voice import FRAME, Piece
 from inflight.notebook.checks import grades
+from inflight.notebook.checks.answers import load, plain
 from inflight.notebook.checks.findings import NOT_YET, RIGHT, Case, Finding, Measured, Wrong, asked
 from inflight.notebook.checks.simulate_triton import Names, SimulatedRun, SimulatedStream, Triton
 
@@ -203,8 +204,13 @@ def _heard(requests: list[Piece | None], kept: dict, network: Callable) -> list[
     return scores
 
 
-@grades("7.3", "A row for each slot needs no correlation id, shares one pass, and cannot leak: START takes it over.")
-def _microphones(hear: Callable, choose: random.Random) -> dict[str, Finding] | Finding:
+@grades(
+    "7.3",
+    "A row for each slot needs no correlation id, shares one pass, and cannot leak: START takes it over.",
+    within_s=TRIAL_S,
+)
+def _microphones(path: str, choose: random.Random) -> dict[str, Finding] | Finding:
+    hear = plain(load(path, "hear").hear)
     calls, seed = _calls(choose), choose.randrange(2**32)
     network, alone = _Network(seed), _Network(seed)
     kept: dict = {}

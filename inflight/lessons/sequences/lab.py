@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import tritonclient.grpc as triton
 
-from inflight.lessons.sequences import FRAME, Piece, Voice, streams, two_lines
+from inflight.lessons.sequences import streams, two_lines
 from inflight.notebook import check, parts
 from inflight.triton import Server
 
@@ -322,6 +322,15 @@ print(heard.groupby("stream")["word"].agg(" ".join).to_string(header=False))
 
 
 # %%
+(repo / "microphones" / "1").mkdir(parents=True, exist_ok=True)
+
+# %%
+# %%writefile {repo}/microphones/1/hear.py
+import numpy as np
+
+from inflight.lessons.sequences import FRAME, Piece
+
+
 def hear(requests: list[Piece | None], kept: dict, network) -> list[list[float]] | None:
     """Scores of the frames that are complete now, a list for each slot."""
     # BEGIN SOLUTION
@@ -347,22 +356,86 @@ def hear(requests: list[Piece | None], kept: dict, network) -> list[list[float]]
     return scores
     # END SOLUTION
 
-
 # %%
-check("7.3", hear)
+check("7.3", f"{repo}/microphones/1/hear.py")
 
 # %% [markdown]
-# The lecture's network and lines, in pieces of 20 ms as telephones send them: its rows *own* again.
+# Now Triton has the slots: its model gives the requests of a call to `hear`, with the lecture's network.
+
+# %%
+# %%writefile {repo}/microphones/1/model.py
+# import numpy as np
+# import triton_python_backend_utils as pb_utils
+# from hear import hear
+#
+# from inflight.lessons.sequences import Piece, Voice
+#
+#
+# class TritonPythonModel:
+#     def initialize(self, args):
+#         self.kept, self.network = {}, Voice()
+#
+#     def execute(self, requests):
+#         pieces = [piece(request) for request in requests]
+#         scores = hear(pieces, self.kept, self.network) or [[]] * len(pieces)
+#         return [each and response(own) for each, own in zip(pieces, scores)]
+
+# %%
+# %%writefile -a {repo}/microphones/1/model.py
+#
+#
+# def piece(request):
+#     names = ("READY", "START", "END", "sound")
+#     tensors = [pb_utils.get_input_tensor_by_name(request, name) for name in names]
+#     ready, start, end, sound = (tensor.as_numpy().ravel() for tensor in tensors)
+#     return Piece(bool(start), bool(end), sound) if ready else None
+#
+#
+# def response(scores):
+#     heard = "".join("#" if score > 0.5 else "." for score in scores)
+#     tensor = pb_utils.Tensor("heard", np.array([[heard.encode()]], object))
+#     return pb_utils.InferenceResponse([tensor])
+
+# %%
+# %%writefile {repo}/microphones/config.pbtxt
+# name: "microphones"  backend: "python"  max_batch_size: 4
+# input [ { name: "sound"  data_type: TYPE_FP32  dims: [ -1 ] } ]
+# output [ { name: "heard"  data_type: TYPE_STRING  dims: [ 1 ] } ]
+# instance_group [ { kind: KIND_CPU } ]
+# sequence_batching {
+#   direct { }
+#   control_input [
+#     { name: "START"
+#       control [ { kind: CONTROL_SEQUENCE_START  int32_false_true: [ 0, 1 ] } ] },
+#     { name: "END"
+#       control [ { kind: CONTROL_SEQUENCE_END  int32_false_true: [ 0, 1 ] } ] },
+#     { name: "READY"
+#       control [ { kind: CONTROL_SEQUENCE_READY  int32_false_true: [ 0, 1 ] } ] }
+#   ]
+# }
+
+# %% [markdown]
+# The lecture's two lines call in at once, in pieces of 20 ms as telephones send them: its rows *own* again.
+
 
 # %% tags=["nbval-ignore-output"]
-network, sound = Voice(), two_lines().reshape(2, -1)
-kept, heard = {}, ["", ""]
-for first in range(0, sound.shape[1], 320):
-    marks_now = first == 0, first + 320 >= sound.shape[1]
-    pieces = [Piece(*marks_now, line[first : first + 320]) for line in sound]
-    for line, scores in enumerate(hear(pieces, kept, network) or ([], [])):
-        heard[line] += "".join("#" if score > 0.5 else "." for score in scores)
-print(*heard, sep="\n")
+def call_in(line):
+    """Where somebody speaks, a mark for each frame."""
+    heard, sound = "", two_lines()[line].reshape(1, -1)
+    with triton.InferenceServerClient(server.grpc_url) as connection:
+        for first in range(0, sound.shape[1], 320):
+            begins, ends = first == 0, first + 320 >= sound.shape[1]
+            tensor = triton.InferInput("sound", [1, 320], "FP32")
+            tensor.set_data_from_numpy(sound[:, first : first + 320])
+            marks = {"sequence_id": line + 1, "sequence_start": begins}
+            result = connection.infer("microphones", [tensor], **marks, sequence_end=ends)
+            heard += result.as_numpy("heard").item().decode()
+    return heard
+
+
+server.load("microphones")
+with ThreadPoolExecutor(2) as pool:
+    print(*pool.map(call_in, range(2)), sep="\n")
 
 # %% [markdown]
 # <details><summary>Where to look</summary>The lecture's table of <code>direct</code> and <code>oldest</code>: a row for each

@@ -1,5 +1,7 @@
 """Lab 07's answers: a gateway's marks, models that ask to be called again, and microphones that share a network."""
 
+import inspect
+
 import numpy as np
 
 from inflight.notebook.checks.parts import COURSES_OWN
@@ -110,7 +112,7 @@ NOT_IN_THE_CALL = model(
 # Exercise 7.3: microphones -------------------------------------------------------------------------------------------
 
 
-def in_arrays(requests, kept, network, waits=True, pads=True, starts=True, together=True, empty=False, slots=None):
+def in_arrays(requests, kept, network, waits=True, pads=True, starts=True, together=True, empty=False, by_place=False):
     """A row for each slot in one array; with one thing left out."""
     if not kept:
         kept |= {"states": np.zeros((len(requests), network.size), np.float32), "over": [[] for _ in requests]}
@@ -129,7 +131,7 @@ def in_arrays(requests, kept, network, waits=True, pads=True, starts=True, toget
         turn = [slot for slot, queue in queues.items() if queue][: None if together else 1]
         rows = list(range(len(requests))) if empty else turn
         frames = [queues[slot].pop(0) if slot in turn else np.zeros(512) for slot in rows]
-        states = slots(rows) if slots else rows
+        states = list(range(len(rows))) if by_place else rows
         found, kept["states"][states] = network(frames, kept["states"][states])
         for slot, score in zip(rows, found):
             if slot in turn:
@@ -137,12 +139,18 @@ def in_arrays(requests, kept, network, waits=True, pads=True, starts=True, toget
     return scores
 
 
-def heard(**idea):
-    return lambda *call: in_arrays(*call, **idea)
+def heard(result="in_arrays(*call, **idea)", **idea):
+    texts = [
+        "import numpy as np",
+        inspect.getsource(in_arrays),
+        f"idea = {idea}",
+        f"def hear(*call):\n    return {result}\n",
+    ]
+    return File("\n\n\n".join(texts), "hear.py")
 
 
 ANSWERS = [
-    *of_the_lab("sequences", {"7.1": "marks", "7.2": "words.py", "7.3": "hear"}),
+    *of_the_lab("sequences", {"7.1": "marks", "7.2": "words.py", "7.3": "hear.py"}),
     Answer("7.1", "a table", right_marks),
     Answer("7.1", "never ends", never_ends, "wrong", "where [1, 2, 1, 1, 2] is wanted"),
     Answer("7.1", "a user who comes back", seen_for_ever, "wrong", "ends by closing the page"),
@@ -171,14 +179,14 @@ ANSWERS = [
     Answer("7.2", "cancelled", model((IF_CANCELLED, "        if False:"), (LOOK, "")), "partly"),
     Answer("7.2", "a word for who is cancelled", NOT_IN_THE_CALL, "partly", "words for readers who had gone"),
 
-    Answer("7.3", "arrays", in_arrays),
-    Answer("7.3", "tuples", lambda *call: tuple(map(tuple, in_arrays(*call)))),
+    Answer("7.3", "arrays", heard()),
+    Answer("7.3", "tuples", heard("tuple(map(tuple, in_arrays(*call)))")),
     Answer("7.3", "what is over is lost", heard(waits=False), "wrong", "What is left over waits for the next piece"),
     Answer("7.3", "the last frame is lost", heard(pads=False), "wrong", "at end it is filled with zeros"),
     Answer("7.3", "START is ignored", heard(starts=False), "wrong", "slot"),
     Answer("7.3", "a pass for each slot", heard(together=False), "partly", "passes of the network: "),
     Answer("7.3", "empty slots are computed", heard(empty=True), "partly", "frames computed: "),
-    Answer("7.3", "states by their place in the pass", heard(slots=lambda rows: list(range(len(rows)))), "partly",
+    Answer("7.3", "states by their place in the pass", heard(by_place=True), "partly",
            "not those of this stream alone"),
-    Answer("7.3", "one number for a slot", lambda requests, *_: [0.5] * len(requests), "wrong", "give a list for each"),
+    Answer("7.3", "one number for a slot", heard("[0.5] * len(call[0])"), "wrong", "give a list for each"),
 ]  # fmt: skip
