@@ -98,6 +98,15 @@ def batch_sizes(
 check("6.1", batch_sizes)
 
 # %% [markdown]
+# <details><summary>Where to look</summary>The lecture's <code>by_hand</code>: there a batch leaves as soon as the model is free
+# and somebody is there. Here it may have to wait, although the model is free.</details>
+#
+# <details><summary>How to begin</summary>Ask three things of each batch: when has its oldest request waited long enough,
+# when is it full, when is the model free? Which must it wait for?</details>
+#
+# <details><summary>The error you see</summary>It names arrivals, delay and limit of a case, and what your function said:
+# play that case with pencil and paper. <code>IndexError</code>: fewer wait than a full batch needs.</details>
+#
 # Does Triton agree? The last load comes eight times: its first request takes 200 ms, the delay of the second is over at
 # 170 ms, the third comes at 230 ms, and the model is free at 260 ms.
 
@@ -119,15 +128,6 @@ print(f"in Triton the third goes alone in {alone} of 8 runs")
 
 # %% [markdown]
 # Your rule takes all that wait when the model becomes free. Triton closes the batch when its delay is over.
-#
-# <details><summary>Where to look</summary>The lecture's <code>by_hand</code>: there a batch leaves as soon as the model is free
-# and somebody is there. Here it may have to wait, although the model is free.</details>
-#
-# <details><summary>How to begin</summary>Ask three things of each batch: when has its oldest request waited long enough,
-# when is it full, when is the model free? Which must it wait for?</details>
-#
-# <details><summary>The error you see</summary>It names arrivals, delay and limit of a case, and what your function said:
-# play that case with pencil and paper. <code>IndexError</code>: fewer wait than a full batch needs.</details>
 
 # %% [markdown]
 # ## Exercise 6.2: a delay for a budget
@@ -152,6 +152,15 @@ delay_us = 75_000
 check("6.2", delay_us)
 
 # %% [markdown]
+# <details><summary>Where to look</summary>The open loop in the lecture's table of delays: what became larger, and what
+# slower?</details>
+#
+# <details><summary>How to begin</summary>The oldest request of a batch waits for the whole delay, then for 40 ms and 4 ms for
+# each request in it. Thirty a second is one every 33 ms on average: how long until two more have come?</details>
+#
+# <details><summary>The error you see</summary>Too few requests a batch: wait longer. P95 over its budget: wait less. Far off:
+# the field is in microseconds, of which 1,000 are a millisecond.</details>
+#
 # Two hundred such requests, by your `batch_sizes` and on the server, where a millisecond on the way moves some to another
 # batch:
 
@@ -163,16 +172,6 @@ seen = trial("", batch_run.at(arrivals_s), **{field: chosen_us}).executions["siz
 arrivals_ms = [1000 * arrival for arrival in arrivals_s]
 yours = batch_sizes(arrivals_ms, chosen_us / 1000, 8, 40, 4) or []
 print(f"200 requests, in batches: yours {len(yours)}, Triton's {len(seen)}")
-
-# %% [markdown]
-# <details><summary>Where to look</summary>The open loop in the lecture's table of delays: what became larger, and what
-# slower?</details>
-#
-# <details><summary>How to begin</summary>The oldest request of a batch waits for the whole delay, then for 40 ms and 4 ms for
-# each request in it. Thirty a second is one every 33 ms on average: how long until two more have come?</details>
-#
-# <details><summary>The error you see</summary>Too few requests a batch: wait longer. P95 over its budget: wait less. Far off:
-# the field is in microseconds, of which 1,000 are a millisecond.</details>
 
 # %% [markdown]
 # ## Exercise 6.3: texts of about equal length
@@ -305,6 +304,16 @@ def corrected(counts: dict[int, int], every_ms: int, percent: int) -> int | None
 check("6.4", corrected)
 
 # %% [markdown]
+# <details><summary>Where to look</summary>The lecture's picture of one slow request: how does the latency of the open loop
+# fall, from one dot to the next?</details>
+#
+# <details><summary>How to begin</summary>Add to a copy of the histogram first. With 1,000 ms, one every 100, all that were
+# due meanwhile would have been answered at the same moment: 900 ms, 800 ms, … Then count requests, the shortest
+# latency first.</details>
+#
+# <details><summary>The error you see</summary>It names the call, and what you gave. Each request in a count
+# left out its own. The last one that you add takes at least <code>every_ms</code>.</details>
+#
 # A hundred requests, one every 100 ms, and the tenth takes a second. The tester with one caller sends them, and then the same
 # schedule comes as an open loop:
 
@@ -327,16 +336,6 @@ for view, latency_ms in p95_ms.items():
 # %% [markdown]
 # The correction guesses: this tester sent all of its requests, some late, and those count twice now. Counting from when
 # each was due needs no guess; sending each when it is due shows what users see.
-#
-# <details><summary>Where to look</summary>The lecture's picture of one slow request: how does the latency of the open loop
-# fall, from one dot to the next?</details>
-#
-# <details><summary>How to begin</summary>Add to a copy of the histogram first. With 1,000 ms, one every 100, all that were
-# due meanwhile would have been answered at the same moment: 900 ms, 800 ms, … Then count requests, the shortest
-# latency first.</details>
-#
-# <details><summary>The error you see</summary>It names the call, and what you gave. Each request in a count
-# left out its own. The last one that you add takes at least <code>every_ms</code>.</details>
 
 # %% [markdown]
 # ## Bonus

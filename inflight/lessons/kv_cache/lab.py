@@ -96,17 +96,6 @@ def unused(day: list[tuple[int, int, int]], tokens_per_block: int) -> float | No
 check("5.1", unused)
 
 # %% [markdown]
-# The lesson's captions and questions, and the same questions if the clients asked for 60 tokens:
-
-# %%
-for name, row in {
-    "captions": (92, 44, 44),
-    "questions": (37, 216, 30),
-    "questions that ask for 60": (37, 60, 30),
-}.items():
-    print(f"{name}: {unused([row] * 8, 32) or 0:.0%} of the promised blocks unused")
-
-# %% [markdown]
 # <details><summary>Where to look</summary>
 #
 # The lecture's <code>may_need</code> and <code>holds</code>, under <em>On paper</em>: what is promised, and what is held.
@@ -123,6 +112,16 @@ for name, row in {
 # The hint names a day and what is special about it. Count that day with pencil and paper: how many blocks were promised,
 # and in how many of them is a token?
 # </details>
+#
+# The lesson's captions and questions, and the same questions if the clients asked for 60 tokens:
+
+# %%
+for name, row in {
+    "captions": (92, 44, 44),
+    "questions": (37, 216, 30),
+    "questions that ask for 60": (37, 60, 30),
+}.items():
+    print(f"{name}: {unused([row] * 8, 32) or 0:.0%} of the promised blocks unused")
 
 # %% [markdown]
 # ## Exercise 5.2: no request is ever paused
@@ -171,20 +170,6 @@ class Scheduler:
 check("5.2", Path(workdir.name) / "no_evict.py")
 
 # %% [markdown]
-# And in the real server, beside the built-in policy: the same plans give the same counts. If your scheduler fails there,
-# the engine refuses it with a sentence and keeps the one that it had.
-
-# %% tags=["nbval-ignore-output"]
-own = {"scheduler_path": f"{workdir.name}/no_evict.py"}
-built_in = {"scheduler_path": "", "batch_scheduler_policy": "guaranteed_no_evict"}
-try:
-    with progress.wait("Captions, twice"):
-        rows = [serve(**built_in), serve(**own)]
-    display(pd.DataFrame(rows, ["built-in", "yours"]))
-except CourseError as error:
-    print(error)
-
-# %% [markdown]
 # <details><summary>Where to look</summary>
 #
 # The lecture's <code>guaranteed_no_evict(running, blocks)</code> has the sum. Keep it up to date as
@@ -203,6 +188,19 @@ except CourseError as error:
 # <code>max_tokens</code>, not <code>known_tokens</code>, and also those of the requests that run already.
 # <em>let in before there was room</em>: each newcomer's prompt takes its tokens off <code>room</code>.
 # </details>
+#
+# And in the real server, beside the built-in policy: the same plans give the same counts. If your scheduler fails there,
+# the engine refuses it with a sentence and keeps the one that it had.
+
+# %% tags=["nbval-ignore-output"]
+own = {"scheduler_path": f"{workdir.name}/no_evict.py"}
+built_in = {"scheduler_path": "", "batch_scheduler_policy": "guaranteed_no_evict"}
+try:
+    with progress.wait("Captions, twice"):
+        rows = [serve(**built_in), serve(**own)]
+    display(pd.DataFrame(rows, ["built-in", "yours"]))
+except CourseError as error:
+    print(error)
 
 # %% [markdown]
 # ## Exercise 5.3: which request is paused?
@@ -272,6 +270,26 @@ class Scheduler:
 check("5.3", Path(workdir.name) / "scheduler.py")
 
 # %% [markdown]
+# <details><summary>Where to look</summary>
+#
+# The lecture's <code>simulate</code>, under <em>On paper</em>: its first inner loop pauses, its second admits. The
+# lecture's picture shows when the pauses come.
+# </details>
+#
+# <details><summary>How to begin</summary>
+#
+# First a scheduler that breaks no rule: move the youngest to <code>pause</code> until
+# <code>sum(now.blocks_needed(one) for one in running)</code> fits, then start the requests that fit. Then count: how many
+# blocks should stay free beside the running requests, if each of them needs another one soon?
+# </details>
+#
+# <details><summary>The error you see</summary>
+#
+# <em>needs 3 KV cache blocks, of which 1 are free</em>: a running request may need a block in this very iteration; take
+# those off <code>free</code> before any other starts. <em>Slots stay empty</em>: your reserve is too large. <em>admits
+# request 4, which is neither waiting nor paused</em>: it is in <code>now.running</code> already.
+# </details>
+#
 # In the real server, beside both built-in policies. Once your scheduler has passed, the later labs use it:
 
 # %% tags=["nbval-ignore-output"]
@@ -294,27 +312,6 @@ served
 
 # %% tags=["nbval-ignore-output"]
 record.tries("5.3")
-
-# %% [markdown]
-# <details><summary>Where to look</summary>
-#
-# The lecture's <code>simulate</code>, under <em>On paper</em>: its first inner loop pauses, its second admits. The
-# lecture's picture shows when the pauses come.
-# </details>
-#
-# <details><summary>How to begin</summary>
-#
-# First a scheduler that breaks no rule: move the youngest to <code>pause</code> until
-# <code>sum(now.blocks_needed(one) for one in running)</code> fits, then start the requests that fit. Then count: how many
-# blocks should stay free beside the running requests, if each of them needs another one soon?
-# </details>
-#
-# <details><summary>The error you see</summary>
-#
-# <em>needs 3 KV cache blocks, of which 1 are free</em>: a running request may need a block in this very iteration; take
-# those off <code>free</code> before any other starts. <em>Slots stay empty</em>: your reserve is too large. <em>admits
-# request 4, which is neither waiting nor paused</em>: it is in <code>now.running</code> already.
-# </details>
 
 # %% [markdown]
 # ## Bonus
