@@ -188,7 +188,8 @@ def _both(name: str, yours: Callable, courses: Callable) -> Callable:
             print(yes)
         elif not is_same:
             given = ", ".join([*map(_shown, args), *(f"{key}={_shown(value)}" for key, value in kwargs.items())])
-            print(f"{name}({given}): {_difference(got, right)}")
+            after_yes = "but here " if told and not is_trying else ""
+            print(f"{name}({given}): {after_yes}{_difference(got, right)}")
         told.append(is_same)
         return right
 

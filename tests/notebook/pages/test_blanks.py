@@ -142,12 +142,16 @@ def test_the_examples_of_a_functions_docstring_answer_at_once(kernel, capsys, wr
     assert says in capsys.readouterr().out
 
 
-def test_a_table_that_is_given_is_told_by_its_rows(kernel, capsys):
+def test_a_table_that_is_given_is_told_by_its_rows_and_a_no_after_a_yes_says_but(kernel, capsys):
     blank, answer = opened("def count(log):\n    # your line: its rows\n    return len(log)")
     kernel(blank.replace("...", "return 0"))
     kernel(answer)
     kernel("import pandas as pd\ncount(pd.DataFrame({'iteration': range(9)}))")
     assert "count(a table of 9 rows): yours gives 0, the course's 9" in capsys.readouterr().out
+    kernel(blank.replace("...", "return 9"))
+    kernel(answer)
+    kernel("for rows in (9, 8):\n    count(pd.DataFrame({'iteration': range(rows)}))")
+    assert "count(a table of 8 rows): but here yours gives 9, the course's 8" in capsys.readouterr().out
 
 
 HAS_ENDED = '''def has_ended(events):
