@@ -88,9 +88,9 @@ def _admission(path: str, choose: random.Random) -> list[Measured]:
     beside = simulate_scheduler.beside(path, trials, GuaranteedNoEvict(), PROMISES)
     return [
         beside.measured("pauses", exactly=0),
-        beside.measured("overtaken", "that a later one overtook", exactly=0),
+        beside.measured("overtaken", "requests that a later one overtook", exactly=0),
         beside.measured("iterations", at_most=beside.course.iterations),
-        beside.measured("too_soon", "let in before there was room for their prompts", exactly=0),
+        beside.measured("too_soon", "requests let in before there was room for their prompts", exactly=0),
         beside.measured("p99", P99, at_most=beside.course.p99),
     ]
 
@@ -118,7 +118,7 @@ def _eviction(path: str, choose: random.Random) -> list[Measured]:
         beside_tight.measured("iterations", at_most=int(MOST_ITERATIONS * tight.iterations)),
         beside_tight.measured("twice", "tokens computed twice", at_most=int(MOST_TWICE * tight.twice)),
         beside_tight.measured("p99", P99, at_most=promises.p99),
-        beside_tight.measured("passed_over", "let in before somebody who was paused", exactly=0),
+        beside_tight.measured("passed_over", "requests let in before one that was paused", exactly=0),
         beside_tight.measured("cost", cost, at_most=MOST_COST),
         Measured(
             "points, fewer is better",

@@ -200,7 +200,7 @@ try:
         rows = [serve(**built_in), serve(**own)]
     display(pd.DataFrame(rows, ["built-in", "yours"]))
 except CourseError as error:
-    print(error)
+    print(str(error).splitlines()[0])  # the others are Triton's log
 
 # %% [markdown]
 # ## Exercise 5.3: which request is paused?
@@ -218,9 +218,12 @@ except CourseError as error:
 #
 # - at most 1.25 times the iterations of `max_utilization`;
 # - at most 0.65 of the tokens that it computes twice;
-# - a P99 of the latency, in iterations, no higher than under `guaranteed_no_evict`. `max_utilization` has a slightly
-#   better P99 than the course's own solution; that is the price of fewer pauses;
+# - a [P99](../notebooks/glossary.md#P99) of the latency, in iterations, no higher than under `guaranteed_no_evict`.
+#   `max_utilization` usually has a slightly better one than the course's solution, the price of fewer pauses;
 # - your pauses give up at most 1.15 times the tokens that the cheapest choices would have given up.
+#
+# You also get points: your iterations over those of `max_utilization`, plus the same ratio of the tokens computed twice.
+# Fewer is better, and `max_utilization` has 2.
 #
 # vLLM [discusses](https://github.com/vllm-project/vllm/pull/56897) the first decision: which request is cheapest to pause.
 
@@ -307,8 +310,7 @@ served
 
 # %% [markdown]
 # These captions use all that they may, so no policy saves iterations here: compare *computed twice*. The check plays
-# many other evenings. Your journal has what each of your tries came to. Points are the iterations over those of
-# `max_utilization`, plus the same ratio of the tokens computed twice: fewer is better, and `max_utilization` has 2.
+# many other evenings. Your journal has what each of your tries came to.
 
 # %% tags=["nbval-ignore-output"]
 record.tries("5.3")
