@@ -33,7 +33,7 @@ def block_tables(tables: dict[str, list[int]], num_blocks: int) -> tuple[go.Figu
         names = holders[block]
         return EMPTY["color"] if not names else SHARED if len(names) > 1 else colours[names[0]]
 
-    rows = {f"block table of {name}": blocks for name, blocks in tables.items()}
+    rows = {f"table of {name}": blocks for name, blocks in tables.items()}
     fig = go.Figure()
     for title, blocks in [*rows.items(), ("the cache", range(num_blocks))]:
         pool = title == "the cache"
@@ -58,11 +58,11 @@ def block_tables(tables: dict[str, list[int]], num_blocks: int) -> tuple[go.Figu
                 ]
             ),
         )
-    fig.update_layout(height=260, barmode="overlay", showlegend=False, margin={"l": 150}, meta={"device": ""})
+    fig.update_layout(height=260, barmode="overlay", showlegend=False, margin={"l": 90}, meta={"device": ""})
     fig.update_xaxes(
-        title="place in the list, number of the block in the cache",
+        title="place in the list or the cache",
         showgrid=False,
-        dtick=1,
+        dtick=4,
         range=[-0.6, num_blocks - 0.4],
     )
     fig.update_yaxes(autorange="reversed", showgrid=False)
@@ -87,7 +87,7 @@ def iterations_around(log: pd.DataFrame) -> go.Figure:
     fig.update_traces(marker={"pattern": PATTERN}, selector={"name": "prompt"})
     fig.for_each_annotation(lambda note: note.update(text=note.text.removeprefix("prompt=")))
     fig.update_layout(height=420, legend_title="computes", bargap=0.15)
-    return fig.update_yaxes(title="ms").update_xaxes(title="iteration, counted from the prompt's first", row=1)
+    return fig.update_yaxes(title="ms").update_xaxes(title="iterations since the prompt's first", row=1)
 
 
 def kv_blocks(runs: dict[str, pd.DataFrame], idle: dict[str, pd.DataFrame] | None = None) -> go.Figure:

@@ -119,8 +119,8 @@ asked = [f"Describe {country} in one short sentence." for country in countries]
 captions = workload.prompts_of(range(88, 96), tokenizer)
 traffic = {"captions": requests_of(captions, 44), "questions": requests_of(asked, 216)}
 for kind, requests in traffic.items():
-    prompts = [request.input_len for request in requests]
-    print(f"{kind}: prompts of {min(prompts)} to {max(prompts)} tokens,", end=" ")
+    prompt = max(request.input_len for request in requests)
+    print(f"{kind}: prompts of at most {prompt} tokens,", end=" ")
     print(f"answers of at most {requests[0].max_tokens}")
 
 # %% [markdown]
@@ -333,7 +333,7 @@ for _ in progress.over(range(7), "Round"):
         ends_s = log["timestamp"] + log["iteration_ms"] / 1000
         rounds.append(ends_s.max() - log["timestamp"].min())
 ours, theirs = done_s["max_utilization"], done_s[no_evict]
-print("The last answer under max_utilization:", end=" ")
+print("Under max_utilization the last answer is", end=" ")
 print(told_apart(ours, theirs, "later", "earlier"))
 
 # %% [markdown]
