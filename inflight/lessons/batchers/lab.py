@@ -274,10 +274,10 @@ charts.table(pd.DataFrame(rows, columns=["way", "batches", "padded tokens", "sec
 #
 # A load tester has one caller, and is to send a request every `every_ms`. If an answer takes longer, the next requests
 # are late, and the tester does not count how late: coordinated omission. You have its histogram, how many requests had
-# which latency. The field corrects it like this
-# ([`recordValueWithExpectedInterval`](https://hdrhistogram.github.io/HdrHistogram/JavaDoc/org/HdrHistogram/ValueRecorder.html)
-# of HdrHistogram): a request that was due `every_ms` after a slow one would have waited `every_ms` less, the next one
-# 2 · `every_ms` less, and so on. One that would have taken less than `every_ms` is not added.
+# which latency. HdrHistogram corrects it
+# ([`recordValueWithExpectedInterval`](https://hdrhistogram.github.io/HdrHistogram/JavaDoc/org/HdrHistogram/ValueRecorder.html)):
+# a request that was due `every_ms` after a slow one would have waited `every_ms` less, the next one 2 · `every_ms` less,
+# and so on. One that would have taken less than `every_ms` is not added.
 #
 # Write the function that gives a percentile of the corrected histogram: the smallest latency in it that at least `percent`
 # of 100 do not exceed.

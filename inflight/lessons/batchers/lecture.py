@@ -8,7 +8,7 @@
 # - **refuse** what would be late, by its tokens, and **write** a client that comes back at a better time.
 #
 # You need lesson 02, and lesson 04 for the engine. Batches, open and closed loops and admission control are the same for
-# vLLM, Text Embeddings Inference and every other server. Only the fields of `config.pbtxt` are Triton's.
+# every server. Only the fields of `config.pbtxt` are Triton's.
 #
 # {navigation}
 
@@ -72,13 +72,13 @@ repo = repository.assemble(
     checkpoint_dir=huggingface.folder(fetch()),
     decoupled_mode=True,
 )
-with progress.wait("The server starts"):
-    server = Server(repo).start()
-
-# %%
-connection = triton.InferenceServerClient(server.grpc_url)
 config_path = repo / "batch-cost" / "config.pbtxt"
 as_it_was = config_path.read_text()
+
+# %%
+with progress.wait("The server starts"):
+    server = Server(repo).start()
+connection = triton.InferenceServerClient(server.grpc_url)
 
 
 def work(units=1):
@@ -463,9 +463,9 @@ assert counted[200] == 40
 assert refusals["at once"] > refusals["when told"] >= refusals["spread out"]
 
 # %% [markdown]
-# All are answered each time; what differs is how often the server says no. Users who return at once add to the
-# overload. Those who return when told meet again; the random part, **jitter**, parts them. The `openai` package retries
-# twice (`max_retries`), exactly when told.
+# All are answered each time; the refusals differ. Users who return at once add to the overload. Those who return when
+# told meet again; the random part, **jitter**, parts them, and they wait half as long again. The `openai` package
+# retries twice (`max_retries`), exactly when told.
 #
 # ## A real model
 #
@@ -507,7 +507,7 @@ for _ in progress.over(range(7), "Round"):
         sent = tester(lambda number: embed(text), [0] * 3 * max(8, callers), callers)
         rates.append(len(sent) / sent["answered_s"].max())
 print(f"On paper {most:.1f} times as many.")
-print("Batched,", told_apart(texts_per_s[16], texts_per_s[1]))
+print("Batched, answers are", told_apart(texts_per_s[16], texts_per_s[1]))
 
 # %% tags=["remove-cell", "nbval-ignore-output"]
 gain = pd.Series(texts_per_s[16]) / pd.Series(texts_per_s[1])
@@ -555,7 +555,7 @@ board
 # | refuses | <code>--max-num-<wbr>queued-tokens</code>, <code>--max-num-<wbr>queued-reqs</code>: 503 | <code>--max-concurrent-<wbr>requests</code>: 429 | `max_queue_size` |
 # | watch | <code>vllm:request_queue_<wbr>time_seconds</code>, <code>vllm:num_requests_<wbr>waiting</code> | <code>te_queue_<wbr>size</code>, <code>te_batch_next_<wbr>size</code> | <code>nv_inference_queue_<wbr>duration_us</code>, <code>nv_inference_pending_<wbr>request_count</code> |
 #
-# A full queue of Triton's has a catch: [more](../assets/elsewhere.md#06-·-Dynamic-batching).
+# A full queue of Triton's [has a catch](../assets/elsewhere.md#06-·-Dynamic-batching).
 #
 # ## What breaks
 #
