@@ -294,7 +294,7 @@ def test_chances_and_worth_by_hand():
     assert drafts == (5, 6) and chances == pytest.approx((4 / 7, 16 / 49))
     worth = [4 / 7, 44 / 49, 44 / 49, 44 / 49]
     assert guesser.worth == pytest.approx([0.8 * old + 0.2 * new for old, new in zip((0.5, 0.75, 0.875, 0.875), worth)])
-    assert guesser.propose([1], 0, odds, 4) == []
+    assert [len(guesser.propose([1], most, odds, 4)) for most in (0, 1)] == [0, 1]
 
 
 OWN = """
@@ -376,6 +376,7 @@ class Timed(FakeModel):
     def forward(self, chunks):
         logits = super().forward(chunks)
         number = len(chunks[0].token_ids)
+        assert number <= 1 + 5, "an iteration has no more"
         self.now_s += (10 + number * len(chunks) + 5 * (number != self.length)) / 1000
         self.length = number
         return logits
@@ -390,3 +391,4 @@ def test_prices_are_those_of_an_iteration_as_long_as_the_one_before_and_what_lie
     expected = {1: [11, 12, 13, 14, 15, 16], 2: [12, 14, 16, 18, 20, 22], 4: [14, 18, 22, 26, 30, 34]}
     for answers, ms in {**expected, 9: expected[4]}.items():
         assert prices.of(answers, 5) == pytest.approx(ms)
+    assert IterationPrices(2, [1], [10], [14]).of(2, 0) == [14]
