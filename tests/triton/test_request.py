@@ -106,6 +106,8 @@ def test_a_client_writes_the_courses_names_and_each_model_gets_its_own():
         ),
     ):  # fmt: skip
         assert arrays_for(config, ours).keys() == names
+    today = served(text_input=("STRING", [-1], False), sampling_param_exclude_input_from_output=("BOOL", [1], True))
+    assert arrays_for(today, {})["sampling_param_exclude_input_from_output"].all()
     with pytest.raises(CourseError, match="There is no option 'max_token'. Did you mean"):
         arrays_for(served("ensemble", max_tokens=number), {"max_token": 3})
 
@@ -117,6 +119,7 @@ ASKS = {  # a field of a place -> values that ask for nothing, and values that a
     (ENGINE, "draft_input_ids"): ([[]], [[0]]),
     (ENGINE, "embedding_bias"): ([[], [0.0, 0.0]], [[0.0, 1.0]]),
     (ENGINE, "len_penalty"): ([[7.0]], []),
+    (ENGINE, "return_context_logits"): ([[False]], [[True]]),
     (BASELINE, "top_k"): ([[0], [1]], [[2], [1, 2]]),
     (OPENAI, "n"): ([1], [2]),
     (OPENAI, "min_p"): ([0], [0.1]),
