@@ -219,7 +219,7 @@ class _OwnMatcher:
         logits[:] = changed
 
     def take(self, token: int) -> bool:
-        return token == self.end_id
+        return False  # with its end alone, at which the engine ends it
 
 
 def _two_texts(guide: Guide) -> list[str]:

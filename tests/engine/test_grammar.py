@@ -69,8 +69,9 @@ def test_an_answer_follows_its_guide(executor, tokenizer, guide, sampling):
     assert answer.finish_reason == "length" or FOLLOWS[guide](tokenizer.decode(answer.token_ids))
 
 
-def test_it_ends_with_its_guide_also_where_the_request_names_no_end(executor, tokenizer):
-    answer = executor.generate(Request(tokenizer.encode_chat("Yes or no?"), 50, guide=YES))
+@pytest.mark.parametrize("guide", [YES, Guide("call_or_form", json.dumps(2 * ['start: "yes"']))])
+def test_it_ends_with_its_guide_also_where_the_request_names_no_end(executor, tokenizer, guide):
+    answer = executor.generate(Request(tokenizer.encode_chat("Yes or no?"), 50, guide=guide))
     assert (answer.finish_reason, tokenizer.decode(answer.token_ids)) == ("end_id", "yes")
 
 
@@ -94,6 +95,7 @@ def test_it_ends_with_its_guide_also_where_the_request_names_no_end(executor, to
         ("ebnf_grammar", 'start: %json {"uniqueItems": true}', "uniqueItems"),
         ("choice", '["yes", 3]', "a JSON list of texts"),
         ("choice", "[]", "a JSON list of texts"),
+        ("call_or_form", "[]", "a JSON list of two grammars"),
     ],
 )
 def test_a_guide_that_cannot_be_followed_is_refused_before_the_first_token(executor, tokenizer, kind, text, told):
@@ -191,7 +193,8 @@ OPEN = {"a": 1, "z": 2}
 def test_an_object_has_no_other_properties_than_are_named(allowed, schema, value, more):
     jsonschema.validate(value, schema)
     texts = [json.dumps(each) for each in (value, more)]
-    assert allowed("json_schema", json.dumps(schema), texts) == texts[:1]
+    for kind, before in (("json_schema", ""), ("ebnf_grammar", "start: %json ")):
+        assert allowed(kind, before + json.dumps(schema), texts) == texts[:1]
 
 
 @pytest.mark.parametrize(
@@ -219,7 +222,7 @@ def test_it_has_if_the_schema_says_so_or_names_none(allowed, schema):
         {"propertyNames": True}, {"dependentRequired": {}}, {"dependentSchemas": {"a": True}},
         {"dependencies": {"a": []}}, {"contains": {"const": 1}, "minContains": 0}, {"maxContains": 3}, {"not": False},
         {"if": {"const": 1}}, {"then": {"const": 1}}, {"if": {"const": 1}, "else": {}}, {"$dynamicAnchor": "a"},
-        {"pattern": None, "minimum": None, "items": None, "type": None},
+        {"pattern": None, "minimum": None, "items": None, "type": None}, True,
     ],
     ids=str,
 )  # fmt: skip
