@@ -26,7 +26,7 @@ import pytest
 QUICK = ["-m", "not server and not browser and not slow"]
 CORE = [
     f"tests/engine/test_{name}.py"
-    for name in ("kv_cache", "scheduler", "sequences", "sampling", "simulate", "executor", "drafts")
+    for name in ("kv_cache", "scheduler", "sequences", "sampling", "simulate", "executor", "drafts", "moving")
 ]
 BENCH = [f"tests/bench/test_{name}.py" for name in ("turns", "report", "open_loop", "workload", "compare", "quality")]
 NO_RUNNER = ["-k", "not openvino and not torch"]  # a model without weights finds what the core does wrong

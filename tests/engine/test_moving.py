@@ -11,6 +11,7 @@ from array import array
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -376,6 +377,14 @@ def test_blocks_are_taken_from_another_engine_or_the_prompt_is_computed(harm, tm
     warned = {None: "", "gone": ""}
     assert warned.get(harm, "no blocks from kv_peer_url") in caplog.text
     assert bool(caplog.text) == (harm not in (None, "gone"))
+
+
+def test_a_request_that_has_waited_for_blocks_follows_its_guide(tmp_path):
+    ends_at_once = SimpleNamespace(end_id=None, mask=lambda answer, logits: None, take=lambda token: True)
+    guides = SimpleNamespace(matcher=lambda guide: ends_at_once)
+    settings = config(tmp_path, kv_peer_url="http://127.0.0.1:1")
+    with Executor(FakeModel(BUILD, SMALL_VOCAB), settings, guides=guides) as executor:
+        assert executor.generate(Request(PROMPT, 8, guide=Guide("json"))).finish_reason == "end_id"
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(0.45, 2 * FULL // BLOCK), (1.5, 1)])

@@ -15,6 +15,7 @@ def test_an_answer_that_is_computed_again_after_a_pause_counts_as_a_prompt_until
     sequences = Sequences(BlockManager(8, PER_BLOCK), replace(SMALL_BUILD, max_seq_len=96), True, reuse=True)
     sequence = Sequence(1, Request(list(range(PER_BLOCK)), 60))
     sequences.add(sequence)
+    assert len(sequences.now().waiting) == 1
     chunks = sequences.carry_out(Plan(admit=[1], compute={1: PER_BLOCK}))
     assert [chunk.is_context for chunk in chunks.values()] == [True]
     sequences.computed(sequence, PER_BLOCK)
