@@ -110,7 +110,7 @@ def predictions(entries: list[dict]) -> pd.DataFrame:
     """Return the predictions that were measured: `question`, `said`, `measured`, `right`, a row a question."""
     columns = ["question", "said", "measured", "right"]
     rows = [[entry.get(name) for name in columns] for entry in entries if entry["kind"] == "prediction"]
-    return pd.DataFrame(rows, columns=columns).drop_duplicates("question", ignore_index=True)
+    return pd.DataFrame(rows, columns=columns).drop_duplicates("question")
 
 
 def last_guess(question: str) -> str | None:

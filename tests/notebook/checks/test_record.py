@@ -1,6 +1,7 @@
 """What a learner has done: what is kept of it, what becomes of a damaged record, what is handed in, and a class."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -119,6 +120,13 @@ def test_tries_are_rows_with_a_column_a_figure(work):
     assert record.tries("9.9").empty
 
 
+def test_the_last_guess_is_that_of_its_question(work):
+    for question, said in (("How many?", "7"), ("How many?", "8"), ("Which?", "both")):
+        record.note("guess", question=question, said=said)
+    record.note("prediction", question="How many?", said="9")
+    assert [record.last_guess(question) for question in ("How many?", "Which?", "Why?")] == ["8", "both", None]
+
+
 def test_progress_shows_exercises_predictions_and_parts(work, tmp_path):
     written = tmp_path / "written.py"
     written.write_text("")
@@ -179,7 +187,8 @@ def test_who_passed_what(work, tmp_path):
     assert {name for name, _ in found} == {"Ada Lovelace", "Eve�[2J", "李 小龙"}
     assert any("thesis.pdf is no hand-in" in problem for problem in problems)
     marks = record.marks(found).set_index("learner")
-    assert marks.loc["Ada Lovelace", "4.1"].startswith("20") and marks.loc["Ada Lovelace", "5.2"] == "tried"
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d", marks.loc["Ada Lovelace", "4.1"])
+    assert marks.loc["Ada Lovelace", "5.2"] == "tried"
     assert marks.loc["Ada Lovelace", ["passed", "predictions"]].tolist() == [1, "1 of 1"]
     hints = record.hints(found).set_index("exercise")
     assert hints.loc["4.1", ["passed", "tried"]].tolist() == [2, 0]

@@ -97,6 +97,23 @@ def test_one_lesson_begins_afresh_and_three_times_loses_nothing(course, tmp_path
     assert second_cell(folder / "notebooks" / "00_start_here.ipynb") == "and again"
 
 
+def test_all_begins_afresh_with_the_parts_and_only_then(course, tmp_path):
+    folder = workspace.prepare(tmp_path / "work", course=course).folder
+    (folder / "mine").mkdir()
+    (folder / "mine" / "part.py").write_text("mine")
+    assert workspace.prepare(folder, fresh="01", course=course).before == []
+    again = workspace.prepare(folder, fresh="all", course=course)
+    assert len(again.made) == 3 and again.before == [folder / "mine.before"]
+    assert (folder / "mine.before" / "part.py").read_text() == "mine"
+
+
+def test_links_lead_to_the_course_also_after_it_has_moved(course, tmp_path):
+    folder = workspace.prepare(tmp_path / "work", course=course).folder
+    course = course.rename(tmp_path / "elsewhere")
+    workspace.prepare(folder, course=course)
+    assert (folder / "solutions").resolve() == course / "solutions"
+
+
 @pytest.mark.parametrize("fresh", ["01", None])
 def test_a_lecture_that_was_run_is_kept_though_nothing_was_written_in_it(course, tmp_path, fresh):
     folder = workspace.prepare(tmp_path / "work", course=course).folder
@@ -175,10 +192,12 @@ def test_options_of_jupyterlab_need_no_lesson_before_them(lesson, opened, option
 )
 def test_what_kernels_print_is_on_sockets_of_the_users_own(runtime_dir, given, expected, tmp_path, monkeypatch):
     started = []
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(os, "execve", lambda program, command, environment: started.append(command))
     monkeypatch.setattr(workspace, "jupyter_runtime_dir", lambda: runtime_dir)
     workspace.open_lab(tmp_path, tmp_path / "notebooks" / "00_start_here.ipynb", given)
     assert [argument for argument in started[0] if "transport" in argument] == expected
+    assert "--allow-root" in started[0]
 
 
 def test_jupyterlab_opens_in_it_with_its_token_and_asks_for_no_news(tmp_path):
