@@ -28,7 +28,9 @@ CORE = [
     f"tests/engine/test_{name}.py"
     for name in ("kv_cache", "scheduler", "sequences", "sampling", "simulate", "executor", "drafts", "moving")
 ]
-BENCH = [f"tests/bench/test_{name}.py" for name in ("turns", "report", "open_loop", "workload", "compare", "quality")]
+BENCH = [
+    f"tests/bench/test_{name}.py" for name in ("turns", "report", "open_loop", "workload", "quality", "compare", "load")
+]
 NO_RUNNER = ["-k", "not openvino and not torch"]  # a model without weights finds what the core does wrong
 ROOMS = {  # room -> its modules in inflight/, and pytest's arguments; {topic} is a module's folder
     "engine": (["engine/scheduler", "engine/kv_cache", "engine/sequences", "engine/executor", "engine/sampling",
@@ -38,7 +40,7 @@ ROOMS = {  # room -> its modules in inflight/, and pytest's arguments; {topic} i
     "request": (["triton/client/request"], ["tests/triton/test_request.py", "tests/triton/test_contracts.py"]),
     "telemetry": (["triton/telemetry"], ["tests/triton/test_telemetry.py"]),
     "bench": (["bench/compare", "bench/load", "bench/quality", "bench/report", "bench/turns", "bench/workload"],
-              [*BENCH, *QUICK]),
+              [*BENCH, "-m", "not browser and not slow"]),
     "record": (["notebook/checks/record"],
                ["tests/notebook/checks/test_record.py", "tests/notebook/pages/test_progress.py"]),
     "workspace": (["notebook/pages/workspace"], ["tests/notebook/pages/test_workspace.py"]),

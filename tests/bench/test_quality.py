@@ -6,6 +6,7 @@ import pytest
 
 from inflight.bench import quality
 from inflight.checkpoint.sources import fetch
+from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.paths import COURSE
 from tests.engines import build_small, write_quantized
 
@@ -40,6 +41,10 @@ def test_a_small_models_builds_beside_itself(stored, tmp_path, monkeypatch):
     ratio = result["ratios"]["perplexity_over_checkpoint"]
     assert (ratio["median"], ratio["min"], ratio["max"]) == tuple(builds[0]["over_checkpoint"].values())
     assert json.dumps(result) and "±" in quality.in_words(result["rows"])[1]["same_top"]
+
+
+def test_the_lessons_have_twenty_windows_of_prose(course_engine):
+    assert quality.windows(load_tokenizer(course_engine)).shape == (20, 256)
 
 
 def test_an_interrupt_keeps_the_builds_that_were_read(stored, tmp_path, monkeypatch):

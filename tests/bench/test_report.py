@@ -47,6 +47,12 @@ def test_figures_by_hand(run):
     assert figures["tpot_ms_mean"] == pytest.approx(250 / 3)
 
 
+@pytest.mark.parametrize("late, told", [(1, False), (2, True)])
+def test_one_late_of_a_hundred_is_in_time(late, told):
+    rows = [{"due_s": 0.0, "sent_s": 1.0 * (place < late), "latency_ms": 5.0, "error": ""} for place in range(100)]
+    assert bool(report.lateness(Run(pd.DataFrame(rows), STARTED_AT))) == told
+
+
 # Files ----------------------------------------------------------------------------------------------------------------
 
 
