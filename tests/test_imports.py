@@ -35,7 +35,7 @@ IMPORTS = {
         f"{path.parent.name}/{path.stem}": f"import inflight.lessons.{path.parent.name}.{path.stem}"
         for path in OF_LESSONS
     },
-    "the engine's vocabulary": "from inflight.engine import messages, settings; import inflight.engine.building.folder",
+    "the engine's vocabulary": "from inflight.engine import messages, settings; import inflight.engine.folder",
     "Triton's face": "from inflight.triton import *",
     "OpenAI's face": "from inflight.openai import *",
     "the repository's face": "from inflight.triton.repository import *",

@@ -34,7 +34,7 @@ def test_what_has_bfloat16_multiplies_8_bits_too():
 
 INTERRUPTED = """
 import os, signal, sys, threading
-from inflight.engine.building import folder
+from inflight.engine import folder
 from inflight.engine import model
 
 engines = [model.load(folder.read(sys.argv[1]))]

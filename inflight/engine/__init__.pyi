@@ -1,7 +1,7 @@
 from .building.builder import build, cached
-from .building.folder import engine_version, read
 from .building.sizing import Sizing
 from .executor import Executor
+from .folder import engine_version, read
 from .kv_cache import BlockManager
 from .messages import Chunk, Request
 from .model import load

@@ -10,7 +10,7 @@ from zlib import crc32
 
 from numpy.typing import NDArray
 
-from inflight.engine.building.folder import EngineInfo
+from inflight.engine.folder import EngineInfo
 from inflight.errors import CourseError
 
 CHECKSUM_BYTES = 4

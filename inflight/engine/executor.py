@@ -24,8 +24,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from inflight.engine.building.folder import check_weights, read
 from inflight.engine.drafts import Drafting, IterationPrices
+from inflight.engine.folder import check_weights, read
 from inflight.engine.grammar import Guides, GuideThread, Matcher
 from inflight.engine.kv_cache import BlockManager
 from inflight.engine.limits import check_memory, out_of_time, within_limits

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inflight.engine.block_format import BlockFormat
-from inflight.engine.building.folder import EngineInfo
+from inflight.engine.folder import EngineInfo
 from inflight.engine.messages import Chunk
 from inflight.engine.settings import BuildConfig
 

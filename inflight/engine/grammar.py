@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from inflight.engine.building.folder import EngineInfo
+from inflight.engine.folder import EngineInfo
 from inflight.engine.json_schema import ascii_regex, prepare
 from inflight.engine.messages import Guide
 from inflight.engine.own.part import OwnPart, PartError

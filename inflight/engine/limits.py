@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from numbers import Integral
 
-from inflight.engine.building.folder import EngineInfo
+from inflight.engine.folder import EngineInfo
 from inflight.engine.messages import Request
 from inflight.engine.model import free_bytes
 from inflight.errors import TIMED_OUT, TOO_LONG, CourseError

@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from inflight.engine.building.folder import EngineInfo, read
+from inflight.engine.folder import EngineInfo, read
 from inflight.engine.messages import Chunk
 from inflight.errors import CourseError
 

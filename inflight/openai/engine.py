@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
 from inflight.checkpoint.tokenizer import load_tokenizer
-from inflight.engine.building.folder import read
+from inflight.engine.folder import read
 from inflight.errors import TOO_LONG, CourseError
 from inflight.openai.errors import OpenAIError
 from inflight.openai.metrics import Metrics

@@ -6,7 +6,7 @@ import pytest
 
 from inflight.checkpoint import as_huggingface, fetch, q4_1, weights
 from inflight.checkpoint.weights import GgufFile
-from inflight.engine.building.folder import read
+from inflight.engine.folder import read
 from inflight.errors import CourseError
 from tests.engines import SMALL_LAYERS, SMALL_VOCAB, build_small, write_quantized
 

@@ -14,8 +14,8 @@ from inflight import processor
 from inflight.checkpoint.sources import fetch
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.building import builder as engine
-from inflight.engine.building.folder import read
 from inflight.engine.executor import Executor
+from inflight.engine.folder import read
 from inflight.engine.messages import Request
 from inflight.engine.model import load as load_model
 from inflight.engine.settings import BuildConfig

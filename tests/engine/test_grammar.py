@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from inflight.checkpoint.tokenizer import load_tokenizer
-from inflight.engine.building.folder import read
 from inflight.engine.executor import Executor
+from inflight.engine.folder import read
 from inflight.engine.grammar import Guides
 from inflight.engine.messages import Guide, Request
 from inflight.engine.settings import ExecutorConfig, SamplingConfig

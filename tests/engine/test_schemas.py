@@ -11,7 +11,7 @@ import jsonschema
 import pandas as pd
 import pytest
 
-from inflight.engine.building.folder import read
+from inflight.engine.folder import read
 from inflight.engine.grammar import Guides
 from inflight.engine.messages import Guide
 from inflight.errors import CourseError

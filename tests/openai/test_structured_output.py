@@ -11,7 +11,7 @@ import pydantic
 import pytest
 
 from inflight.checkpoint.tokenizer import load_tokenizer
-from inflight.engine.building.folder import read
+from inflight.engine.folder import read
 from inflight.engine.grammar import Guides
 from inflight.engine.messages import Guide
 from inflight.openai.server import OpenAIServer

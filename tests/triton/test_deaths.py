@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from inflight.engine import executor, limits
-from inflight.engine.building.folder import WEIGHTS_FILE, read
+from inflight.engine.folder import WEIGHTS_FILE, read
 from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.client.client import Client

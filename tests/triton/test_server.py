@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from inflight.engine.building.folder import WEIGHTS_FILE
+from inflight.engine.folder import WEIGHTS_FILE
 from inflight.errors import CourseError
 from inflight.triton import repository, telemetry
 from inflight.triton.client.client import Client

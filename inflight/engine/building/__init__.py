@@ -1,1 +1,1 @@
-"""Engine folders: built from a checkpoint, read, and sized before they are built."""
+"""Engine folders: built from a checkpoint, and sized before they are built."""

@@ -19,7 +19,7 @@ from typing import Any
 from inflight import cache, files, processor, tiers
 from inflight.checkpoint import sources, tokenizer, weights
 from inflight.checkpoint.sources import Checkpoint
-from inflight.engine.building.folder import CONFIG_FILE, engine_version
+from inflight.engine.folder import CONFIG_FILE, engine_version
 from inflight.engine.settings import BuildConfig
 from inflight.errors import CourseError, reason
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from inflight import checkpoint
 from inflight.checkpoint.q4_1 import BLOCK
-from inflight.engine.building.folder import EngineInfo
+from inflight.engine.folder import EngineInfo
 from inflight.engine.settings import BuildConfig
 from inflight.errors import CourseError
 

@@ -17,7 +17,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from inflight.engine.block_format import BlockFormat
-from inflight.engine.building.folder import EngineInfo, cannot_be_loaded
+from inflight.engine.folder import EngineInfo, cannot_be_loaded
 from inflight.engine.messages import Chunk
 from inflight.engine.model import rows_with_logits
 from inflight.engine.openvino import steps

@@ -26,7 +26,7 @@ from openvino._offline_transformations import paged_attention_transformation
 
 from inflight import processor
 from inflight.checkpoint import GgufFile
-from inflight.engine.building.folder import MODEL_FILE, WEIGHTS_FILE
+from inflight.engine.folder import MODEL_FILE, WEIGHTS_FILE
 from inflight.engine.openvino.four_bits import in_whole_numbers
 from inflight.engine.settings import BuildConfig
 from inflight.errors import CourseError

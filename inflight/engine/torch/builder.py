@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from inflight.checkpoint.as_huggingface import LOCAL
-from inflight.engine.building.folder import TORCH_WEIGHTS_FILE
+from inflight.engine.folder import TORCH_WEIGHTS_FILE
 from inflight.engine.torch.llama import FREQUENCIES
 from inflight.errors import CourseError
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from inflight import tiers
-from inflight.engine.building.folder import EngineInfo
+from inflight.engine.folder import EngineInfo
 from inflight.errors import CourseError
 
 

@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from inflight.engine.block_format import BlockFormat
-from inflight.engine.building.folder import DTYPE_BYTES, TORCH_WEIGHTS_FILE, EngineInfo, cannot_be_loaded
+from inflight.engine.folder import DTYPE_BYTES, TORCH_WEIGHTS_FILE, EngineInfo, cannot_be_loaded
 from inflight.engine.messages import Chunk
 from inflight.engine.model import rows_with_logits
 from inflight.engine.torch import attention, device

@@ -21,7 +21,7 @@ from inflight.bench.dataset import input_len, read_dataset
 from inflight.bench.workload import TimedRequest, gamma
 from inflight.checkpoint import fetch
 from inflight.checkpoint.tokenizer import ChatTokenizer, load_tokenizer
-from inflight.engine.building.folder import EngineInfo
+from inflight.engine.folder import EngineInfo
 from inflight.lessons.capstone.rehearsal import Prices
 
 SYSTEM_PROMPT = (

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from inflight import files
-from inflight.engine.building import folder as engine_folder
+from inflight.engine import folder as engine_folder
 from inflight.errors import CourseError
 from inflight.notebook import parts
 from inflight.notebook.checks import grades

@@ -7,8 +7,8 @@ import pytest
 from inflight.checkpoint.sources import fetch
 from inflight.checkpoint.weights import GgufFile
 from inflight.engine.building import builder as engine
-from inflight.engine.building.folder import WEIGHTS_FILE, read
 from inflight.engine.building.sizing import KINDS, Sizing, kind
+from inflight.engine.folder import WEIGHTS_FILE, read
 from inflight.engine.model import load as load_model
 from inflight.engine.settings import BuildConfig
 from tests.engines import SMALL_BUILD, write_quantized

@@ -12,7 +12,7 @@ from inflight.checkpoint import as_huggingface
 from inflight.checkpoint.sources import fetch
 from inflight.checkpoint.weights import GgufFile
 from inflight.engine.building import builder as engine
-from inflight.engine.building.folder import MODEL_FILE, WEIGHTS_FILE, read
+from inflight.engine.folder import MODEL_FILE, WEIGHTS_FILE, read
 from inflight.engine.messages import Chunk
 from inflight.engine.model import load
 from inflight.engine.openvino import four_bits, steps

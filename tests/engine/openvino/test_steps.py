@@ -11,7 +11,7 @@ import pytest
 from inflight.checkpoint.sources import fetch
 from inflight.checkpoint.weights import GgufFile
 from inflight.engine.building import builder as engine
-from inflight.engine.building.folder import MODEL_FILE, WEIGHTS_FILE, read
+from inflight.engine.folder import MODEL_FILE, WEIGHTS_FILE, read
 from inflight.engine.model import load
 from inflight.engine.openvino import four_bits, steps
 from tests.engines import SMALL_BUILD, SMALL_LAYERS, write_quantized

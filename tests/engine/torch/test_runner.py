@@ -19,9 +19,9 @@ from inflight.checkpoint import GgufFile, as_huggingface, tokenizer
 from inflight.checkpoint import sources as checkpoints
 from inflight.engine import model as engine_model
 from inflight.engine.building import builder as engine
-from inflight.engine.building.folder import read
 from inflight.engine.drafts import IterationPrices
 from inflight.engine.executor import Executor
+from inflight.engine.folder import read
 from inflight.engine.messages import Chunk, Request
 from inflight.engine.settings import ExecutorConfig
 from inflight.engine.torch import attention, runner

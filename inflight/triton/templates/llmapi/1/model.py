@@ -8,7 +8,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from inflight.checkpoint.tokenizer import load_tokenizer
-from inflight.engine.building import folder
+from inflight.engine import folder
 from inflight.engine.executor import Executor
 from inflight.engine.limits import check_memory
 from inflight.engine.model import load
