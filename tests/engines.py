@@ -29,7 +29,7 @@ from inflight.engine.settings import BuildConfig
 from inflight.triton import telemetry
 from inflight.triton.client.client import Client
 from inflight.triton.client.connection import Connection, is_ok
-from inflight.triton.client.request import arrays_for
+from inflight.triton.repository.request import arrays_for
 from inflight.triton.serving.server import Server
 
 SMALL_LAYERS = 3

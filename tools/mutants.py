@@ -37,7 +37,7 @@ ROOMS = {  # room -> its modules in inflight/, and pytest's arguments; {topic} i
                 "engine/limits", "engine/statistics"], [*CORE, *QUICK, *NO_RUNNER]),
     "drafts": (["engine/drafts"], ["tests/engine/test_drafts.py", *NO_RUNNER]),
     "grammar": (["engine/grammar"], ["tests/engine/test_grammar.py", *QUICK]),
-    "request": (["triton/client/request"], ["tests/triton/test_request.py", "tests/triton/test_contracts.py"]),
+    "request": (["triton/repository/request"], ["tests/triton/test_request.py", "tests/triton/test_contracts.py"]),
     "telemetry": (["triton/telemetry"], ["tests/triton/test_telemetry.py"]),
     "bench": (["bench/compare", "bench/load", "bench/quality", "bench/report", "bench/turns", "bench/workload"],
               [*BENCH, "-m", "not browser and not slow"]),

@@ -271,7 +271,7 @@ def run_command(
     Example: [bold]inflight run 00 01[/]
     """
     from inflight.notebook.pages import execution
-    from inflight.triton.serving.address import URL
+    from inflight.triton.address import URL
 
     if url is not None:
         os.environ[URL] = url

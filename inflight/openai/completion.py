@@ -25,8 +25,8 @@ from inflight.openai.errors import OpenAIError
 from inflight.openai.metrics import Figures
 from inflight.openai.tools import Answer, Tools
 from inflight.triton.client.connection import course_error
-from inflight.triton.client.detokenizer import Detokenizer
-from inflight.triton.client.request import ENGINE, arrays_for
+from inflight.triton.model.detokenizer import Detokenizer
+from inflight.triton.repository.request import ENGINE, arrays_for
 
 COMPLETION_TOKENS = 16  # of /v1/completions where max_tokens is left out; a chat may go on to the model's end
 

@@ -38,7 +38,7 @@ from inflight.openai import bodies, errors
 from inflight.openai.completion import Completion
 from inflight.openai.engine import Engine
 from inflight.openai.errors import OpenAIError
-from inflight.triton.client.request import ENGINE
+from inflight.triton.repository.request import ENGINE
 
 HOST = "127.0.0.1"
 LOOPBACK = (HOST, "localhost", "::1")

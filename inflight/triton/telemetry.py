@@ -20,8 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from inflight.engine.messages import IterationStats
 from inflight.errors import CourseError
+from inflight.triton.address import Address
 from inflight.triton.client.connection import Refused, errors, get_json, http_client
-from inflight.triton.serving.address import Address
 
 STAY = ["request", "slot", "first", "last", "prompt_until"]
 COLUMNS = ["name", "model", "label", "value", "type"]

@@ -7,10 +7,10 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from inflight.triton import repository
+from inflight.triton import records, repository
+from inflight.triton.address import Address
 from inflight.triton.client import connection
-from inflight.triton.serving import process, records
-from inflight.triton.serving.address import Address
+from inflight.triton.serving import process
 from tests.engines import wait_until
 
 

@@ -4,10 +4,10 @@ import pytest
 
 from inflight.errors import CourseError
 from inflight.triton import repository
+from inflight.triton.address import Address
 from inflight.triton.client.client import Client
 from inflight.triton.client.connection import get_json, is_ok
 from inflight.triton.serving import process
-from inflight.triton.serving.address import Address
 from inflight.triton.serving.server import Server
 from tests.engines import is_ready
 from tests.triton import foreign

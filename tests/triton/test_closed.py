@@ -13,10 +13,9 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from inflight.lessons.repository import tritonserver
-from inflight.triton import repository
+from inflight.triton import records, repository
 from inflight.triton.client.connection import is_ok
 from inflight.triton.repository import BATCH_COST
-from inflight.triton.serving import records
 from inflight.triton.serving.server import Server
 from tests.engines import start_python, wait_until
 
@@ -195,7 +194,7 @@ def test_each_server_has_a_key_of_its_own_in_a_record_that_the_user_alone_can_op
 
 
 def test_a_program_of_the_user_finds_it_by_the_address_alone(server):
-    script = "import sys; from inflight.triton.serving import records; print(*records.headers(sys.argv[1]).values())"
+    script = "import sys; from inflight.triton import records; print(*records.headers(sys.argv[1]).values())"
     for url in (server.http_url, server.grpc_url, server.http_url.replace("127.0.0.1", "localhost")):
         assert start_python(script, url).communicate(timeout=60)[0].split() == [key(server)] * 2
     assert records.headers("http://127.0.0.1:9") == {}

@@ -15,8 +15,8 @@ from inflight.engine.settings import SamplingConfig
 from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.client.client import Client
-from inflight.triton.client.request import ENGINE, ENSEMBLE, fields
 from inflight.triton.repository.contracts import NEVER_GIVEN
+from inflight.triton.repository.request import ENGINE, ENSEMBLE, fields
 from inflight.triton.serving.server import Server
 from tests import outside_clients as outside
 from tests.engines import active_requests, ask_tokens, build_small, wait_until

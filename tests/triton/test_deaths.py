@@ -13,10 +13,9 @@ import pytest
 from inflight.engine import executor, limits
 from inflight.engine.folder import WEIGHTS_FILE, read
 from inflight.errors import CourseError
-from inflight.triton import repository
+from inflight.triton import keeper, repository
 from inflight.triton.client.client import Client
 from inflight.triton.client.connection import ServerGone
-from inflight.triton.serving import keeper
 from inflight.triton.serving.server import Server
 from tests.engines import is_ready, model_process
 

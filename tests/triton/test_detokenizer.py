@@ -3,7 +3,7 @@
 import pytest
 
 from inflight.checkpoint.tokenizer import load_tokenizer
-from inflight.triton.client.detokenizer import Detokenizer
+from inflight.triton.model.detokenizer import Detokenizer
 
 MULTI_BYTE = "日本語 🎉 naïve 👩‍👩‍👧 été"
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from inflight.triton import repository
-from inflight.triton.serving import records
+from inflight.triton import records, repository
 from tests.engines import start_python, wait_until
 from tests.triton import foreign
 from tests.triton.traces import Traces, processes_with

@@ -15,10 +15,10 @@ from inflight.engine.settings import SamplingConfig
 from inflight.errors import CourseError
 from inflight.openai import OpenAIServer
 from inflight.triton import repository
+from inflight.triton.address import Address
 from inflight.triton.client.client import Client
 from inflight.triton.client.connection import Connection
-from inflight.triton.client.request import arrays_for
-from inflight.triton.serving.address import Address
+from inflight.triton.repository.request import arrays_for
 from inflight.triton.serving.server import Server
 from tests import outside_clients as outside
 from tests.engines import active_requests, build_small, metric, wait_until

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from inflight.triton.serving import keeper
+from inflight.triton import keeper
 
 
 def processes_with(text: str) -> list[psutil.Process]:

@@ -20,9 +20,8 @@ from pathlib import Path
 import psutil
 
 from inflight.errors import CourseError
-from inflight.triton import telemetry
+from inflight.triton import keeper, telemetry
 from inflight.triton.client.connection import http_client, is_ok
-from inflight.triton.serving import keeper
 from inflight.triton.serving.process import HOST, free_ports
 
 START_S, DRAIN_S, STOP_S = 120, 120, 30

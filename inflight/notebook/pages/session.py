@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from inflight.errors import CourseError
-from inflight.triton import repository
-from inflight.triton.serving import records
+from inflight.triton import records, repository
 from inflight.triton.serving import server as servers
 from inflight.triton.serving.server import Server
 

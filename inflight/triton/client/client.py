@@ -23,10 +23,10 @@ import tritonclient.grpc as triton
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight.errors import CourseError
+from inflight.triton import address, records
 from inflight.triton.client.connection import SHORT_TIMEOUT_S, Connection, Refused, ServerGone, errors
-from inflight.triton.client.request import ENGINE, arrays_for, is_llmapi
-from inflight.triton.client.request import ENSEMBLE as TEXT_MODEL
-from inflight.triton.serving import address, records
+from inflight.triton.repository.request import ENGINE, arrays_for, is_llmapi
+from inflight.triton.repository.request import ENSEMBLE as TEXT_MODEL
 
 GIVE_UP_S = 1  # after its client has stopped waiting, the server ends a whole answer
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from inflight.errors import CONFIG_REFUSED, NOT_READY, QUEUE_FULL, TIMED_OUT, CourseError
-from inflight.triton.serving import address, records
+from inflight.triton import address, records
 
 SHORT_TIMEOUT_S = 10  # of what Triton answers at once: health, metadata, statistics
 # Why a model cannot be loaded, with its traceback: more than the 8,192 bytes that gRPC lets through.

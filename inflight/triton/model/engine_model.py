@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 
 from inflight.engine.messages import Request, Response
 from inflight.errors import CourseError
-from inflight.triton.client.request import FIELDS, Input
 from inflight.triton.model import python_model
+from inflight.triton.repository.request import FIELDS, Input
 
 if TYPE_CHECKING:
     from inflight.engine.executor import Executor

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from inflight.errors import ENGINE_FAILED, CourseError
 from inflight.triton import repository
-from inflight.triton.client.request import ERROR_CODE, fields
+from inflight.triton.repository.request import ERROR_CODE, fields
 
 log = logging.getLogger("inflight.triton.model.python_model")
 

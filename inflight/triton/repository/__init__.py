@@ -9,8 +9,8 @@ run, `1/model.py` is the model's version 1. The templates in `triton/templates/`
 TensorRT-LLM.
 
 Reading order: `layout` (names), `parameters` (the table of the models' settings), `pbtxt` (the file), `batchers`
-(Triton's own fields), `editing`, `contracts` (what outside clients send), `ensembles`, `llmapi` (the file of settings
-that TensorRT-LLM's model of today has), `validation`, `assembly`.
+(Triton's own fields), `editing`, `request` and `contracts` (what clients send), `ensembles`, `llmapi` (the file of
+settings that TensorRT-LLM's model of today has), `validation`, `assembly`.
 """
 
 from inflight.faces import face

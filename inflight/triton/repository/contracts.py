@@ -4,7 +4,7 @@
     assemble("repo", engine_dir, contract="llmapi")     # for those of TensorRT-LLM's model of today
 
 The templates have the tensors that the models of a pipeline pass to each other. Those that a client may send are in the
-table of `inflight.triton.client.request`, and the tensors of answers that differ between contracts are below.
+table of `inflight.triton.repository.request`, and the tensors of answers that differ between contracts are below.
 `apply_contract` makes the served config from all three, and a client makes its request from the served config.
 
 A field that only TensorRT-LLM supports is accepted while its value asks for nothing, since the backend's own clients
@@ -17,7 +17,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from inflight.errors import CourseError
-from inflight.triton.client.request import (
+from inflight.triton.repository.layout import BASELINE, CONTRACTS, DEFAULT_CONTRACT, LLMAPI, OLDEST_CONTRACT
+from inflight.triton.repository.request import (
     ENGINE,
     ENSEMBLE,
     FIELDS,
@@ -32,7 +33,6 @@ from inflight.triton.client.request import (
     UINTS,
     Tensor,
 )
-from inflight.triton.repository.layout import BASELINE, CONTRACTS, DEFAULT_CONTRACT, LLMAPI, OLDEST_CONTRACT
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig

@@ -10,11 +10,11 @@ from typing import Any
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from inflight.errors import did_you_mean
-from inflight.triton.client.request import ENSEMBLE, fields
 from inflight.triton.repository.contracts import NEVER_GIVEN
 from inflight.triton.repository.layout import CONFIG, models
 from inflight.triton.repository.parameters import Problem
 from inflight.triton.repository.pbtxt import read_config
+from inflight.triton.repository.request import ENSEMBLE, fields
 
 
 @dataclass(frozen=True)

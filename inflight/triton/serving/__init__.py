@@ -1,1 +1,1 @@
-"""A running server: one from the wheel (`process`, `keeper`, `records`), or any (`attached`, `address`)."""
+"""A running server: one from the wheel (`process`), or any that runs already (`attached`)."""

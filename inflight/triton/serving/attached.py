@@ -15,7 +15,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.utils import InferenceServerException
 
 from inflight.errors import CourseError
-from inflight.triton import repository
+from inflight.triton import records, repository
+from inflight.triton.address import GRPC_URL
 from inflight.triton.client.client import Client
 from inflight.triton.client.connection import (
     Connection,
@@ -27,9 +28,7 @@ from inflight.triton.client.connection import (
     get_json,
     is_ok,
 )
-from inflight.triton.client.request import ENGINE, is_llmapi
-from inflight.triton.serving import records
-from inflight.triton.serving.address import GRPC_URL
+from inflight.triton.repository.request import ENGINE, is_llmapi
 
 LOG_PATH = "iteration_log_path"
 NO_SUCH_MODEL = "inflight-is-anything-loaded-on-request"

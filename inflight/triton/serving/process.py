@@ -30,10 +30,10 @@ from typing import Any
 from inflight import tiers
 from inflight.errors import CourseError
 from inflight.paths import temporary
+from inflight.triton import keeper, records
+from inflight.triton.address import Address
 from inflight.triton.client.connection import is_ok
-from inflight.triton.serving import keeper, records
-from inflight.triton.serving.address import Address
-from inflight.triton.serving.records import SERVICES
+from inflight.triton.records import SERVICES
 
 HOST = "127.0.0.1"
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"  # of this Python

@@ -25,14 +25,14 @@ from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight.errors import CONFIG_REFUSED, CourseError
-from inflight.triton import repository
+from inflight.triton import address as addresses
+from inflight.triton import records, repository
+from inflight.triton.address import Address
 from inflight.triton.client.connection import Connection, NoAnswer, Refused, ServerGone, errors, http_client, is_ok
-from inflight.triton.serving import address as addresses
-from inflight.triton.serving import attached, records
-from inflight.triton.serving.address import Address
+from inflight.triton.records import SERVICES
+from inflight.triton.serving import attached
 from inflight.triton.serving.attached import Attached
 from inflight.triton.serving.process import LOG_LINES, Process, start_triton
-from inflight.triton.serving.records import SERVICES
 
 LOAD_TIMEOUT_S = 300
 DRAIN_S = 10

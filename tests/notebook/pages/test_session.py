@@ -16,7 +16,7 @@ from inflight.notebook.pages import session
 from inflight.notebook.widgets import ConfigEditor, Playground
 from inflight.notebook.widgets.dashboard import Dashboard, Frame
 from inflight.triton import repository
-from inflight.triton.serving.address import Address
+from inflight.triton.address import Address
 from inflight.triton.serving.server import Server
 from tests.engines import is_ready, wait_until
 

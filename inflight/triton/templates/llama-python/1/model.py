@@ -6,8 +6,8 @@ import triton_python_backend_utils as pb_utils
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.models import huggingface
-from inflight.triton.client.detokenizer import Detokenizer
 from inflight.triton.model import python_model
+from inflight.triton.model.detokenizer import Detokenizer
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 

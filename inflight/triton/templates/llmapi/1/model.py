@@ -12,11 +12,11 @@ from inflight.engine import folder
 from inflight.engine.executor import Executor
 from inflight.engine.limits import check_memory
 from inflight.engine.model import load
-from inflight.triton.client.detokenizer import Detokenizer
-from inflight.triton.client.request import engine_request
 from inflight.triton.model import python_model
+from inflight.triton.model.detokenizer import Detokenizer
 from inflight.triton.model.engine_model import EngineModel
 from inflight.triton.repository import llmapi
+from inflight.triton.repository.request import engine_request
 
 MAX_TOKENS = 32  # where the request does not say, as in TensorRT-LLM's SamplingParams
 STATS_CHECK_PERIOD_MS = 100

@@ -5,8 +5,8 @@ import triton_python_backend_utils as pb_utils
 
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
-from inflight.triton.client.detokenizer import Detokenizer
 from inflight.triton.model import engine_model, python_model
+from inflight.triton.model.detokenizer import Detokenizer
 
 
 class TritonPythonModel:

@@ -11,9 +11,9 @@ from inflight.engine.messages import Response
 from inflight.engine.own import part
 from inflight.engine.settings import ExecutorConfig
 from inflight.errors import CourseError
-from inflight.triton.client.request import engine_request
 from inflight.triton.model import python_model
 from inflight.triton.model.engine_model import EngineModel
+from inflight.triton.repository.request import engine_request
 
 NO_TOKEN = (-1, 2**32 - 1)  # as end_id: answers end by their length alone; UINT32 has no -1
 STDERR = 2

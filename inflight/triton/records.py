@@ -23,7 +23,7 @@ from typing import Any
 
 from inflight.errors import CourseError
 from inflight.paths import own_cache_dir
-from inflight.triton.serving import keeper
+from inflight.triton import keeper
 
 NOTICED_S = 2.0  # by then the keeper has written down that a server died
 SERVICES = ("http", "grpc", "metrics")  # of a Triton, each at an address of its own

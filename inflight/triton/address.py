@@ -6,7 +6,7 @@ import os
 from typing import NamedTuple
 
 from inflight.errors import CourseError
-from inflight.triton.serving import records
+from inflight.triton import records
 
 URL, GRPC_URL, METRICS_URL = "INFLIGHT_URL", "INFLIGHT_GRPC_URL", "INFLIGHT_METRICS_URL"  # environment
 
