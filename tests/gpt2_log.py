@@ -8,7 +8,7 @@ import pandas as pd
 
 from inflight.triton import telemetry
 
-COLUMNS = ["timestamp", "iteration", "iteration_ms", "sequences", "slots_used", "slots_max", "waiting", "empty_places"]
+COLUMNS = ["timestamp", "iteration", "iteration_ms", "sequences", "slots_used", "slots_max", "waiting", "empty_slots"]
 
 
 def executions(path: str | Path, start: int = 0) -> pd.DataFrame:
@@ -16,8 +16,8 @@ def executions(path: str | Path, start: int = 0) -> pd.DataFrame:
 
     One row an execution in which something was computed: `timestamp` in seconds since 1970 at its start; `iteration`,
     counted; `iteration_ms` until its tokens were known; `sequences`, which `passes` has as a table; `slots_used` while
-    it was computed, and `slots_max`; `waiting`, requests that no slot was free for; `empty_places` of the batch, which
-    Triton keeps for sequences that have no request now.
+    it was computed, and `slots_max`; `waiting`, requests that no slot was free for; `empty_slots` of Triton's
+    batch, which it keeps for sequences that have no request now.
     """
     return telemetry.read_log(path, "iteration", COLUMNS, start)
 

@@ -168,7 +168,7 @@ class IterationStats:
     kv_blocks_taken: int = 0
     tokens_per_block: int = 0
     finished: int = 0
-    empty_seats: int = 0
+    empty_slots: int = 0
     requests: list[list[int]] = field(default_factory=list)
     client_ids: list[str] = field(default_factory=list)
     paused_ids: list[int] = field(default_factory=list)

@@ -106,7 +106,7 @@ class Statistics:
             kv_blocks_used=blocks.num_used,
             kv_blocks_free=blocks.num_free,
             finished=finished,
-            empty_seats=sequences.limits.max_batch_size - len(chunks),
+            empty_slots=sequences.limits.max_batch_size - len(chunks),
             requests=rows,
             client_ids=[sequence.request.request_id for sequence in chunks],
             paused_ids=list(sequences.paused)[::-1],
@@ -147,7 +147,7 @@ class Statistics:
             self.iteration,
             self.latest[-1].timestamp if self.latest else time.time(),
             kv_blocks_free=self._sequences.blocks.num_blocks,
-            empty_seats=self._sequences.limits.max_batch_size,
+            empty_slots=self._sequences.limits.max_batch_size,
             **self._of_the_cache(),
         )
 

@@ -178,7 +178,7 @@ def check_iterations(executor: Executor) -> None:
     build = executor.build_config
     for row in executor.iteration_stats:
         assert row.scheduled + row.waiting + row.paused == row.active
-        assert min(row.scheduled, row.waiting, row.paused, row.empty_seats, row.finished) >= 0
+        assert min(row.scheduled, row.waiting, row.paused, row.empty_slots, row.finished) >= 0
         assert row.scheduled == len(row.requests) <= build.max_batch_size
         assert len({number for number, *_ in row.requests}) == row.scheduled
         assert 0 < row.context_tokens + row.generation_tokens <= build.max_num_tokens
@@ -780,10 +780,10 @@ def test_figures_of_each_iteration_by_hand(monkeypatch):
         wait_until(lambda: is_idle(executor), "both are answered")
         rows = list(executor.iteration_stats)
         idle.append(executor.snapshot())
-    none = IterationStats(0, 0, kv_blocks_free=12, kv_blocks_max=12, tokens_per_block=32, empty_seats=4)
+    none = IterationStats(0, 0, kv_blocks_free=12, kv_blocks_max=12, tokens_per_block=32, empty_slots=4)
     both = none, replace(none, iteration=4, kv_blocks_reused=1, timestamp=rows[-1].timestamp)
     assert (replace(idle[0], timestamp=0), idle[1]) == both
-    one = replace(none, iteration_ms=250, active=1, scheduled=1, rows=1, empty_seats=3)
+    one = replace(none, iteration_ms=250, active=1, scheduled=1, rows=1, empty_slots=3)
     new = replace(one, kv_blocks_used=2, kv_blocks_free=10)
     assert [replace(row, timestamp=0) for row in rows] == [
         replace(new, iteration=1, context_tokens=40, requests=[[1, 40, 0, 2]], client_ids=["a"], longest_wait=[1, 0]),

@@ -42,7 +42,7 @@ ITERATION = IterationStats(
     kv_blocks_reused=0,
     tokens_per_block=32,
     finished=0,
-    empty_seats=7,
+    empty_slots=7,
     requests=[[1, 30, 0, 1]],
     paused_ids=[],
 )

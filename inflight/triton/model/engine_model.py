@@ -328,7 +328,7 @@ class EngineMetrics:
             "nv_trt_llm_v1_metrics": {
                 "total_context_tokens": now.context_tokens,
                 "total_generation_tokens": now.generation_tokens,
-                "empty_generation_slots": now.empty_seats,
+                "empty_generation_slots": now.empty_slots,
             },
             "nv_trt_llm_general_metrics": {
                 "timestamp": int(now.timestamp * 1e6),

@@ -67,14 +67,14 @@ class Execution:
     ----------
     members : list of Member
         The sequences that have something to compute.
-    empty_places : int
-        Places of the batch that have no request now.
+    empty_slots : int
+        Slots of the batch that have no request now.
     timestamp, start_s : float
         When it began: seconds since 1970, and of the monotonic clock.
     """
 
     members: list[Member]
-    empty_places: int
+    empty_slots: int
     timestamp: float
     start_s: float
 
@@ -134,7 +134,7 @@ class Housekeeping:
         with self._lock:
             self._send_endings()
             timestamp, start_s = time.time(), time.monotonic()
-            # Where a place of the batch has no request now, one that is not ready keeps it.
+            # Where a slot of the batch has no request now, one that is not ready keeps it.
             ready = [request for request in requests if _control(request, "ready")]
             members = [member for member in (self._take_up(request, start_s) for request in ready) if member]
             self._forget_lost(start_s)

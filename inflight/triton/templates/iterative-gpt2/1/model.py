@@ -83,7 +83,7 @@ class TritonPythonModel:
             slots_used=self.model.num_used_slots,
             slots_max=self.model.num_slots,
             waiting=num_waiting,
-            empty_places=execution.empty_places,
+            empty_slots=execution.empty_slots,
         )
 
     def piece(self, member):

@@ -62,7 +62,7 @@ class TritonPythonModel:
             slots_used=0,
             slots_max=0,
             waiting=0,
-            empty_places=0,
+            empty_slots=0,
         )
 
     def _is_abandoned(self, request, sender) -> bool:
