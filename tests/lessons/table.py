@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from inflight.notebook.checks import check
-from inflight.notebook.checks import grading as checks
+from inflight.notebook.checks import check, checking
 from inflight.paths import PACKAGE
 from tests.lessons.answers import Answer, handed_in
 
@@ -25,7 +24,7 @@ __all__ = [
 ]
 
 SEED = os.environ.get("INFLIGHT_SEED", "48151")
-_results: dict[Answer, checks.Result] = {}
+_results: dict[Answer, checking.Result] = {}
 
 
 def pytest_generate_tests(metafunc):
@@ -57,7 +56,7 @@ def as_in_a_lab(monkeypatch, graders_are_forked):
     monkeypatch.setenv("INFLIGHT_SEED", SEED)
 
 
-def result_of(row: Answer, request: pytest.FixtureRequest, folder: Path) -> checks.Result:
+def result_of(row: Answer, request: pytest.FixtureRequest, folder: Path) -> checking.Result:
     if row not in _results:
         _results[row] = check(row.exercise, handed_in(row, request, folder))
     return _results[row]

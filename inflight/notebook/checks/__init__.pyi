@@ -1,5 +1,5 @@
 from . import parts, record
+from .checking import check
 from .graders import grades
-from .grading import check
 
 __all__ = ["check", "grades", "parts", "record"]

@@ -13,8 +13,7 @@ import pandas as pd
 import pytest
 
 from inflight.errors import CourseError
-from inflight.notebook.checks import answers, check, grades, record
-from inflight.notebook.checks import grading as checks
+from inflight.notebook.checks import answers, check, checking, grades, record
 from inflight.notebook.checks.answers import load, plain
 from inflight.notebook.checks.findings import NOT_YET, RIGHT, Case, Measured, Wrong, asked, is_same, told
 from inflight.notebook.checks.graders import Grader, graders
@@ -25,7 +24,7 @@ from inflight.paths import PACKAGE
 @pytest.fixture(autouse=True)
 def as_in_a_lab(monkeypatch):
     """No graders but those of the test; checks report and do not raise."""
-    monkeypatch.setattr(checks, "_lessons", dict)
+    monkeypatch.setattr(checking, "_lessons", dict)
     monkeypatch.delenv("COURSE_STRICT", raising=False)
     with patch.dict(graders, clear=True):
         yield
@@ -145,10 +144,10 @@ print(*[name for name in sys.modules if name.startswith("inflight.lessons.") and
 def test_every_check_of_a_lab_has_a_grader_with_an_insight():
     script = """
 import sys
-from inflight.notebook.checks import grading as checks
+from inflight.notebook.checks import checking
 from inflight.notebook.checks.graders import graders
-for lesson in checks._lessons():
-    checks._import_graders(lesson)
+for lesson in checking._lessons():
+    checking._import_graders(lesson)
 for exercise, grader in graders.items():
     print(exercise, grader.insight)
 """
