@@ -11,7 +11,7 @@ import pytest
 
 import inflight
 from inflight.paths import PACKAGE
-from tests import backend_stand_ins
+from tests.triton import backend_stand_ins
 
 ROOMS = ("checkpoint", "engine", "models", "triton", "openai", "bench", "notebook")
 LESSONS = sorted(path for name in ("lecture", "lab") for path in (PACKAGE / "lessons").glob(f"*/{name}.py"))

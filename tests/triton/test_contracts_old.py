@@ -9,8 +9,8 @@ from inflight.triton import repository
 from inflight.triton.client.client import Client
 from inflight.triton.repository import BASELINE, PIPELINE
 from inflight.triton.serving.server import Server
-from tests import outside_clients as outside
 from tests.engines import active_requests, ask_tokens, build_small, wait_until
+from tests.triton import outside_clients as outside
 
 pytestmark = pytest.mark.server
 

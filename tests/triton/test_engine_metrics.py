@@ -4,8 +4,8 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 from inflight.engine.messages import Request
-from tests import backend_stand_ins
 from tests.engine.test_executor import Receiver, load, send
+from tests.triton import backend_stand_ins
 
 
 class MetricFamily:

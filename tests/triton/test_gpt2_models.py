@@ -15,8 +15,8 @@ from inflight.triton.client.connection import Connection
 from inflight.triton.repository import GPT2
 from inflight.triton.serving.server import Server
 from tests.engines import metric, wait_until
-from tests.gpt2_log import executions, passes
 from tests.tiny_gpt2 import answer, tiny_gpt2
+from tests.triton.gpt2_log import executions, passes
 
 pytestmark = pytest.mark.server
 

@@ -9,8 +9,8 @@ import pytest
 
 from inflight.errors import CourseError
 from inflight.notebook.checks import simulate_triton
-from tests import backend_stand_ins
 from tests.engines import wait_until
+from tests.triton import backend_stand_ins
 
 IDLE_S = 5.0
 ARGS = {"model_config": json.dumps({"sequence_batching": {"max_sequence_idle_microseconds": str(int(IDLE_S * 1e6))}})}

@@ -20,8 +20,8 @@ from inflight.triton.client.client import Client
 from inflight.triton.client.connection import Connection
 from inflight.triton.repository.request import arrays_for
 from inflight.triton.serving.server import Server
-from tests import outside_clients as outside
 from tests.engines import active_requests, build_small, metric, wait_until
+from tests.triton import outside_clients as outside
 
 MODEL, SETTINGS = "tensorrt_llm", "tensorrt_llm/1/model.yaml"
 PROMPT = "One, two, three, four"
