@@ -406,6 +406,25 @@ steady = engine.build(
 check("1.5", (compare, steady))
 
 # %% [markdown]
+# <details><summary>Where to look</summary>
+#
+# In the lecture's *What breaks* one request is sent, then seventy at once. And which build rounds less than the default?
+#
+# </details>
+# <details><summary>How to begin</summary>
+#
+# `executor.generate(Request(prompt, 32))` runs one request alone. `executor.generate_all([...])` takes a list, runs all
+# of them at once, and returns the answers in the same order. An answer's tokens are its `.token_ids`.
+#
+# </details>
+# <details><summary>The error you see</summary>
+#
+# *requests in one iteration: 1*: you ran them one after the other. *your two answers are different*: put `prompt` first
+# in the list; then its answer comes first, too. *rounds activations*: choose another `quant_algo`.
+#
+# </details>
+
+# %% [markdown]
 # How far does company move a token's log-probability? Eight answers of 32 tokens, alone and together, on the default
 # engine and on yours; compared as long as the words are the same.
 
@@ -426,25 +445,6 @@ for name, folder in {"the default": engine.cached(checkpoint), "yours": steady}.
         moved.append(np.abs(np.subtract(one.log_probs, other.log_probs))[same].max())
         changed += not same.all()
     print(f"{name}: moved by up to {max(moved):.6f}; other words in {changed} of 8")
-
-# %% [markdown]
-# <details><summary>Where to look</summary>
-#
-# In the lecture's *What breaks* one request is sent, then seventy at once. And which build rounds less than the default?
-#
-# </details>
-# <details><summary>How to begin</summary>
-#
-# `executor.generate(Request(prompt, 32))` runs one request alone. `executor.generate_all([...])` takes a list, runs all
-# of them at once, and returns the answers in the same order. An answer's tokens are its `.token_ids`.
-#
-# </details>
-# <details><summary>The error you see</summary>
-#
-# *requests in one iteration: 1*: you ran them one after the other. *your two answers are different*: put `prompt` first
-# in the list; then its answer comes first, too. *rounds activations*: choose another `quant_algo`.
-#
-# </details>
 
 # %% [markdown]
 # ## Bonus

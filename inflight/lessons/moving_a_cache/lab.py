@@ -65,6 +65,24 @@ class Policy:
 check("13.1", Path(workdir.name) / "kv_policy.py")
 
 # %% [markdown]
+# <details><summary>Where to look</summary>
+#
+# The lecture's break-even: what is found is moved, and the end of the prompt is computed in any case.
+# </details>
+#
+# <details><summary>How to begin</summary>
+#
+# Take a prompt of 96 tokens, of which 32 are found. How many milliseconds does each way take to the prompt's end?
+# </details>
+#
+# <details><summary>The error you see</summary>
+#
+# <em>Over the fewest that would do</em>: you may look at the prices alone, and a way that is cheap for 32 tokens leaves
+# 1,000 to compute; or at the tokens alone, on a day when the network is slow. <em>A way of found</em>: a way that is not
+# in <code>found</code> cannot bring anything.
+# </details>
+
+# %% [markdown]
 # `parts.part` returns your file once it has passed, and the course's until then. The engine asks it before it fetches.
 # One conversation, in three engines, each after the other has ended:
 
@@ -95,24 +113,6 @@ own = run_path(str(policy.path))["Policy"]()
 for gigabits in (0.1, 0.5, 1, 2, 10):
     prices_ms = {"compute": 0.4, "take": 8 * 46_080 / (gigabits * 1e6)}
     print(f"{gigabits} Gbit/s: {own.choose(260, {'take': 256}, prices_ms)}")
-
-# %% [markdown]
-# <details><summary>Where to look</summary>
-#
-# The lecture's break-even: what is found is moved, and the end of the prompt is computed in any case.
-# </details>
-#
-# <details><summary>How to begin</summary>
-#
-# Take a prompt of 96 tokens, of which 32 are found. How many milliseconds does each way take to the prompt's end?
-# </details>
-#
-# <details><summary>The error you see</summary>
-#
-# <em>Over the fewest that would do</em>: you may look at the prices alone, and a way that is cheap for 32 tokens leaves
-# 1,000 to compute; or at the tokens alone, on a day when the network is slow. <em>A way of found</em>: a way that is not
-# in <code>found</code> cannot bring anything.
-# </details>
 
 # %% [markdown]
 # ## Exercise 13.2: a seal
@@ -198,16 +198,6 @@ def needs(active, users, common, own, token_bytes) -> tuple[int, int] | None:
 # %%
 check("13.3", needs)
 
-# %%
-here = needs(8, 500, 400, 1200, 46_080)
-if here is not None:
-    print(f"Here: {here[0] / 1e9:.2f} GB of memory, {here[1] / 1e9:.1f} GB of store")
-large = needs(64, 5000, 900, 3000, 131_072)
-if large is not None:
-    print(
-        f"8B on a GPU: {large[0] / 1e9:.0f} GB of memory, {large[1] / 1e9:,.0f} GB of store"
-    )
-
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
@@ -224,6 +214,16 @@ if large is not None:
 # <em>Once, not once a user</em>: take the shared blocks off before you multiply. <em>Memory is given in blocks</em>:
 # round up.
 # </details>
+
+# %%
+here = needs(8, 500, 400, 1200, 46_080)
+if here is not None:
+    print(f"Here: {here[0] / 1e9:.2f} GB of memory, {here[1] / 1e9:.1f} GB of store")
+large = needs(64, 5000, 900, 3000, 131_072)
+if large is not None:
+    print(
+        f"8B on a GPU: {large[0] / 1e9:.0f} GB of memory, {large[1] / 1e9:,.0f} GB of store"
+    )
 
 # %% [markdown]
 # ## Exercise 13.4: a full store
@@ -305,6 +305,24 @@ def whole(ask, prompt: list[int], most: int):
 check("13.5", Path(workdir.name) / "whole.py")
 
 # %% [markdown]
+# <details><summary>Where to look</summary>
+#
+# The lecture's <em>A conversation after a restart</em>: what does the next engine find of an answer?
+# </details>
+#
+# <details><summary>How to begin</summary>
+#
+# What does the second engine have to be asked so that its first token is the one that the first engine did not say?
+# </details>
+#
+# <details><summary>The error you see</summary>
+#
+# <em>Computed again</em>: you ask for the whole answer, and leave out what you have. <em>Asked for 0 tokens</em>, <em>after
+# END</em>: an engine can die when all has been said. <em>Before it was yielded</em>: you collect where you should pass
+# on.
+# </details>
+
+# %% [markdown]
 # The same with two engines on one store. The first is shut down after 40 tokens:
 
 # %% tags=["nbval-ignore-output"]
@@ -337,24 +355,6 @@ if answer:
     print("As if no engine had died:", answer == never_died)
 for each in alive:
     each.shutdown()
-
-# %% [markdown]
-# <details><summary>Where to look</summary>
-#
-# The lecture's <em>A conversation after a restart</em>: what does the next engine find of an answer?
-# </details>
-#
-# <details><summary>How to begin</summary>
-#
-# What does the second engine have to be asked so that its first token is the one that the first engine did not say?
-# </details>
-#
-# <details><summary>The error you see</summary>
-#
-# <em>Computed again</em>: you ask for the whole answer, and leave out what you have. <em>Asked for 0 tokens</em>, <em>after
-# END</em>: an engine can die when all has been said. <em>Before it was yielded</em>: you collect where you should pass
-# on.
-# </details>
 
 # %% [markdown]
 # ## Bonus

@@ -80,6 +80,26 @@ class Policy:
 check("12.1", Path(workdir.name) / "policy.py")
 
 # %% [markdown]
+# <details><summary>Where to look</summary>
+#
+# The lecture's <code>by_prefix</code>, and its <em>Turn the knob</em>: what does a router do when one server is ahead,
+# and what does that cost?
+# </details>
+#
+# <details><summary>How to begin</summary>
+#
+# Give each prefix a home (<code>by_prefix</code>), another if it dies. Then the exception: by how many requests may
+# home be ahead, and is the server that helps out forgotten afterwards?
+# </details>
+#
+# <details><summary>The error you see</summary>
+#
+# <em>Mean lead</em> too large: your homes are right, and hot. <em>Blocks computed</em> too many: you leave home too
+# easily, or forget that a prefix may have two homes; with <em>small caches</em>, too many prefixes have two. <em>Known to
+# be dead</em>: a remembered home is used without a look at <code>is_healthy</code>.
+# </details>
+
+# %% [markdown]
 # And in front of two real servers, whose caches have room for five desks each: eight desks, of which one has half of the
 # 48 visitors, eight at a time. Your policy chooses, then round robin.
 
@@ -148,26 +168,6 @@ try:
     display(pd.DataFrame(rows, list(policies)))
 except CourseError as error:
     print(error)
-
-# %% [markdown]
-# <details><summary>Where to look</summary>
-#
-# The lecture's <code>by_prefix</code>, and its <em>Turn the knob</em>: what does a router do when one server is ahead,
-# and what does that cost?
-# </details>
-#
-# <details><summary>How to begin</summary>
-#
-# Give each prefix a home (<code>by_prefix</code>), another if it dies. Then the exception: by how many requests may
-# home be ahead, and is the server that helps out forgotten afterwards?
-# </details>
-#
-# <details><summary>The error you see</summary>
-#
-# <em>Mean lead</em> too large: your homes are right, and hot. <em>Blocks computed</em> too many: you leave home too
-# easily, or forget that a prefix may have two homes; with <em>small caches</em>, too many prefixes have two. <em>Known to
-# be dead</em>: a remembered home is used without a look at <code>is_healthy</code>.
-# </details>
 
 # %% [markdown]
 # ## Exercise 12.2: one P95, through a restart
@@ -266,19 +266,6 @@ def woken(minutes: list, slo: float, days: int, share: float) -> list[int] | Non
 check("12.3", woken)
 
 # %% [markdown]
-# A day with a minute in which a fifth of the requests fail, half an hour in which a tenth do, and from minute 300 on one
-# of a hundred. Which of these wakes somebody?
-
-# %%
-day = [(600, 0)] * 300 + [(594, 6)] * 180
-day[100], day[200:230] = (480, 120), [(540, 60)] * 30
-found = woken(day, slo=0.999, days=30, share=0.02) or []
-print("Woken", f"from minute {min(found)} to {max(found)}" if found else "never")
-
-# %% [markdown]
-# The failures from minute 300 on spend the budget ten times as fast as allowed, and this rule sleeps. The
-# [workbook's](https://sre.google/workbook/alerting-on-slos/) second, 6 over six hours, would not.
-#
 # <details><summary>Where to look</summary>
 #
 # The lecture: at a burn rate of 14.4, an hour takes 2 % of a budget for 30 days. Where does 14.4 come from, and of what
@@ -296,6 +283,20 @@ print("Woken", f"from minute {min(found)} to {max(found)}" if found else "never"
 # The hint names what you have computed: one window alone, either of the two, a mean of the minutes' shares, a share
 # without the window. A division by zero: nobody came.
 # </details>
+
+# %% [markdown]
+# A day with a minute in which a fifth of the requests fail, half an hour in which a tenth do, and from minute 300 on one
+# of a hundred. Which of these wakes somebody?
+
+# %%
+day = [(600, 0)] * 300 + [(594, 6)] * 180
+day[100], day[200:230] = (480, 120), [(540, 60)] * 30
+found = woken(day, slo=0.999, days=30, share=0.02) or []
+print("Woken", f"from minute {min(found)} to {max(found)}" if found else "never")
+
+# %% [markdown]
+# The failures from minute 300 on spend the budget ten times as fast as allowed, and this rule sleeps. The
+# [workbook's](https://sre.google/workbook/alerting-on-slos/) second, 6 over six hours, would not.
 
 # %% [markdown]
 # ## Exercise 12.4: a hash with a bound

@@ -376,6 +376,27 @@ def readers_that_fit(table, max_ttft_ms: float, max_itl_ms: float) -> int | None
 check("3.3", (at_once, who_waited, readers_that_fit, server))
 
 # %% [markdown]
+# <details><summary>Where to look</summary>
+#
+# The lecture's "See: one user and eight" sends for several users at once, and says why some begin later.
+# </details>
+#
+# <details><summary>How to begin</summary>
+#
+# <code>ThreadPoolExecutor(number).map(…)</code> with a function that asks for one reader and reads to the end. For
+# <code>who_waited</code>: when did the earliest of all last pieces arrive? For <code>readers_that_fit</code>: go
+# through the rows
+# from few readers to many, and stop at the first one that breaks a promise.
+# </details>
+#
+# <details><summary>The error you see</summary>
+#
+# There is never more than one reader in an iteration: you wait for an answer before you send the next request. The course's
+# <code>stream()</code> sends its request when you begin to read.<br>
+# There are fewer tokens than asked for: an answer ended by itself, because <code>end_id=-1</code> is missing.
+# </details>
+
+# %% [markdown]
 # Now measure with them. Before you run the cell: what gets worse from 8 readers to 16, TTFT or ITL?
 #
 # <details><summary>Answer</summary>
@@ -405,27 +426,6 @@ table = pd.DataFrame(
 )
 print("Promises of 500 and 40 ms hold for:", readers_that_fit(table.dropna(), 500, 40))
 table.round(1)
-
-# %% [markdown]
-# <details><summary>Where to look</summary>
-#
-# The lecture's "See: one user and eight" sends for several users at once, and says why some begin later.
-# </details>
-#
-# <details><summary>How to begin</summary>
-#
-# <code>ThreadPoolExecutor(number).map(…)</code> with a function that asks for one reader and reads to the end. For
-# <code>who_waited</code>: when did the earliest of all last pieces arrive? For <code>readers_that_fit</code>: go
-# through the rows
-# from few readers to many, and stop at the first one that breaks a promise.
-# </details>
-#
-# <details><summary>The error you see</summary>
-#
-# There is never more than one reader in an iteration: you wait for an answer before you send the next request. The course's
-# <code>stream()</code> sends its request when you begin to read.<br>
-# There are fewer tokens than asked for: an answer ended by itself, because <code>end_id=-1</code> is missing.
-# </details>
 
 # %% [markdown]
 # ## Bonus: what the operator sees

@@ -113,25 +113,6 @@ class LogitsProcessor:
 check("10.1", Path(workdir.name) / "logits_processor.py")
 
 # %% [markdown]
-# In the real server:
-
-# %% tags=["nbval-ignore-output"]
-processor = parts.part("logits_processor")
-print(repr(processor))
-try:
-    server.load("tensorrt_llm", logits_processor_path=str(processor))
-    choice = {"structured_outputs": {"choice": ["blue", "blueish", "no colour"]}}
-    asked = [{"role": "user", "content": "What colour is the sky?"}]
-    answer = complete(messages=asked, max_tokens=8, extra_body=choice).choices[0]
-    print(repr(answer.message.content), answer.finish_reason)
-except CourseError as error:
-    print(error)
-server.load("tensorrt_llm", logits_processor_path="")
-
-# %% [markdown]
-# Where only one text can follow, llguidance forces the tokenizer's own tokens, which the model has learned to read. Your
-# mask leaves all ways to write it open.
-#
 # <details><summary>Where to look</summary>
 #
 # The cell above the exercise: <code>begins</code> are the texts of tokens with which a word may begin.
@@ -150,6 +131,26 @@ server.load("tensorrt_llm", logits_processor_path="")
 # to the text</em>: do not strip. <em>the same text in other tokens</em>: <code>encode</code> gives one way of
 # several.
 # </details>
+
+# %% [markdown]
+# In the real server:
+
+# %% tags=["nbval-ignore-output"]
+processor = parts.part("logits_processor")
+print(repr(processor))
+try:
+    server.load("tensorrt_llm", logits_processor_path=str(processor))
+    choice = {"structured_outputs": {"choice": ["blue", "blueish", "no colour"]}}
+    asked = [{"role": "user", "content": "What colour is the sky?"}]
+    answer = complete(messages=asked, max_tokens=8, extra_body=choice).choices[0]
+    print(repr(answer.message.content), answer.finish_reason)
+except CourseError as error:
+    print(error)
+server.load("tensorrt_llm", logits_processor_path="")
+
+# %% [markdown]
+# Where only one text can follow, llguidance forces the tokenizer's own tokens, which the model has learned to read. Your
+# mask leaves all ways to write it open.
 
 # %% [markdown]
 # ## Exercise 10.2: a program without a try
@@ -207,18 +208,6 @@ def price(text: str) -> int | None:
 check("10.2", (order, price))
 
 # %% [markdown]
-# In the real server, a customer orders for 9.40, bag included:
-
-# %% tags=["nbval-ignore-output"]
-said = "Two teas and a cake to take away, please."
-wanted = {"type": "json_schema", "json_schema": {"name": "Order", "schema": order}}
-asked = [{"role": "user", "content": f"{said} As JSON:"}]
-answer = complete(messages=asked, max_tokens=99, response_format=wanted).choices[0]
-print(answer.message.content, answer.finish_reason)
-if answer.finish_reason == "stop":
-    print(f"That would cost {(price(answer.message.content) or 0) / 100:.2f}.")
-
-# %% [markdown]
 # <details><summary>Where to look</summary>
 #
 # The lecture's <code>schema</code>, which pydantic made: print it whole.
@@ -235,6 +224,18 @@ if answer.finish_reason == "stop":
 # The check shows an answer that your schema allows. Which word of JSON schema forbids it, and nothing that a customer
 # may want?
 # </details>
+
+# %% [markdown]
+# In the real server, a customer orders for 9.40, bag included:
+
+# %% tags=["nbval-ignore-output"]
+said = "Two teas and a cake to take away, please."
+wanted = {"type": "json_schema", "json_schema": {"name": "Order", "schema": order}}
+asked = [{"role": "user", "content": f"{said} As JSON:"}]
+answer = complete(messages=asked, max_tokens=99, response_format=wanted).choices[0]
+print(answer.message.content, answer.finish_reason)
+if answer.finish_reason == "stop":
+    print(f"That would cost {(price(answer.message.content) or 0) / 100:.2f}.")
 
 # %% [markdown]
 # ## Exercise 10.3: valid is not true
@@ -283,6 +284,25 @@ def decide(finish_reason: str, text: str, message: str) -> str | None:
 check("10.3", decide)
 
 # %% [markdown]
+# <details><summary>Where to look</summary>
+#
+# The lecture's <em>Valid is not true</em>. What of an order can be held against the words of its message?
+# </details>
+#
+# <details><summary>How to begin</summary>
+#
+# Count twice what is wanted of each name, once by the order and once by the message, and compare. In which order do
+# you look? What is cut must not be read: <code>json.loads</code> would raise.
+# </details>
+#
+# <details><summary>The error you see</summary>
+#
+# <em>may look complete</em>: an answer whose last token is missing can be the beginning of a longer one. <em>add
+# up</em>: a dict keeps the last of two items with one name. <em>no number</em>: what stands before “tea” in “some
+# tea”?
+# </details>
+
+# %% [markdown]
 # In the real server, after one example. What would have been charged without your rule?
 
 # %% tags=["nbval-ignore-output"]
@@ -308,25 +328,6 @@ for said, cents in worth.items():
     asks = price(text) if reason == "stop" else None
     rows.append([said, cents, asks, decide(reason, text, said)])
 pd.DataFrame(rows, columns=["message", "cents owed", "cents by the answer", "decided"])
-
-# %% [markdown]
-# <details><summary>Where to look</summary>
-#
-# The lecture's <em>Valid is not true</em>. What of an order can be held against the words of its message?
-# </details>
-#
-# <details><summary>How to begin</summary>
-#
-# Count twice what is wanted of each name, once by the order and once by the message, and compare. In which order do
-# you look? What is cut must not be read: <code>json.loads</code> would raise.
-# </details>
-#
-# <details><summary>The error you see</summary>
-#
-# <em>may look complete</em>: an answer whose last token is missing can be the beginning of a longer one. <em>add
-# up</em>: a dict keeps the last of two items with one name. <em>no number</em>: what stands before “tea” in “some
-# tea”?
-# </details>
 
 # %% [markdown]
 # ## Exercise 10.4: calls that fail
@@ -385,6 +386,26 @@ def run(ask, messages: list, functions: dict, most: int) -> str | None:
 check("10.4", run)
 
 # %% [markdown]
+# <details><summary>Where to look</summary>
+#
+# The lecture's <em>Call a tool</em>: <code>told_of</code> and <code>converse</code> are the frame.
+# </details>
+#
+# <details><summary>How to begin</summary>
+#
+# Write what becomes of a call that works. Then ask of each of its lines what may raise there, and let one
+# <code>except</code> tell it. What do you have to remember so that nothing is done twice, and when do you write it
+# down?
+# </details>
+#
+# <details><summary>The error you see</summary>
+#
+# <em>was done twice</em>: compare arguments as values, not as text. <em>may work the next time</em>: remember
+# results, not errors. <em>a turn for each call</em>: also for one that failed, with its own id. (A result that JSON
+# cannot write, such as a date, is no failure: <code>default=str</code>.)
+# </details>
+
+# %% [markdown]
 # In the real server: a till that does not sell everything.
 
 
@@ -426,25 +447,6 @@ for said in ("Three cakes, please.", "Two beers, please."):
 # %% [markdown]
 # Compare what each customer hears with what was charged. The model's last text need not be true, even if it was told of
 # the error: a receipt comes from your program.
-#
-# <details><summary>Where to look</summary>
-#
-# The lecture's <em>Call a tool</em>: <code>told_of</code> and <code>converse</code> are the frame.
-# </details>
-#
-# <details><summary>How to begin</summary>
-#
-# Write what becomes of a call that works. Then ask of each of its lines what may raise there, and let one
-# <code>except</code> tell it. What do you have to remember so that nothing is done twice, and when do you write it
-# down?
-# </details>
-#
-# <details><summary>The error you see</summary>
-#
-# <em>was done twice</em>: compare arguments as values, not as text. <em>may work the next time</em>: remember
-# results, not errors. <em>a turn for each call</em>: also for one that failed, with its own id. (A result that JSON
-# cannot write, such as a date, is no failure: <code>default=str</code>.)
-# </details>
 
 # %% [markdown]
 # ## Bonus
