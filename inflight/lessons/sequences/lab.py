@@ -118,6 +118,18 @@ def marks(who: int, value: int | None, talking: set[int]) -> dict | None:
 check("7.1", marks)
 
 # %% [markdown]
+# <details><summary>Where to look</summary><code>converse</code> in the lecture: there the values are known, so the
+# first and the last one are, too. Here a user is in a conversation from the first number until the page is closed.</details>
+#
+# <details><summary>How to begin</summary>Two questions for each event: is <code>who</code> in <code>talking</code>, and is
+# <code>value</code> <code>None</code>? Of the four pairs of answers one sends nothing. Then see to it that
+# <code>talking</code> is right for the next event.</details>
+#
+# <details><summary>The error you see</summary>It names the events up to the one where your answer differs.
+# <em>start</em> after a page was closed: a user who comes back begins anew, so closing takes them out of
+# <code>talking</code>.</details>
+
+# %% [markdown]
 # Now on the real server: three users, and two slots. The third one gets a slot when one of the others closes the page.
 # If `marks` forgets an END, the third waits five seconds.
 
@@ -143,18 +155,6 @@ with ThreadPoolExecutor(3) as pool:
     for sums in pool.map(converse, (1, 2, 3), ([10, 20], [100, 200], [1000, 2000])):
         print(*sums)
 print(f"All have their answers after {time.monotonic() - sent:.1f} s.")
-
-# %% [markdown]
-# <details><summary>Where to look</summary><code>converse</code> in the lecture: there the values are known, so the
-# first and the last one are, too. Here a user is in a conversation from the first number until the page is closed.</details>
-#
-# <details><summary>How to begin</summary>Two questions for each event: is <code>who</code> in <code>talking</code>, and is
-# <code>value</code> <code>None</code>? Of the four pairs of answers one sends nothing. Then see to it that
-# <code>talking</code> is right for the next event.</details>
-#
-# <details><summary>The error you see</summary>It names the events up to the one where your answer differs.
-# <em>start</em> after a page was closed: a user who comes back begins anew, so closing takes them out of
-# <code>talking</code>.</details>
 
 # %% [markdown]
 # ## Exercise 7.2: asked again, and some have gone
@@ -356,8 +356,21 @@ def hear(requests: list[Piece | None], kept: dict, network) -> list[list[float]]
     return scores
     # END SOLUTION
 
+
 # %%
 check("7.3", f"{repo}/microphones/1/hear.py")
+
+# %% [markdown]
+# <details><summary>Where to look</summary>The lecture's table of <code>direct</code> and <code>oldest</code>: a row for each
+# slot. And the pass for many texts of lab 06: who may share it?</details>
+#
+# <details><summary>How to begin</summary>With one slot: put the new samples behind those left over, cut off whole frames,
+# keep the remainder. Then two loops: over the slots, which collects their frames, and over the first frames of all, the second
+# frames of all, …</details>
+#
+# <details><summary>The error you see</summary><em>scores, where … are wanted</em>: a piece need not begin where a frame does.
+# <em>not those of this stream alone</em>: the state of another slot went in, or that of the client before. <em>passes</em>:
+# make the loop over frames the outer one.</details>
 
 # %% [markdown]
 # Now Triton has the slots: its model gives the requests of a call to `hear`, with the lecture's network.
@@ -418,7 +431,7 @@ check("7.3", f"{repo}/microphones/1/hear.py")
 # The lecture's two lines call in at once, in pieces of 20 ms as telephones send them: its rows *own* again.
 
 
-# %% tags=["nbval-ignore-output"]
+# %%
 def call_in(line):
     """Where somebody speaks, a mark for each frame."""
     heard, sound = "", two_lines()[line].reshape(1, -1)
@@ -428,27 +441,19 @@ def call_in(line):
             tensor = triton.InferInput("sound", [1, 320], "FP32")
             tensor.set_data_from_numpy(sound[:, first : first + 320])
             marks = {"sequence_id": line + 1, "sequence_start": begins}
-            result = connection.infer("microphones", [tensor], **marks, sequence_end=ends)
+            result = connection.infer(
+                "microphones", [tensor], **marks, sequence_end=ends
+            )
             heard += result.as_numpy("heard").item().decode()
     return heard
 
 
+# %% tags=["nbval-ignore-output"]
 server.load("microphones")
 with ThreadPoolExecutor(2) as pool:
     print(*pool.map(call_in, range(2)), sep="\n")
 
 # %% [markdown]
-# <details><summary>Where to look</summary>The lecture's table of <code>direct</code> and <code>oldest</code>: a row for each
-# slot. And the pass for many texts of lab 06: who may share it?</details>
-#
-# <details><summary>How to begin</summary>With one slot: put the new samples behind those left over, cut off whole frames,
-# keep the remainder. Then two loops: over the slots, which collects their frames, and over the first frames of all, the second
-# frames of all, …</details>
-#
-# <details><summary>The error you see</summary><em>scores, where … are wanted</em>: a piece need not begin where a frame does.
-# <em>not those of this stream alone</em>: the state of another slot went in, or that of the client before. <em>passes</em>:
-# make the loop over frames the outer one.</details>
-#
 # ## Bonus
 #
 # If you are early: let a client ask for at most *n* words, by a request parameter (`request.parameters()` is JSON).

@@ -188,5 +188,6 @@ ANSWERS = [
     Answer("7.3", "empty slots are computed", heard(empty=True), "partly", "frames computed: "),
     Answer("7.3", "states by their place in the pass", heard(by_place=True), "partly",
            "not those of this stream alone"),
+    Answer("7.3", "a slot that it never saw", heard("[kept[0] for kept in call[1:2]]"), "wrong", "hear.py, line"),
     Answer("7.3", "one number for a slot", heard("[0.5] * len(call[0])"), "wrong", "give a list for each"),
 ]  # fmt: skip
