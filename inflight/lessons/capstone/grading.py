@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from inflight.engine.scheduler import Now
-from inflight.engine.settings import POLICIES
+from inflight.engine.scheduler import POLICIES, Now
 from inflight.errors import CourseError
 from inflight.lessons.capstone import contract as contracts
 from inflight.lessons.capstone.contract import BIAS, SERVICES, SHARE, Contract, contract_for, in_time
