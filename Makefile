@@ -3,6 +3,9 @@
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
 SEED ?= $(shell date +%F)
+# What a process imports is compiled once, also where the environment forbids that, as those of many images do: of some
+# thousand processes each would compile it anew.
+unexport PYTHONDONTWRITEBYTECODE
 # A file, and so a notebook, stays with one worker. A worker that dies is not replaced (pytest-xdist 3.8 would give out its
 # files a second time, and wait for ever for tests that have run): the run ends, red, and names its test. A test that hangs
 # where no signal reaches it ends its worker, after a traceback; a cell may take ten minutes by itself.
