@@ -121,21 +121,26 @@ def _minutes(what: str, stated: int, lessons: dict[str, Lesson]) -> int:
 
 
 def problems() -> Iterator[str]:
-    """A page that is missing, a part of it that is, and a section or an exercise that its lesson does not have."""
+    """A page that is missing, a part of it that is, and a section, an exercise or a figure that its lesson has not."""
     for lesson in syllabus.read():
         page, parts = f"inflight/lessons/{lesson.topic}/instructor.md", instructor.parts(lesson.folder)
         for part in instructor.PARTS:
             if not parts.get(part):
                 yield f"{page}: says nothing under {part!r}"
-        sections = _headings(COURSE / "notebooks" / f"{lesson.name}.ipynb")
+        lecture = COURSE / "notebooks" / f"{lesson.name}.ipynb"
+        sections, printed = _headings(lecture), _printed(lecture)
         named = [
             heading
             for part in (instructor.POINTS, instructor.CUTS)
             for heading, _ in instructor.points(parts.get(part, ""))
         ]
-        named += [row[0] for row in instructor.rows(parts.get(instructor.EXPECTED, ""))]
+        expected = instructor.rows(parts.get(instructor.EXPECTED, ""))
+        named += [row[0] for row in expected]
         for heading in sorted(set(named) - sections):
             yield f"{page}: the lecture has no section {heading!r}"
+        for said in (" ".join(row[2].strip("`").split()) for row in expected if "{}" in row[2]):
+            if not re.search(r"\S+".join(map(re.escape, said.split("{}"))), printed):
+                yield f"{page}: the lecture does not say {said!r}"
         lab = COURSE / "labs" / titles.file_name("labs", lesson.name)
         exercises = (
             {heading for heading in _headings(lab) if heading.startswith("Exercise ")} if lab.exists() else set()
@@ -150,3 +155,10 @@ def _headings(notebook: Path) -> set[str]:
     return {
         found for cell in cells if cell.cell_type == "markdown" for found in re.findall(r"^## (.+)", cell.source, re.M)
     }
+
+
+def _printed(notebook: Path) -> str:
+    """What the cells of a stored notebook say, in one line."""
+    outputs = (output for cell in nbformat.read(notebook, as_version=4).cells for output in cell.get("outputs", ()))
+    texts = (output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs)
+    return " ".join(" ".join(texts).split())
