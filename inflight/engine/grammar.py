@@ -219,7 +219,7 @@ class _OwnMatcher:
         logits[:] = changed
 
     def take(self, token: int) -> bool:
-        return False  # with its end alone, at which the engine ends it
+        return False  # a mask of one's own ends an answer by its end token alone
 
 
 def _two_texts(guide: Guide) -> list[str]:
