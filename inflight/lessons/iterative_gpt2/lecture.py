@@ -512,7 +512,7 @@ leave("cached-gpt2", 8)
 try:
     gpt2_client.run(server.grpc_url, "cached-gpt2", prompts[:1], 4)
 except CourseError as error:
-    print("cached-gpt2:", textwrap.fill(str(error).splitlines()[0], 75))
+    print("cached-gpt2:", textwrap.fill(error.sentence, 75))
 leave("iterative-gpt2", 9)
 answer = gpt2_client.run(server.grpc_url, "iterative-gpt2", prompts[:1], 12)
 print("iterative-gpt2:", "".join(answer["text"]))

@@ -200,7 +200,7 @@ try:
         rows = [serve(**built_in), serve(**own)]
     display(pd.DataFrame(rows, ["built-in", "yours"]))
 except CourseError as error:
-    print(str(error).splitlines()[0])  # the others are Triton's log
+    print(error.sentence)
 
 # %% [markdown]
 # ## Exercise 5.3: which request is paused?

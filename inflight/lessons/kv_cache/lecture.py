@@ -512,7 +512,7 @@ print("Counted by the engine:", log["kv_blocks_reused"].iloc[-1])
 try:
     server.load("tensorrt_llm", max_tokens_in_paged_kv_cache=512)
 except CourseError as error:
-    print(str(error).splitlines()[0])
+    print(error.sentence)
 print("still ready:", client.is_ready())
 
 # %% [markdown]
