@@ -59,6 +59,12 @@ def healthy(replicas):
     return [worker["is_healthy"] for worker in workers]
 
 
+def running(replicas):
+    """Numbers of the servers that tell of a request."""
+    line = 'num_requests_running{model_name="tensorrt_llm"} 1.0'
+    return [number for number, url in enumerate(replicas.servers) if line in httpx.get(f"{url}/metrics").text]
+
+
 def test_a_request_in_turn_goes_to_each_and_the_pages_count_it(replicas, client):
     before = answered(replicas)
     for _ in range(4):
@@ -71,10 +77,8 @@ def test_a_request_in_turn_goes_to_each_and_the_pages_count_it(replicas, client)
 def test_what_has_no_first_byte_is_answered_by_the_other_and_the_dead_one_comes_back(replicas, client):
     stream = client.completions.create(**ASK, max_tokens=2900, stream=True, extra_body={"ignore_eos": True})
     next(iter(stream))
-    [holder] = [
-        number for number, server in enumerate(replicas.servers)
-        if 'num_requests_running{model_name="tensorrt_llm"} 1.0' in httpx.get(f"{server}/metrics").text
-    ]  # fmt: skip
+    wait_until(lambda: running(replicas), "a server tells of its request")
+    [holder] = running(replicas)
     replicas.kill(holder)
     with pytest.raises(openai.APIConnectionError):
         list(stream)
