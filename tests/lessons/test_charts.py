@@ -355,13 +355,13 @@ PAUSES = table(  # the second request is paused in the third iteration, and come
 
 
 def test_block_tables():
-    fig, said = kv_cache.block_tables({"A": [0, 1, 3], "B": [0, 2]}, 5)
-    first, second, pool = fig.data
-    assert (first.text, second.text) == (("0", "1", "3"), ("0", "2"))
-    assert pool.text == ("A<br>B", "A", "B", "A", "")
+    fig, said = kv_cache.block_tables({"A": [0, 1, 3], "B": [0, 2]}, {"A": 72, "B": 64}, 5, 32)
+    (first, second, pool), boxes = fig.data[::2], fig.data[1::2]
+    assert [row.text for row in boxes] == [("0", "1", "3"), ("0", "2"), ("A<br>B", "A", "B", "A", "")]
     shared, of_a, of_b, again, free = pool.marker.color
     assert of_a == again == first.marker.color[1] and of_b == second.marker.color[1]
     assert shared == first.marker.color[0] == second.marker.color[0] and len({shared, of_a, of_b, free}) == 4
+    assert [x / boxes[0].x[0] for x in first.x] == [1, 1, 0.25] and pool.x[3:] == (first.x[2], 0)
     assert said == "Of 5 blocks A holds blocks 0, 1, 3; B holds blocks 0, 2. Both hold 0, where they begin alike."
 
 

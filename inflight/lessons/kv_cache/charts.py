@@ -16,15 +16,20 @@ PROMISED, PAUSED, SHARED = REQUEST[0], REQUEST[3], REQUEST[2]
 COMPUTES = {"prompt": PREFILL, "answers": DECODE}
 
 
-def block_tables(tables: dict[str, list[int]], num_blocks: int) -> tuple[go.Figure, str]:
+def block_tables(
+    tables: dict[str, list[int]], tokens: dict[str, int], num_blocks: int, tokens_per_block: int
+) -> tuple[go.Figure, str]:
     """Block tables above the cache that they point into, and the picture in words.
 
     Parameters
     ----------
     tables : dict of str to list of int
         By the request's name: the numbers of its blocks, in the order of its tokens.
+    tokens : dict of str to int
+        By the request's name: its tokens. A block is filled as far as it has some.
     num_blocks : int
         Blocks of the cache.
+    tokens_per_block : int
     """
     holders = {block: [name for name in tables if block in tables[name]] for block in range(num_blocks)}
     colours = dict(zip(tables, REQUEST))
@@ -33,42 +38,51 @@ def block_tables(tables: dict[str, list[int]], num_blocks: int) -> tuple[go.Figu
         names = holders[block]
         return EMPTY["color"] if not names else SHARED if len(names) > 1 else colours[names[0]]
 
-    rows = {f"table of {name}": blocks for name, blocks in tables.items()}
+    def filled(name: str, place: int) -> int:
+        return max(0, min(tokens_per_block, tokens[name] - place * tokens_per_block))
+
     fig = go.Figure()
-    for title, blocks in [*rows.items(), ("the cache", range(num_blocks))]:
-        pool = title == "the cache"
-        fig.add_bar(
-            x=[1] * len(blocks),
-            base=[place - 0.5 for place in range(len(blocks))],
-            y=[title] * len(blocks),
-            orientation="h",
-            width=0.7,
-            marker={"color": [colour(block) for block in blocks], "line": {"color": "white", "width": 2}},
-            text=["<br>".join(holders[block]) if pool else block for block in blocks],
-            textposition="inside",
-            insidetextanchor="middle",
-            textangle=0,
-            constraintext="none",
-            **saying(
-                [
-                    f"block {block}: {' and '.join(holders[block]) or 'free'}"
-                    if pool
-                    else f"{title}, tokens from {32 * place}: block {block}"
-                    for place, block in enumerate(blocks)
-                ]
-            ),
-        )
+    for name, blocks in tables.items():
+        title, full = f"table of {name}", [filled(name, place) for place in range(len(blocks))]
+        said = [f"{title}, place {place}: block {block}, {full[place]} tokens" for place, block in enumerate(blocks)]
+        _draw_blocks(fig, title, blocks, [each / tokens_per_block for each in full], [*map(colour, blocks)], said)
+    pool = list(range(num_blocks))
+    full = [max((filled(name, tables[name].index(block)) for name in holders[block]), default=0) for block in pool]
+    names = ["<br>".join(holders[block]) for block in pool]
+    said = [f"block {block}: {' and '.join(holders[block]) or 'free'}, {full[block]} tokens" for block in pool]
+    _draw_blocks(fig, "the cache", names, [each / tokens_per_block for each in full], [*map(colour, pool)], said)
     fig.update_layout(height=260, barmode="overlay", showlegend=False, margin={"l": 90}, meta={"device": ""})
+    fig.update_layout(uniformtext={"minsize": 7, "mode": "hide"})  # on a phone numbers of two digits have no room
     fig.update_xaxes(
-        title="place in the list or the cache",
+        title="place in the table, number of the block in the cache",
         showgrid=False,
         dtick=4,
         range=[-0.6, num_blocks - 0.4],
     )
     fig.update_yaxes(autorange="reversed", showgrid=False)
-    said = "; ".join(f"{name} holds blocks {', '.join(map(str, blocks))}" for name, blocks in tables.items())
+    said_of = "; ".join(f"{name} holds blocks {', '.join(map(str, blocks))}" for name, blocks in tables.items())
     shared = [block for block, names in holders.items() if len(names) > 1]
-    return fig, f"Of {num_blocks} blocks {said}. Both hold {' and '.join(map(str, shared))}, where they begin alike."
+    return fig, f"Of {num_blocks} blocks {said_of}. Both hold {' and '.join(map(str, shared))}, where they begin alike."
+
+
+def _draw_blocks(
+    fig: go.Figure, title: str, texts: list, shares: list[float], colours: list[str], said: list[str]
+) -> None:
+    """A row of boxes, each filled from the left as far as it has tokens."""
+    lefts = [place - 0.46 for place in range(len(texts))]
+    row = {"base": lefts, "y": [title] * len(texts), "orientation": "h"}
+    fig.add_bar(x=[0.92 * share for share in shares], width=0.7, marker={"color": colours}, hoverinfo="skip", **row)
+    fig.add_bar(
+        x=[0.92] * len(texts),
+        width=0.7,
+        marker={"color": "rgba(0,0,0,0)", "line": {"color": EMPTY["color"], "width": 1}},
+        text=texts,
+        textposition="inside",
+        insidetextanchor="middle",
+        textangle=0,
+        **saying(said),
+        **row,
+    )
 
 
 def iterations_around(log: pd.DataFrame) -> go.Figure:

@@ -18,7 +18,6 @@ NUM_BLOCKS = 32
 LIMITS = BuildConfig(max_input_len=512, max_seq_len=1024)
 SHORT_ITERATIONS = BuildConfig(max_input_len=256, max_seq_len=1024, max_num_tokens=256)  # in which few prompts fit
 TRIALS_S = 30  # for all trials of a learner's scheduler: it takes two or three
-MOST_COST = 1.15  # counted in blocks it is at most 1.05; the newest, or any other, comes to 1.2 and more
 MOST_ITERATIONS, MOST_TWICE = 1.25, 0.65  # of max_utilization's: guaranteed_no_evict needs 1.3 times as many at least
 
 
@@ -71,7 +70,6 @@ PAUSES = {
     "p99": "A request waits too long: let paused requests back in first, then the others in the order in which they "
     "came.",
     "passed_over": "Paused requests come first: while new ones pass it, one of them may wait for ever.",
-    "cost": "Of those that run, the one with the fewest tokens loses least: neither the newest nor the oldest.",
 }
 
 
@@ -113,13 +111,11 @@ def _eviction(path: str, choose: random.Random) -> list[Measured]:
         return counts.iterations / tight.iterations + counts.twice / tight.twice
 
     beside_tight = Compared(mine, best, tight, PAUSES, "max_utilization")
-    cost = "tokens that pauses gave up, over the fewest that would have done"
     return [
         beside_tight.measured("iterations", at_most=int(MOST_ITERATIONS * tight.iterations)),
         beside_tight.measured("twice", "tokens computed twice", at_most=int(MOST_TWICE * tight.twice)),
         beside_tight.measured("p99", P99, at_most=promises.p99),
         beside_tight.measured("passed_over", "requests let in before one that was paused", exactly=0),
-        beside_tight.measured("cost", cost, at_most=MOST_COST),
         Measured(
             "points, fewer is better",
             points(mine),

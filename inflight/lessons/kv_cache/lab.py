@@ -69,7 +69,7 @@ def serve(**parameters):
 # %% [markdown]
 # ## Exercise 5.1: promised for nothing
 #
-# *Further · importance 3/5 · difficulty 2/5 · 5 minutes*
+# *Core · importance 3/5 · difficulty 2/5 · 5 minutes*
 #
 # A day in the log of your service: for each request the tokens of its prompt, its `max_tokens`, and the tokens of its
 # answer. `guaranteed_no_evict` promised blocks for prompt and `max_tokens`. Which share of all blocks that were promised
@@ -126,7 +126,7 @@ for name, row in {
 # %% [markdown]
 # ## Exercise 5.2: no request is ever paused
 #
-# *Core · importance 5/5 · difficulty 3/5 · 20 minutes*
+# *Further · importance 4/5 · difficulty 3/5 · 15 minutes*
 #
 # Now the rule itself. Before each iteration the engine asks a scheduler: `schedule(now)` sees which requests wait and
 # which run, and how many blocks there are, and returns a `Plan`.
@@ -172,8 +172,7 @@ check("5.2", Path(workdir.name) / "no_evict.py")
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# The lecture's <code>guaranteed_no_evict(running, blocks)</code> has the sum. Keep it up to date as
-# you append.
+# The lecture's <em>On paper</em>. There the sum is made anew for each request; here one sum can grow as you append.
 # </details>
 #
 # <details><summary>How to begin</summary>
@@ -203,7 +202,7 @@ except CourseError as error:
     print(error.sentence)
 
 # %% [markdown]
-# ## Exercise 5.3: which request is paused?
+# ## Exercise 5.3: pause seldom, and cheaply
 #
 # *Core · importance 5/5 · difficulty 4/5 · 40 minutes*
 #
@@ -219,13 +218,10 @@ except CourseError as error:
 # - at most 1.25 times the iterations of `max_utilization`;
 # - at most 0.65 of the tokens that it computes twice;
 # - a [P99](../notebooks/glossary.md#P99) of the latency, in iterations, no higher than under `guaranteed_no_evict`.
-#   `max_utilization` usually has a slightly better one than the course's solution, the price of fewer pauses;
-# - your pauses give up at most 1.15 times the tokens that the cheapest choices would have given up.
+#   `max_utilization` usually has a slightly better one than the course's solution, the price of fewer pauses.
 #
 # You also get points: your iterations over those of `max_utilization`, plus the same ratio of the tokens computed twice.
 # Fewer is better, and `max_utilization` has 2.
-#
-# vLLM [discusses](https://github.com/vllm-project/vllm/pull/56897) the first decision: which request is cheapest to pause.
 
 # %% tags=["part:scheduler.py"]
 # %%writefile {workdir.name}/scheduler.py
@@ -293,6 +289,9 @@ check("5.3", Path(workdir.name) / "scheduler.py")
 # request 4, which is neither waiting nor paused</em>: it is in <code>now.running</code> already.
 # </details>
 #
+# Now put `running[-1]`, the youngest, in place of your choice, and run the check again: what is left of your gain is
+# the reserve's. Then put yours back.
+#
 # In the real server, beside both built-in policies. Once your scheduler has passed, the later labs use it:
 
 # %% tags=["nbval-ignore-output"]
@@ -309,8 +308,8 @@ assert served["computed twice"]["guaranteed_no_evict"] == 0
 served
 
 # %% [markdown]
-# These captions use all that they may, so no policy saves iterations here: compare *computed twice*. The check plays
-# many other evenings. Your journal has what each of your tries came to.
+# These captions use all that they may, so the built-in policies differ by two iterations: compare *computed twice*. The
+# check plays many other evenings. Your journal has what each of your tries came to.
 
 # %% tags=["nbval-ignore-output"]
 record.tries("5.3")
@@ -341,8 +340,8 @@ waits.groupby("request")["iterations"].max().tail(len(captions))
 #
 # <details><summary>Answer</summary>
 #
-# Not necessarily. Tokens that are computed twice cost little there. What an early start gains, fuller iterations, is worth
-# as much as before. But the reader of a paused answer still waits for room. Measure again.
+# Count: a pause of 100 tokens costs one iteration of everybody's. An early start that saves more iterations than that still
+# pays. The reader of a paused answer waits for room all the same.
 # </details>
 #
 # **2.** *To a model with twice as many layers.* "A prompt of 200 tokens with an answer of

@@ -42,31 +42,19 @@ class Counts:
     passed_over: int = 0  # requests let in for the first time while somebody who was paused waited on
     too_soon: int = 0  # requests let in although their prompts could not be computed in that iteration
     empty_slots: int = 0  # slots that computed nothing while requests waited, over all iterations
-    given_up: int = 0  # tokens that those who were paused had
-    fewest: int = 0  # the fewest tokens that pausing as many would have given up
-
-    @property
-    def cost(self) -> float:
-        """Tokens that pauses gave up, over the fewest that would have done."""
-        return self.given_up / self.fewest if self.fewest else 1.0
-
 
 class _Watched:
-    """Wraps a scheduler, and counts what its plans do when they are made."""
+    """Wraps a scheduler, and notes whether it has let anybody in."""
 
-    def __init__(self, scheduler: Scheduler, counts: Counts):
-        self._scheduler, self._counts, self.has_admitted = scheduler, counts, False
+    def __init__(self, scheduler: Scheduler):
+        self._scheduler, self.has_admitted = scheduler, False
 
     def __getattr__(self, name: str):
         return getattr(self._scheduler, name)
 
     def schedule(self, now: Now) -> Plan:
         plan = self._scheduler.schedule(now)
-        if isinstance(plan, Plan):
-            tokens = {request.id: request.known_tokens for request in now.running}
-            self.has_admitted = self.has_admitted or bool(plan.admit)
-            self._counts.given_up += sum(tokens.get(request, 0) for request in plan.pause)
-            self._counts.fewest += sum(sorted(tokens.values())[: len(plan.pause)])
+        self.has_admitted = self.has_admitted or (isinstance(plan, Plan) and bool(plan.admit))
         return plan
 
 
@@ -87,7 +75,7 @@ def counted(scheduler: Scheduler, trials: Sequence[Simulation]) -> Counts:
         It breaks a rule, fails, or does not come to an end.
     """
     counts, latencies = Counts(), []
-    watched = _Watched(scheduler, counts)
+    watched = _Watched(scheduler)
     for trial in trials:
         try:
             iterations = list(trial.run(watched))

@@ -100,7 +100,6 @@ def some_idle(times):
     return ("def needed", f"if self.calls % 2 == 0 and self.calls <= 2 * {times}:\n    return Plan()\n\ndef needed")
 
 
-SECOND = "sorted(running, key=lambda one: one.known_tokens)[:2][-1]"
 IDLE_AT_FIRST = "self.at += not now.running\nif now.running or self.at % 2 == 0:\n" + textwrap.indent(PROMISES, "    ")
 ANSWERS = [
     *of_the_lab(
@@ -155,15 +154,16 @@ ANSWERS = [
            "tokens computed twice: 2,624, where at most 2,612"),
     Answer("5.3", "P99, just inside", pausing(CHEAPEST, "others", some_idle(287))),
     Answer("5.3", "P99, just outside", pausing(CHEAPEST, "others", some_idle(288)), "wrong", "671, where at most 670"),
-    Answer("5.3", "cost, just inside", pausing(f"{SECOND} if self.calls > 1200 else {CHEAPEST}", "others")),
-    Answer("5.3", "cost, just outside", pausing(f"{SECOND} if self.calls < 1180 else {CHEAPEST}", "others"), "wrong",
-           "1.16, where at most 1.15"),
+    Answer("5.3", "tokens for each block", pausing("min(running, key=lambda one: one.known_tokens / one.own_blocks)",
+                                                   "others")),
+    Answer("5.3", "who is far from the end",
+           pausing("max(running, key=lambda one: one.max_answer_tokens - one.answer_tokens)", "others")),
     Answer("5.3", "one at a time", scheduler("joining += [] if running else list(now.waiting)[:1]"), "wrong"),
-    Answer("5.3", "the oldest, no reserve", pausing("running[0]", "0"), "wrong", "Leave some blocks free"),
-    Answer("5.3", "the oldest", pausing("running[0]", "others"), "wrong", "the fewest tokens loses least"),
-    Answer("5.3", "the newest", pausing("running[-1]", "others"), "wrong", "the fewest tokens loses least"),
-    Answer("5.3", "the largest", pausing("max(running, key=lambda one: one.known_tokens)", "others"), "wrong",
-           "the fewest tokens loses least"),
+    Answer("5.3", "the newest, with a reserve", pausing("running[-1]", "others")),
+    Answer("5.3", "the newest", pausing("running[-1]", "0"), "wrong", "Leave some blocks free"),
+    Answer("5.3", "the oldest", pausing("running[0]", "0"), "wrong", "Leave some blocks free"),
+    Answer("5.3", "the largest", pausing("max(running, key=lambda one: one.known_tokens)", "0"), "wrong",
+           "Leave some blocks free"),
     Answer("5.3", "too large a reserve", pausing("running[-1]", "6 * others"), "wrong", "Slots stay empty"),
     Answer("5.3", "admits who runs", scheduler("joining += now.running[:1] or list(now.waiting)[:1]"), "wrong",
            "neither waiting nor paused"),
