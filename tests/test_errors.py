@@ -1,7 +1,7 @@
 """A CourseError has its facts in fields: its sentence is for people, and nothing in the package reads one out of it."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pytest
 
@@ -19,7 +19,7 @@ def names(node: ast.expr | None) -> set[str]:
 
 
 def holders(tree: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """Where a name stands for one of our errors: a handler that catches it, or a function that is given it."""
+    """What stands for one of our errors, and where: a handler catches it, a function is given it, or a reply has it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ExceptHandler) and node.name and names(node.type) & OURS:
             yield node.name, node
@@ -27,31 +27,36 @@ def holders(tree: ast.AST) -> Iterator[tuple[str, ast.AST]]:
             for argument in node.args.args:
                 if names(argument.annotation) & OURS:
                     yield argument.arg, node
+            yield from {(ast.unparse(each), node) for each in ast.walk(node) if getattr(each, "attr", "") == "error"}
 
 
-def is_text_of(name: str, node: ast.AST) -> bool:
+def is_text_of(error: str, node: ast.AST, copies: Collection[str] = ()) -> bool:
     for each in ast.walk(node):
         match each:
-            case ast.Call(func=ast.Name(id="str"), args=[ast.Name(id=given)]) if given == name:
+            case ast.Name(id=given) if given in copies:
                 return True
-            case ast.Attribute(value=ast.Name(id=given), attr=attribute) if given == name and attribute in TEXTS:
+            case ast.Call(func=ast.Name(id="str"), args=[given]) if error in map(ast.unparse, ast.walk(given)):
+                return True
+            case ast.Attribute(value=given, attr=attribute) if attribute in TEXTS and ast.unparse(given) == error:
                 return True
     return False
 
 
 def readings(source: str) -> list[str]:
     found = []
-    for name, where in holders(ast.parse(source)):
+    for error, where in holders(ast.parse(source)):
+        made = [node for node in ast.walk(where) if isinstance(node, ast.Assign) and is_text_of(error, node.value)]
+        copies = {ast.unparse(target) for node in made for target in node.targets}
         for node in ast.walk(where):
             match node:
                 case ast.Compare(left=left, comparators=texts) if any(
-                    is_text_of(name, each) for each in (left, *texts)
+                    is_text_of(error, each, copies) for each in (left, *texts)
                 ):
                     found.append(ast.unparse(node))
                 case ast.Call(func=ast.Attribute(value=text, attr=attribute)) if attribute in READS:
-                    found += [ast.unparse(node)] * is_text_of(name, text)
+                    found += [ast.unparse(node)] * is_text_of(error, text, copies)
                 case ast.Call(func=ast.Attribute(value=ast.Name(id="re")), args=texts):
-                    found += [ast.unparse(node)] * any(is_text_of(name, each) for each in texts)
+                    found += [ast.unparse(node)] * any(is_text_of(error, each, copies) for each in texts)
     return found
 
 
@@ -68,6 +73,11 @@ def test_a_reading_is_seen(line):
     handler = f"try:\n    ask()\nexcept (OSError, CourseError) as error:\n    told = {line}\n"
     given = f"def status(error: Refused):\n    return {line}\n"
     assert readings(handler) and readings(given)
+
+
+def test_a_reading_is_seen_of_a_replys_error_and_by_another_name():
+    source = "def asked(reply):\n    message = str(reply.error or '')\n    return {}\n"
+    assert readings(source.format("message not in ('', 'None.')")) and not readings(source.format("message"))
 
 
 def test_nothing_reads_a_sentence_of_ours():

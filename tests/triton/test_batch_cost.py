@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
-from inflight.errors import CourseError
+from inflight.errors import QUEUE_FULL, TIMED_OUT, CourseError
 from inflight.lessons.batchers import batch_run
-from inflight.lessons.batchers.batch_run import QUEUE_FULL, TIMED_OUT, Arrival, at
+from inflight.lessons.batchers.batch_run import Arrival, at
 from inflight.triton import repository
 from inflight.triton.serving.server import Server
 
@@ -62,7 +62,7 @@ def assert_all_are_accounted_for(outcome, sent):
     assert sorted(answered["request"]) == sorted(request for batch in executions["requests"] for request in batch)
     assert counted.batches.to_dict() == executions["size"].value_counts().to_dict()
     assert counted.succeeded == len(answered)
-    assert counted.failed == (requests["message"] == TIMED_OUT).sum()
+    assert counted.failed == (requests["code"] == TIMED_OUT).sum()
 
 
 def work_of(items, units=1):
@@ -76,8 +76,8 @@ def waiting(number):
 
 
 def outcomes(outcome):
-    """Of each request in turn: blank if it was answered, Triton's reason if not."""
-    return outcome.requests["message"].tolist()
+    """Of each request in turn: blank if it was answered, why if not."""
+    return outcome.requests["code"].tolist()
 
 
 # The model ------------------------------------------------------------------------------------------------------------

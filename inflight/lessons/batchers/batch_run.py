@@ -19,15 +19,13 @@ import numpy as np
 import pandas as pd
 
 from inflight import files
-from inflight.errors import CourseError
+from inflight.errors import QUEUE_FULL, TIMED_OUT, CourseError, reason
 from inflight.triton import telemetry
 from inflight.triton.client.connection import Connection, NoAnswer, ServerGone
 from inflight.triton.serving.server import Server
 from inflight.triton.telemetry import Statistics
 
 SILENCE_S = 8  # longest wait for the next answer
-# Triton's message for a request that a queue policy keeps from the model.
-QUEUE_FULL, TIMED_OUT = "Exceeds maximum queue size", "Request timeout expired"
 LINE = ("instance", "start_s", "end_s", "requests")
 
 
@@ -59,7 +57,8 @@ class Outcome:
     requests : DataFrame
         One row a request, in the order of sending: `request` (from 1); `at_s`, `work`, `priority` of its `Arrival`;
         `sent_s`, `answered_s`, `latency_ms`; `answer_order`, 1 for the first that came back; `outcome`, "answered" or
-        "rejected", and `message`, Triton's reason, blank without one; of an answered one `execution` (see below).
+        "rejected", and `code`, "queue_full" or "timed_out", blank without one; of an answered one `execution` (see
+        below).
     executions : DataFrame
         One row a batch, in the order in which they began: `execution` (from 1), `instance`, `start_s`, `end_s`, `size`
         (requests), `work` (units), `requests` (their numbers, in the order of the batch).
@@ -122,16 +121,16 @@ def run(
             connection.send(number, model, work, request_id=str(number), priority=arrival.priority)
         while len(answers) < len(sent):
             answers.append(_answer(connection, server, model, len(sent) - len(answers)))
-    answered = pd.DataFrame(answers, columns=["request", "answered_s", "message"])
+    answered = pd.DataFrame(answers, columns=["request", "answered_s", "code"])
     answered["answered_s"] -= zero_s
     answered["answer_order"] = range(1, len(answered) + 1)
-    answered["outcome"] = answered["message"].map(lambda message: "rejected" if message else "answered")
+    answered["outcome"] = answered["code"].map(lambda code: "rejected" if code else "answered")
     requests = pd.DataFrame(sent).merge(answered, on="request")
     requests["latency_ms"] = (requests["answered_s"] - requests["sent_s"]) * 1000
     executions = _executions(log_path, log_start, started_at)
     homes = {request: batch.execution for batch in executions.itertuples() for request in batch.requests}
     requests["execution"] = requests["request"].map(homes).astype("Int64")
-    computed, ended = len(homes), (requests["message"] != QUEUE_FULL).sum()
+    computed, ended = len(homes), (requests["code"] != QUEUE_FULL).sum()
 
     def is_whole(now: Statistics) -> bool:  # a batch is counted after its requests
         done = now - before
@@ -147,7 +146,7 @@ def run(
 
 
 def _answer(connection: Connection, server: Server, model: str, left: int) -> tuple[int, float, str]:
-    """The next reply: whose it is, when it came, and Triton's reason for a rejection, blank without one."""
+    """The next reply: whose it is, when it came, and the code of a rejection, blank without one."""
     try:
         reply = connection.next_reply(SILENCE_S)
         if isinstance(reply.error, ServerGone):
@@ -156,13 +155,12 @@ def _answer(connection: Connection, server: Server, model: str, left: int) -> tu
         why = "the server went away" if isinstance(error, ServerGone) else f"none came for {SILENCE_S} s"
         what = f"{left} requests to {model!r} had no answer: {why}."
         raise type(error)(what, "Correct the model, and start the server again.", log=server.log_tail()) from None
-    message = str(reply.error or "")
-    if message not in ("", QUEUE_FULL, TIMED_OUT):
+    if reply.error is not None and reply.error.code not in (QUEUE_FULL, TIMED_OUT):
         raise CourseError(
-            f"Request {reply.number} to {model!r} was neither answered nor rejected: {message.rstrip('.')}.",
+            f"Request {reply.number} to {model!r} was neither answered nor rejected: {reason(reply.error)}.",
             "Correct the request, or look at the server's log.",
         )
-    return reply.number, reply.arrived_s, message
+    return reply.number, reply.arrived_s, reply.error.code if reply.error else ""
 
 
 def _executions(log_path: str | Path, start: int, started_at: float) -> pd.DataFrame:
