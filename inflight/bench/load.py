@@ -39,6 +39,7 @@ COLUMNS = [
     "ttft_ms",
     "tpot_ms",
     "latency_ms",
+    "request_id",
     "error",
 ]
 
@@ -47,13 +48,15 @@ COLUMNS = [
 class Timing:
     """When one request was sent and answered, in nanoseconds of `time.perf_counter_ns`.
 
-    `first_ns` is the arrival of the first piece of a streamed answer, None for a whole one; `output_len` counts tokens.
+    `first_ns` is the arrival of the first piece of a streamed answer, None for a whole one; `output_len` counts tokens;
+    `request_id` is the request's name in the server's log, blank where the sender gave it none.
     """
 
     sent_ns: int
     first_ns: int | None
     last_ns: int
     output_len: int
+    request_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,9 @@ class Run:
         One row a request, in the order of the list that was sent: `request` (its number in that list, from 0);
         `due_s`, `sent_s`, `first_s`, `last_s` (seconds since the run's start: when it was to be sent, and when it was);
         `input_len`, `output_len`, `max_tokens` (tokens); `ttft_ms`, `tpot_ms`, `latency_ms` (milliseconds, TTFT and
-        latency since it was due); `error` (why there is no answer; blank if there is one). What is not known is NaN:
-        TTFT and TPOT of a whole answer, TPOT of a single token, times of a request that was not sent.
+        latency since it was due); `request_id`, as in `Timing`; `error` (why there is no answer; blank if there is
+        one). What is not known is NaN: TTFT and TPOT of a whole answer, TPOT of a single token, times of a request
+        that was not sent.
     started_at : float
         The run's start in seconds since 1970, as the timestamps of the iteration log.
     stopped : str
@@ -187,20 +191,19 @@ class Sender:
         sent = time.perf_counter_ns()
         if not self.stream:
             answer = self.client.ask(request.text, request.max_tokens, **options)
-            return Timing(sent, None, time.perf_counter_ns(), self._tokens(request, answer.pieces))
+            return Timing(sent, None, time.perf_counter_ns(), self._tokens(request, answer.pieces), answer.request_id)
         first = last = None
-        pieces = []
-        for piece in self.client.stream(request.text, request.max_tokens, **options):
+        stream = self.client.stream(request.text, request.max_tokens, **options)
+        for _ in stream:
             last = time.perf_counter_ns()
             first = first or last
-            pieces.append(piece)
             if self._aborted:
                 raise CourseError("The request was ended before its answer was there.")
         if last is None:
             if self._tokenizer is None:
                 raise CourseError(f"{self.client.model} at {self.client.url} ended the stream without an answer.")
             first = last = time.perf_counter_ns()  # its first token was the one that ends it
-        return Timing(sent, first, last, self._tokens(request, pieces))
+        return Timing(sent, first, last, self._tokens(request, stream.answer.pieces), stream.answer.request_id)
 
     def _tokens(self, request: TimedRequest, pieces: list[str]) -> int:
         if self._tokenizer is None:
@@ -386,6 +389,7 @@ class _Load:
             "last_s": self._seconds(timing.last_ns),
             "latency_ms": (timing.last_ns - due_ns) / 1e6,
             "output_len": timing.output_len,
+            "request_id": timing.request_id,
         }
         if timing.first_ns is not None:
             row |= {"first_s": self._seconds(timing.first_ns), "ttft_ms": (timing.first_ns - due_ns) / 1e6}
@@ -397,7 +401,7 @@ class _Load:
         """Return the facts about a request that are known before it is sent; a column without a value becomes NaN."""
         request = self._requests[index]
         lengths = {"input_len": request.input_len, "output_len": 0, "max_tokens": request.max_tokens}
-        return {"request": index, **lengths, "error": ""}
+        return {"request": index, **lengths, "request_id": "", "error": ""}
 
     def _stop_if_gone(self) -> None:
         """End the run if the server is gone; one thread looks at a time."""

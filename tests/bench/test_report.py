@@ -18,7 +18,7 @@ ROWS = pd.DataFrame(
         (3, 1.0, NAN, 2.5, 11, 4, 4, NAN, NAN, 1500.0, ""),
         (4, 1.5, NAN, 9.0, 13, 0, 4, NAN, NAN, NAN, 'no, "never"'),
     ],
-    columns=[name for name in COLUMNS if name != "due_s"],
+    columns=[name for name in COLUMNS if name not in ("due_s", "request_id")],
 ).reindex(columns=COLUMNS)
 STARTED_AT = 1_700_000_000.0
 

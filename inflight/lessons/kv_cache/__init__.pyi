@@ -1,7 +1,7 @@
 from . import promised_blocks
 from .charts import block_tables, iterations_around, kv_blocks, kv_blocks_summary
 from .dashboard import board
-from .together import log_behind
+from .together import run_behind
 
 __all__ = [
     "block_tables",
@@ -9,6 +9,6 @@ __all__ = [
     "iterations_around",
     "kv_blocks",
     "kv_blocks_summary",
-    "log_behind",
     "promised_blocks",
+    "run_behind",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Generator
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import ipywidgets
 
 from inflight.bench.workload import TimedRequest
 from inflight.engine.scheduler import POLICIES
-from inflight.errors import CourseError
 from inflight.lessons.kv_cache import promised_blocks
 from inflight.lessons.kv_cache.charts import kv_blocks, kv_blocks_summary
 from inflight.notebook.widgets.dashboard import Dashboard, Frame
@@ -34,9 +32,10 @@ def board(server: Server, requests: list[TimedRequest], log_path: str | Path) ->
     log_path : path
         The engine's iteration log.
     """
-    runs = Runs(log_path)
+    runs, before = Runs(log_path), ""  # the policy of the run before
 
     def work(server: Server, policy: str, cache_tokens: int) -> Generator[Frame, None, None]:
+        nonlocal before
         for so_far in runs.next(
             server,
             f"{policy}, {cache_tokens:,} tokens",
@@ -44,12 +43,12 @@ def board(server: Server, requests: list[TimedRequest], log_path: str | Path) ->
             batch_scheduler_policy=policy,
             max_tokens_in_paged_kv_cache=cache_tokens,
         ):
-            logs, idle = {title: run.log for title, run in so_far.items()}, {}
-            for title, log in logs.items():
-                if PROMISES in title and len(log):
-                    with contextlib.suppress(CourseError):  # a prompt that was found in the cache is not recognized
-                        idle[title] = promised_blocks.idle(log, requests)
+            logs = {title: run.log for title, run in so_far.items()}
+            policies = zip(so_far.items(), [before, policy][-len(so_far) :])
+            whole = [item for item, made_with in policies if made_with == PROMISES and len(item[1].requests)]
+            idle = {title: promised_blocks.idle(run) for title, run in whole}
             yield Frame(kv_blocks(logs, idle), kv_blocks_summary(logs, idle))
+        before = policy
 
     controls = {
         "policy": ipywidgets.Dropdown(

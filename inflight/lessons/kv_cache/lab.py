@@ -57,7 +57,7 @@ captions = [
 def serve(**parameters):
     """Load the engine with these parameters, and let it write the captions."""
     server.load("tensorrt_llm", **parameters)
-    log = lesson.log_behind(filling, client, captions, log_path)
+    log = lesson.run_behind(filling, client, captions, log_path).log
     ends = telemetry.shares(log).groupby("request")["iteration"].max()
     return {
         "iterations": len(log),

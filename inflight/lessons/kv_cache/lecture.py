@@ -244,14 +244,14 @@ filling = workload.TimedRequest(text, block, 0.0, longest - block)
 
 
 def run(kind, policy):
-    """The log of the requests under a policy; the model ends the answers to questions."""
+    """The requests under a policy; the model ends the answers to questions."""
     server.load("tensorrt_llm", batch_scheduler_policy=policy)
     ends = tokenizer if kind == "questions" else None
-    return lesson.log_behind(filling, client, traffic[kind], log_path, ends)
+    return lesson.run_behind(filling, client, traffic[kind], log_path, ends)
 
 
 runs = {key: run(*key) for key in progress.over(paper, "Run", ", ".join)}
-logs = {policy: runs["captions", policy] for policy in policies}
+logs = {policy: runs["captions", policy].log for policy in policies}
 ratio = len(logs["max_utilization"]) / len(logs["guaranteed_no_evict"])
 print(
     guess.score(round(ratio, 2), "the iterations of max_utilization over the other's")
@@ -265,7 +265,7 @@ print(
 
 # %% tags=["nbval-ignore-output"]
 no_evict = "guaranteed_no_evict"
-promised = {no_evict: lesson.promised_blocks.idle(logs[no_evict], traffic["captions"])}
+promised = {no_evict: lesson.promised_blocks.idle(runs["captions", no_evict])}
 summary = lesson.kv_blocks_summary(logs, promised)
 charts.show(lesson.kv_blocks(logs, promised), summary)
 print(summary)
@@ -295,7 +295,7 @@ def computed_twice(log, requests):
 # %% tags=["nbval-ignore-output"]
 def counts(kind, policy):
     """What a run cost, in iterations and tokens."""
-    log = runs[kind, policy]
+    log = runs[kind, policy].log
     tokens_at = telemetry.shares(log).groupby("request")["iteration"]
     return {
         "iterations on paper": paper[kind, policy][0],
@@ -331,7 +331,7 @@ assert not counted.xs(no_evict, level=1)["computed twice"].any()
 done_s = {policy: [] for policy in policies}
 for _ in progress.over(range(7), "Round"):
     for policy, rounds in done_s.items():
-        log = run("questions", policy)
+        log = run("questions", policy).log
         ends_s = log["timestamp"] + log["iteration_ms"] / 1000
         rounds.append(ends_s.max() - log["timestamp"].min())
 ours, theirs = done_s["max_utilization"], done_s[no_evict]

@@ -14,4 +14,4 @@ def test_requests_for_which_there_is_room_beside_the_first_are_told(streaming_se
     first, *others = (TimedRequest(f"Tell me {number} facts about rivers.", 24, 0.0, 0) for number in (2, 3, 4))
     log = streaming_server.repo.parent / "iterations.jsonl"
     with Client(streaming_server.grpc_url) as client, pytest.raises(CourseError, match="of 2 requests began, 0 waited"):
-        kv_cache.log_behind(first, client, others, log)
+        kv_cache.run_behind(first, client, others, log)
