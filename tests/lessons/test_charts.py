@@ -311,7 +311,7 @@ def test_simulated_slots():
     fig = picture.figure
     for axis, (name, iterations) in zip(("y", "y2"), counted.items()):
         stays = [bar for kind in ("short", "medium", "long") for bar in bars(one(fig, f"{kind} answer", axis))]
-        rows = schedule([8, 8, 64, 16, 8], 2, name).stays.itertuples()
+        rows = schedule([8, 8, 64, 16, 8], 2, name).itertuples()
         assert sorted(stays) == sorted((row.slot, row.first - 1, row.last - row.first + 1) for row in rows)
         assert [length for _, _, length in bars(one(fig, "long answer", axis))] == [64]
         assert set(one(fig, None, axis).x) == {iterations}, "where the run ended"

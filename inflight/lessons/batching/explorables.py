@@ -5,7 +5,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.lessons.batching.charts import length_class, slot_map
-from inflight.lessons.batching.simulate import Schedule, schedule
+from inflight.lessons.batching.simulate import schedule
 from inflight.notebook.charts.palette import INK
 from inflight.notebook.widgets.dashboard import Frame
 from inflight.notebook.widgets.explorable import Explorable
@@ -31,9 +31,8 @@ def simulated_slots(lengths: list[int], slots: int) -> Explorable:
 
     def draw(points: pd.DataFrame, requests: int, slots: int, longest: int) -> Frame:
         tokens = [longest if length == longest_of_all else length for length in lengths[:requests]]
-        plans = {kind: schedule(tokens, slots, kind) for kind in PANELS}
-        stays = {PANELS[kind]: plan.stays.assign(kind=kinds).reset_index() for kind, plan in plans.items()}
-        fig = slot_map(stays, slots)
+        plans = {kind: schedule(tokens, slots, kind).assign(kind=kinds) for kind in PANELS}
+        fig = slot_map({PANELS[kind]: plan for kind, plan in plans.items()}, slots)
         counted = dict(zip(points.get("type", ()), points.get("iterations", ())))
         for number, kind in enumerate(PANELS):
             if kind in counted:
@@ -69,9 +68,9 @@ def _draw_counted(fig: go.Figure, iterations: int, slots: int, suffix: str) -> N
     )
 
 
-def _plans_in_words(plans: dict[str, Schedule], counted: dict[str, int]) -> str:
-    static, joining = (len(plans[kind].iterations) for kind in PANELS)
-    shares = " and ".join(f"{100 * plans[kind].occupancy:.0f}" for kind in PANELS)
+def _plans_in_words(plans: dict[str, pd.DataFrame], counted: dict[str, int]) -> str:
+    static, joining = (plans[kind]["last"].max() for kind in PANELS)
+    shares = " and ".join(f"{100 * _occupancy(plans[kind]):.0f}" for kind in PANELS)
     words = (
         f"On paper {static:,} iterations static and {joining:,} in flight: static needs {static / joining:.1f} times "
         f"as many. {shares} % of the slots' time is used."
@@ -79,3 +78,8 @@ def _plans_in_words(plans: dict[str, Schedule], counted: dict[str, int]) -> str:
     if counted:
         words += f" Counted: {' and '.join(f'{counted[kind]:,}' for kind in PANELS if kind in counted)}."
     return words
+
+
+def _occupancy(stays: pd.DataFrame) -> float:
+    """Return the share of all slots in all iterations that computed something."""
+    return (stays["last"] - stays["first"] + 1).sum() / (stays["last"].max() * stays["slot"].max())

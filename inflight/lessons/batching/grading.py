@@ -13,7 +13,7 @@ from functools import partial
 from inflight.engine.scheduler import GuaranteedNoEvict, Scheduler, StaticBatching
 from inflight.engine.settings import BuildConfig
 from inflight.engine.simulate import SimulatedRequest, Simulation
-from inflight.lessons.batching.simulate import schedule
+from inflight.lessons.batching.simulate import iterations, slots_of
 from inflight.notebook.checks import grades, simulate_scheduler
 from inflight.notebook.checks.answers import brief, is_untouched
 from inflight.notebook.checks.findings import NOT_YET, RIGHT, Case, Compared, Finding, Measured, Wrong, asked, told
@@ -41,13 +41,7 @@ def _slots_of_a_log(stays: Callable, choose: random.Random) -> Finding:
 
 def _unlike(drawn: object, computed: list[list[int]]) -> str:
     """The first stay in which what was drawn differs from the engine's own slot map, blank if none does."""
-    import pandas as pd
-
-    from inflight.triton import telemetry
-
-    log = pd.DataFrame({"requests": [[(request, 0, 1, 1) for request in row] for row in computed]})
-    log = log.assign(iteration=range(1, len(log) + 1), paused_ids=[[]] * len(log))
-    stays = telemetry.slots(log)[["request", "slot", "first", "last"]].to_numpy().tolist()
+    stays = slots_of(computed)[["request", "slot", "first", "last"]].to_numpy().tolist()
     try:
         rows = drawn.to_numpy().tolist() if hasattr(drawn, "to_numpy") else list(drawn)
         own = {request: (slot, first, last) for request, slot, first, last in rows}
@@ -182,7 +176,7 @@ def _is_trace(name: str, lengths: list[int] | None) -> Finding:
 
 def _times(lengths: list[int]) -> float:
     """Iterations of static batching over those in flight."""
-    static, in_flight = (len(schedule(lengths, 8, kind).iterations) for kind in ("V1", "inflight_fused_batching"))
+    static, in_flight = (sum(1 for _ in iterations(lengths, 8, kind)) for kind in ("V1", "inflight_fused_batching"))
     return static / in_flight
 
 
