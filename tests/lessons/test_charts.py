@@ -493,7 +493,7 @@ def test_race():
         sent = [trace for trace in named(fig, axis)[None] if trace.mode == "markers"]
         assert [(points(trace), trace.marker.color) for trace in sent] == [([(0, 0)], GREEN), ([(0.1, 0)], PINK)]
     together = {"simple": table(columns, (1, 1, 0.3), (2, 1, 0.9), (3, 1, 0.9), (4, 1, 0.901))}
-    [ends] = [trace for trace in iterative_gpt2.race(together, [0.0] * 4).data if trace.mode == "text"]
+    [ends] = [trace for trace in iterative_gpt2.race(together, {"simple": [0.0] * 4}).data if trace.mode == "text"]
     assert (list(ends.text), points(ends)) == (["1", "2, 3, 4"], [(0.3, 1), (0.901, 1)]), "one label where lines meet"
     assert [panel(fig, axis) for axis in ("yaxis", "yaxis2", "yaxis3")] == list(runs)
     assert titles(fig, "yaxis", "yaxis2", "xaxis3") == ["tokens", "tokens", "seconds since the first request was sent"]

@@ -1,7 +1,5 @@
 """Lesson 08: who streams when, and what goes through the model."""
 
-from collections.abc import Mapping, Sequence
-
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -14,15 +12,15 @@ SHAPES = ("", "/", "", "x", "")
 NEAR = 0.01  # of the axis: lines that end so near each other have one label
 
 
-def race(runs: dict[str, pd.DataFrame], offsets_s: Sequence[float] | Mapping[str, Sequence[float]]) -> go.Figure:
+def race(runs: dict[str, pd.DataFrame], offsets_s: dict[str, list[float]]) -> go.Figure:
     """Tokens over time, a line for each stream and a panel for each run, on one scale; at its end the stream's number.
 
     Parameters
     ----------
     runs : dict of str to DataFrame
         By the panel's title. One row a token: `stream` (from 1), `token` (from 1), `time_s` (since the run's start).
-    offsets_s : sequence of float, or dict of str to such
-        When the request of each stream was sent: a tick, from where its line begins. One for all runs, or by title.
+    offsets_s : dict of str to list of float
+        By the same titles: when the request of each stream was sent, a tick from where its line begins.
     """
     fig = panels(list(runs), 160)
     end = max((tokens["time_s"].max() for tokens in runs.values() if len(tokens)), default=1)
@@ -31,9 +29,12 @@ def race(runs: dict[str, pd.DataFrame], offsets_s: Sequence[float] | Mapping[str
         axes = axes_of(number)
         if tokens.empty:
             keep_panel(fig, axes)
-        offsets = offsets_s[title] if isinstance(offsets_s, Mapping) else offsets_s
         for stream, rows in tokens.groupby("stream"):
-            colour, sent_s, name = COLOURS[(stream - 1) % len(COLOURS)], offsets[stream - 1], f"stream {stream}"
+            colour, sent_s, name = (
+                COLOURS[(stream - 1) % len(COLOURS)],
+                offsets_s[title][stream - 1],
+                f"stream {stream}",
+            )
             fig.add_scatter(
                 x=[sent_s, *rows["time_s"].round(4)],
                 y=[0, *rows["token"]],
