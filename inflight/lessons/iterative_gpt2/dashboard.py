@@ -82,7 +82,7 @@ def board(server: Server, models: tuple[str, ...] = repository.GPT2) -> Dashboar
         server: Server, model: str, streams: int, offset_s: float, max_tokens: int
     ) -> Generator[RaceSoFar, None, None]:
         nonlocal before
-        so_far = RaceSoFar(model, gpt2_client.prompts(streams), offset_s, [], before)
+        so_far = RaceSoFar(model, list(gpt2_client.PROMPTS[:streams]), offset_s, [], before)
         racing = gpt2_client.race(server.grpc_url, model, so_far.prompts, max_tokens, offset_s)
         with contextlib.closing(racing):
             for arrived in racing:

@@ -58,18 +58,9 @@ def test_every_token_of_every_stream_is_there(server, folder, model):
     assert standings(tokens)["tokens"].tolist() == [32, 32]
 
 
-@pytest.mark.parametrize(
-    ("prompts", "options", "message"),
-    [
-        (["One", ""], {}, "text_input is empty: send at least one character."),
-        ([], {}, "There is no prompt to send"),
-        (["One"], {"max_tokens": 0}, "The number of tokens is 0; it must be at least 1."),
-        (["One"], {"offset_s": -1}, "The offset is -1 s; it must be 0 s or more."),
-    ],
-)
-def test_what_is_refused_is_one_sentence(server, prompts, options, message):
-    with pytest.raises(CourseError, match=message):
-        run(server, ITERATIVE, prompts, **options)
+def test_what_is_refused_is_one_sentence(server):
+    with pytest.raises(CourseError, match="text_input is empty: send at least one character."):
+        run(server, ITERATIVE, ["One", ""])
     wait_until(lambda: is_idle(server), "the other streams have ended")
 
 

@@ -4,7 +4,8 @@ import pytest
 
 from inflight.lessons.sequences import streams
 from inflight.notebook.checks.parts import COURSES_OWN
-from inflight.triton.client.connection import NoAnswer
+from inflight.triton.client.connection import NoAnswer, text
+from inflight.triton.client.streams import follow
 from inflight.triton.serving.server import Server
 from tests.engines import wait_until
 
@@ -84,5 +85,5 @@ def test_who_is_refused_or_waits_in_vain_is_told(server):
     [row] = streams.ask(server, "nobody", ["a"]).itertuples()
     assert (row.stream, row.word) == (1, "") and "nobody" in row.message
     with pytest.raises(NoAnswer, match="0.5 s"):
-        streams.ask(server, "silent", ["a"], timeout_s=0.5)
+        list(follow(server.grpc_url, "silent", [{"text": text("a")}], timeout_s=0.5))
     assert streams.ask(server, "words", []).empty
