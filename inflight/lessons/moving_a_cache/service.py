@@ -35,16 +35,14 @@ class Apart(Replicas):
         """Each request goes to the prefiller for one token, then whole to the decoder."""
         return ["--vllm-pd-disaggregation", "--prefill", self.servers[PREFILLER], "--decode", self.servers[DECODER]]
 
+    def _settings_of(self, number: int) -> dict[str, object]:
+        peer = {"kv_peer_url": self.servers[PREFILLER]} if number == DECODER else {}
+        return super()._settings_of(number) | {"kv_store_path": self.store(number)} | peer
+
     def _serve(self, number: int) -> None:
-        self.log(number).unlink(missing_ok=True)
-        settings = self._settings | {"iteration_log_path": self.log(number), "kv_store_path": self.store(number)}
-        if number == DECODER:
-            settings["kv_peer_url"] = self.servers[PREFILLER]
-        given = [f"--set={name}={value}" for name, value in settings.items()]
-        where = ("--engine-dir", self._engine_dir, "--openai-port", self._ports[f"server{number}"])
         cores = sorted(os.sched_getaffinity(0))
         try:  # what a thread starts has the thread's cores
             os.sched_setaffinity(0, {cores[number % len(cores)]})
-            self._start(f"server{number}", "inflight", "serve", *where, *given)
+            super()._serve(number)
         finally:
             os.sched_setaffinity(0, cores)

@@ -135,10 +135,13 @@ class Replicas:
 
     def _serve(self, number: int) -> None:
         self.log(number).unlink(missing_ok=True)
-        settings = {**self._settings, "iteration_log_path": self.log(number)}
-        given = [f"--set={name}={value}" for name, value in settings.items()]
+        given = [f"--set={name}={value}" for name, value in self._settings_of(number).items()]
         where = ("--engine-dir", self._engine_dir, "--openai-port", self._ports[f"server{number}"])
         self._start(f"server{number}", "inflight", "serve", *where, *given)
+
+    def _settings_of(self, number: int) -> dict[str, object]:
+        """Return the settings of a server's engine."""
+        return self._settings | {"iteration_log_path": self.log(number)}
 
     def _start(self, name: str, program: str, *arguments: object) -> None:
         command = [Path(sys.executable).with_name(program), *arguments]
