@@ -1,4 +1,4 @@
 from .charts import gaps, gaps_summary, lines, lines_summary
-from .service import DECODER, PREFILLER, Apart, load
+from .service import DECODER, PREFILLER, Apart
 
-__all__ = ["DECODER", "PREFILLER", "Apart", "gaps", "gaps_summary", "lines", "lines_summary", "load"]
+__all__ = ["DECODER", "PREFILLER", "Apart", "gaps", "gaps_summary", "lines", "lines_summary"]

@@ -52,6 +52,8 @@ from inflight.engine import (
     Request,
 )
 from inflight.lessons import moving_a_cache as lesson
+from inflight.lessons.capstone import rehearsal
+from inflight.lessons.replicas import load
 from inflight.notebook import charts, progress, session, widgets
 from inflight.triton import telemetry
 
@@ -348,8 +350,8 @@ del pairs["INT8"]  # two engines less in memory
 stack = ExitStack()
 with progress.wait("Two servers and a router start"):
     apart = stack.enter_context(lesson.Apart(engine_dir))
-document = lesson.load.Request(0, ids[:256], max_tokens=4)
-lesson.load.stream(apart.url, document)
+document = load.Request(0, ids[:256], max_tokens=4)
+load.stream(apart.url, document)
 for number, name in enumerate(("prefiller", "decoder")):
     log = telemetry.iterations(apart.log(number))
     print(f"{name}: {log['context_tokens'].sum()} prompt tokens computed")
@@ -407,12 +409,12 @@ def two_engines(prompt):
     came_s = []
     with ThreadPoolExecutor(len(readers)) as pool:
         for number, story in enumerate(readers):
-            asked = lesson.load.Request(number, story, 200)
-            pool.submit(lesson.load.stream, decoder, asked, begun.release)
+            asked = load.Request(number, story, 200)
+            pool.submit(load.stream, decoder, asked, begun.release)
         for _ in readers:
             begun.acquire()
         sent_s, asked = time.time(), replace(document, prompt=prompt)
-        lesson.load.stream(apart.url, asked, lambda: came_s.append(time.time()))
+        load.stream(apart.url, asked, lambda: came_s.append(time.time()))
     return meanwhile(telemetry.iterations(apart.log(lesson.DECODER)), sent_s, *came_s)
 
 
@@ -459,7 +461,7 @@ assert gap["apart"] < gap["one engine, whole"]
 # one for prompts and one for answers:
 
 # %%
-rehearsal, token_bytes = lesson.load.rehearsal, 131_072
+token_bytes = 131_072
 
 
 class Overlapped(rehearsal.Prices):

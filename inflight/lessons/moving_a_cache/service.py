@@ -7,10 +7,7 @@ with Apart(engine_dir) as apart:
 import os
 from pathlib import Path
 
-from inflight.lessons.replicas import load
 from inflight.lessons.replicas.service import Replicas
-
-__all__ = ["DECODER", "PREFILLER", "Apart", "load"]  # `load`: streams to servers and their times
 
 PREFILLER, DECODER = 0, 1
 

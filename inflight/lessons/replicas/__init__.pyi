@@ -1,5 +1,4 @@
 from . import load, simulate, watching
-from .load import rehearsal
 from .service import Replicas
 
-__all__ = ["Replicas", "load", "rehearsal", "simulate", "watching"]
+__all__ = ["Replicas", "load", "simulate", "watching"]

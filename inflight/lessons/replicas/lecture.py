@@ -40,6 +40,7 @@ from inflight.bench import workload
 from inflight.checkpoint import fetch, load_tokenizer
 from inflight.engine import BuildConfig, ExecutorConfig
 from inflight.lessons import replicas as lesson
+from inflight.lessons.capstone import rehearsal
 from inflight.notebook import charts, progress, session, widgets
 
 session.others()
@@ -268,17 +269,17 @@ def arriving(rate):
     for number in range(400):
         at_s, desk = at_s + draw.expovariate(rate), draw.choice(desks)
         ids = [10 * desk] * common + [1000 + number] * (prompt - common)
-        found.append((desk, lesson.rehearsal.TokenRequest(ids, 16, at_s)))
+        found.append((desk, rehearsal.TokenRequest(ids, 16, at_s)))
     return found
 
 
 def rehearsed(asked, choose):
     """P95 of TTFT (ms), with a machine for each number that `choose` returns."""
-    machines, prices = {}, lesson.rehearsal.Prices(10, 2, 0.5)
+    machines, prices = {}, rehearsal.Prices(10, 2, 0.5)
     for desk, request in asked:
         machines.setdefault(choose(desk), []).append(request)
     rows = [
-        lesson.rehearsal.play(part, build, ExecutorConfig(**settings), prices)
+        rehearsal.play(part, build, ExecutorConfig(**settings), prices)
         for part in machines.values()
     ]
     return pd.concat(rows)["ttft_ms"].quantile(0.95)
