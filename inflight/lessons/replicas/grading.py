@@ -8,7 +8,7 @@ from itertools import accumulate
 from unittest import mock
 
 from inflight.errors import CourseError
-from inflight.lessons.replicas.simulate import Asked, InTurn, RoutingCounts, Server, days, simulate
+from inflight.lessons.replicas.simulate import Asked, InTurn, RoutingCounts, ServerView, days, simulate
 from inflight.notebook.checks import grades
 from inflight.notebook.checks.answers import load
 from inflight.notebook.checks.findings import NOT_YET, Case, Compared, Finding, Measured, Wrong, asked, told
@@ -50,7 +50,7 @@ def _policy(path: str, choose: random.Random) -> Finding:
     if policy is None:
         raise CourseError("The file has no class Policy.")
     tried = policy()
-    if all(tried.choose(Asked("Desk 1"), [Server("a"), Server("b")]) is None for _ in range(2)):
+    if all(tried.choose(Asked("Desk 1"), [ServerView("a"), ServerView("b")]) is None for _ in range(2)):
         return NOT_YET
     hidden = days(choose)
     own, course, in_turn = (_counted(each, hidden) for each in (policy, WithinReach, InTurn))
@@ -70,7 +70,7 @@ class WithinReach:
     def __init__(self):
         self._homes: dict[str, set[str]] = {}
 
-    def choose(self, request: Asked, servers: list[Server]) -> Server:
+    def choose(self, request: Asked, servers: list[ServerView]) -> ServerView:
         alive = [one for one in servers if one.is_healthy]
         emptiest = min(alive, key=lambda one: one.under_way)
         homes = self._homes.setdefault(request.prefix, set())

@@ -123,7 +123,7 @@ def visitor(name, desk, number):
 # %%
 def sending(policy):
     """Sends each request where the policy says."""
-    views, lock = [lesson.simulate.Server(n) for n in "01"], threading.Lock()
+    views, lock = [lesson.simulate.ServerView(n) for n in "01"], threading.Lock()
 
     def ask(request):
         asked = lesson.simulate.Asked(f"Desk {request.desk}")
@@ -155,7 +155,7 @@ def served(policy, name):
 # %% tags=["nbval-ignore-output"]
 Own = runpy.run_path(f"{workdir.name}/policy.py")["Policy"]
 policies = {"yours": Own(), "round robin": lesson.simulate.InTurn()}
-some = lesson.simulate.Asked("Desk 1"), [lesson.simulate.Server(n) for n in "01"]
+some = lesson.simulate.Asked("Desk 1"), [lesson.simulate.ServerView(n) for n in "01"]
 if Own().choose(*some) is None:
     print("Your choose() returns None, so round robin runs alone.")
     del policies["yours"]

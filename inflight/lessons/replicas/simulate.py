@@ -26,7 +26,7 @@ class Asked:
 
 
 @dataclass
-class Server:
+class ServerView:
     """A server as a policy sees it: how many requests it has, and whether the last health check found it well."""
 
     name: str
@@ -57,7 +57,7 @@ class RoutingCounts:
     lost: int = 0  # requests that were sent to a server that the health check had found dead
 
 
-def simulate(choose: Callable[[Asked, list[Server]], Server], day: Day) -> RoutingCounts:
+def simulate(choose: Callable[[Asked, list[ServerView]], ServerView], day: Day) -> RoutingCounts:
     """Give each request of a day to the server that `choose` returns; TypeError if it is none of those it was given."""
     counts, leads = RoutingCounts(), 0
     ends: dict[str, list[int]] = {name: [] for name in day.names}
@@ -69,9 +69,9 @@ def simulate(choose: Callable[[Asked, list[Server]], Server], day: Day) -> Routi
         if is_dead:
             ends[day.dies], caches[day.dies] = [], []
         known_dead = is_dead and tick >= day.dies_at + NOTICED
-        views = [Server(name, len(ends[name]), not (known_dead and name == day.dies)) for name in day.names]
+        views = [ServerView(name, len(ends[name]), not (known_dead and name == day.dies)) for name in day.names]
         chosen = choose(Asked(prefix), list(views))
-        if not isinstance(chosen, Server) or chosen.name not in day.names:
+        if not isinstance(chosen, ServerView) or chosen.name not in day.names:
             raise TypeError(f"choose() returned {chosen!r}, which is none of the servers that it was given.")
         name = chosen.name
         if is_dead and name == day.dies:
@@ -125,6 +125,6 @@ class InTurn:
     def __init__(self):
         self._turn = itertools.count()
 
-    def choose(self, request: Asked, servers: list[Server]) -> Server:
+    def choose(self, request: Asked, servers: list[ServerView]) -> ServerView:
         alive = [one for one in servers if one.is_healthy]
         return alive[next(self._turn) % len(alive)]
