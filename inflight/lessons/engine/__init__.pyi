@@ -1,5 +1,5 @@
 from .charts import curve, curve_summary
 from .explorables import memory
-from .matmuls import KERNELS, OnlyProducts, operations
+from .matmuls import KERNELS, Matmuls, operations
 
-__all__ = ["KERNELS", "OnlyProducts", "curve", "curve_summary", "memory", "operations"]
+__all__ = ["KERNELS", "Matmuls", "curve", "curve_summary", "memory", "operations"]

@@ -125,14 +125,14 @@ print(f"{executor.model.block_bytes // 32:,} in the engine")
 # Two numbers bound every iteration. One is the [memory bandwidth](glossary.md#Memory-bandwidth): here all cores
 # together sum 256 MB, more than most caches hold. The other is arithmetic: the [FLOPs](glossary.md#FLOP) that the
 # machine computes a second. Each weight that a token meets costs two, a multiplication and an addition. Arithmetic is
-# at its best with many tokens and nothing but matrix products, so `lesson.OnlyProducts` compiles the engine's products
+# at its best with many tokens and nothing but matrix products, so `lesson.Matmuls` compiles the engine's products
 # alone and gives them 256 tokens.
 
 # %%
 cores = machine.cores()
 pool = ThreadPoolExecutor(cores)
 numbers = np.array_split(np.ones(32_000_000, np.int64), 8 * cores)
-multiply = lesson.OnlyProducts(engine_dir)
+multiply = lesson.Matmuls(engine_dir)
 
 
 def bytes_per_s():

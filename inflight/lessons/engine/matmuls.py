@@ -27,7 +27,7 @@ def operations(executor: Executor) -> Counter[str]:
     return Counter(NAMES.get(kind, kind) for kind in kinds if kind not in NO_WORK)
 
 
-class OnlyProducts:
+class Matmuls:
     """The matrix products of an engine's graph, compiled as the engine is, each with an input of its own numbers.
 
     In the graph of the engine the products wait for each other, for attention, norms and rotations. Here they are all
