@@ -39,8 +39,11 @@ class Prices:
     def of(self, chunks: Several[Chunk]) -> float:
         """Return the milliseconds of an iteration with these chunks."""
         prompts = sum(len(chunk.token_ids) for chunk in chunks if chunk.is_context)
-        answers = sum(not chunk.is_context for chunk in chunks)
-        return self.iteration_ms + answers * self.answer_ms + prompts * self.prompt_token_ms
+        return self.of_counts(1, sum(not chunk.is_context for chunk in chunks), prompts)
+
+    def of_counts(self, iterations: int, answers: int, prompt_tokens: int) -> float:
+        """Return the milliseconds of so many iterations, with so many answers and tokens of prompts in all of them."""
+        return iterations * self.iteration_ms + answers * self.answer_ms + prompt_tokens * self.prompt_token_ms
 
     def times(self, factor: float) -> Prices:
         """The prices of a machine that is so many times slower."""

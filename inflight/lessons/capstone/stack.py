@@ -53,11 +53,7 @@ def clock(log: pd.DataFrame, prices: Prices) -> float:
     ms = 1000 * log["timestamp"].diff().shift(-1)
     ms = ms[log["active"] > log["finished"]].dropna()
     busy = log.loc[ms.index]
-    priced_ms = (
-        len(busy) * prices.iteration_ms
-        + busy["generation_tokens"].sum() * prices.answer_ms
-        + busy["context_tokens"].sum() * prices.prompt_token_ms
-    )
+    priced_ms = prices.of_counts(len(busy), busy["generation_tokens"].sum(), busy["context_tokens"].sum())
     return float(ms.sum() / priced_ms)
 
 
