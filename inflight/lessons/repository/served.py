@@ -24,9 +24,9 @@ from inflight.errors import CourseError
 from inflight.notebook import progress
 from inflight.triton import repository
 from inflight.triton.client.connection import Connection
+from inflight.triton.repository.request import ENGINE
 from inflight.triton.serving.server import Server
 
-ENGINE = "tensorrt_llm"
 PIPELINE = ("preprocessing", ENGINE, "postprocessing")
 STAND_INS = Path(__file__).parent / "stand_ins"
 LOAD_S = 60  # for what takes a second or two, unless a loop does not end
