@@ -1,14 +1,11 @@
-"""Counts what goes through a GPT-2 model's network while the model is played as Triton would.
-
-It changes the network for that: it is for a process of its own, as `simulate_triton` is.
-"""
+"""Counts what goes through a GPT-2 model's network while the model is played as Triton would."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.models import gpt2_network
@@ -36,19 +33,17 @@ def with_model(path: str | Path, streams: Sequence[SimulatedStream], slots: int,
 
     `grown` is counted where the streams are played `again`.
     """
-    result, forward = Computed([]), gpt2_network.Network._forward
+    result, likeliest = Computed([]), gpt2_network.Network.likeliest
 
-    @functools.wraps(forward)
     def counted(network, ids, positions, last, attend):
         result.computed += len(ids)
         result.passes += 1
         result.together = max(result.together, len(last))
-        return forward(network, ids, positions, last, attend)
+        return likeliest(network, ids, positions, last, attend)
 
     triton = Triton(path, NAMES, slots, checkpoint_dir=str(CHECKPOINT))
-    gpt2_network.Network._forward = counted  # type: ignore[assignment,method-assign]
-    result.texts = ["".join(stream.pieces) for stream in triton.run(streams).streams]
-    gpt2_network.Network._forward = forward  # type: ignore[method-assign]
+    with mock.patch.object(gpt2_network.Network, "likeliest", counted):  # wherever the model has put its network
+        result.texts = ["".join(stream.pieces) for stream in triton.run(streams).streams]
     result.kept = triton.kept
     result.grown = triton.growth(streams) if again else 0
     return result
