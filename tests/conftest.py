@@ -80,24 +80,13 @@ def tiny_llama(small_checkpoint, tmp_path_factory) -> checkpoints.Checkpoint:
 # Servers, for tests that ask and neither load nor kill, for as long as a worker runs ----------------------------------
 
 
-@pytest.fixture(scope="session", autouse=True)
-def servers_end_at_once():
-    """At the end of a `with`: Triton takes two seconds by itself, and ten where a client keeps a connection open.
-
-    Tests of how a server ends call `stop`.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Server, "__exit__", lambda server, *_: server.stop(drain_s=0))
-        yield
-
-
 @pytest.fixture(scope="session")
 def streaming_server(course_engine, tmp_path_factory):
     """The course's model behind a decoupled repository; its iteration log is `iterations.jsonl` beside that."""
     folder = tmp_path_factory.mktemp("streaming")
     log = folder / "iterations.jsonl"
     repo = repository.assemble(folder / "repo", course_engine, decoupled_mode=True, iteration_log_path=log)
-    with Server(repo) as server:
+    with Server(repo, drain_s=0) as server:
         yield server
 
 
@@ -105,7 +94,7 @@ def streaming_server(course_engine, tmp_path_factory):
 def whole_server(course_engine, tmp_path_factory):
     """The course's model behind a repository that is not decoupled: one response a request."""
     repo = repository.assemble(tmp_path_factory.mktemp("whole") / "repo", course_engine, decoupled_mode=False)
-    with Server(repo) as server:
+    with Server(repo, drain_s=0) as server:
         yield server
 
 

@@ -30,6 +30,7 @@ from inflight.engine.settings import BATCHING_TYPES
 from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.repository.layout import BASELINE
+from inflight.triton.serving.server import Server
 
 IN_PROCESS, ENSEMBLE, NGRAM = "in-process", "ensemble", "ngram"
 WAYS = (IN_PROCESS, *BATCHING_TYPES, NGRAM, ENSEMBLE, BASELINE)  # and the address of a Triton, and openai:URL
@@ -91,7 +92,7 @@ def compare(
             senders[IN_PROCESS] = InProcess(executor, engine_dir, requests)
         if served := [name for name in names if name not in senders]:  # one server for all that are ours
             repo = _repository(BASELINE in served, engine_dir, Path(workdir), checkpoint_dir)
-            server = stack.enter_context(targets.serving(repo))
+            server = stack.enter_context(Server(repo, drain_s=0))
             for name in served:
                 model = BASELINE if name == BASELINE else ENSEMBLE
                 senders[name] = stack.enter_context(Sender(server.grpc_url, model, timeout_s=TIMEOUT_S))

@@ -23,16 +23,6 @@ from inflight.triton.serving.server import Server
 OPENAI = "openai:"
 
 
-@contextlib.contextmanager
-def serving(repo: Path) -> Iterator[Server]:
-    """Start a server of a repository for the block; its end waits for no request that still runs."""
-    server = Server(repo).start()
-    try:
-        yield server
-    finally:
-        server.stop(drain_s=0)
-
-
 def is_url(name: str) -> bool:
     """Say whether a way of serving is the address of a server."""
     return ":" in name
@@ -58,7 +48,7 @@ def target(url: str | None, engine_dir: str | Path, stream: bool = False, model:
     if url is None:
         with TemporaryDirectory(prefix="inflight-bench-") as scratch:
             repo = repository.assemble(Path(scratch) / "repository", engine_dir, decoupled_mode=stream)
-            with serving(repo) as server, Sender(server.grpc_url, model, stream) as send:
+            with Server(repo, drain_s=0) as server, Sender(server.grpc_url, model, stream) as send:
                 yield send
     elif url.startswith(OPENAI):
         yield OpenAISender(url.removeprefix(OPENAI), load_tokenizer(engine_dir), stream)

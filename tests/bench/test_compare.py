@@ -68,7 +68,7 @@ def test_the_engine_in_two_ways_behind_one_server(engine_dir, mild, tmp_path, fi
 @pytest.mark.slow
 def test_a_triton_and_a_server_with_openais_endpoints(engine_dir, mild, tmp_path):
     repo = repository.assemble(tmp_path / "running", engine_dir)
-    with StandIn(" a") as stand_in, Server(repo) as server:
+    with StandIn(" a") as stand_in, Server(repo, drain_s=0) as server:
         theirs = f"openai:{stand_in.url}"
         check(compare(server.grpc_url, theirs, engine_dir, mild, tmp_path, rounds=1), server.grpc_url, theirs)
         stand_in.tokens = lambda asked: max(1, asked // 2)

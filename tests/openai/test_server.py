@@ -512,7 +512,7 @@ def own(course_engine, tmp_path_factory):
     repo = repository.assemble(
         tmp_path_factory.mktemp("own") / "repo", course_engine, decoupled_mode=True, max_queue_size=1
     )
-    with Server(repo) as server, OpenAIServer(server.grpc_url, course_engine) as served:
+    with Server(repo, drain_s=0) as server, OpenAIServer(server.grpc_url, course_engine) as served:
         yield server, served
 
 

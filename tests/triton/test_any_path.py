@@ -81,7 +81,7 @@ def server(place):
         logits_processor_path=place / "maske.py",
         iteration_log_path="log – für alle.jsonl",  # in the current folder
     )
-    with Server(repo) as server:
+    with Server(repo, drain_s=0) as server:
         yield server
 
 
@@ -141,7 +141,7 @@ def test_a_python_with_a_sitecustomize_of_its_own_serves(small_repo, tmp_path, m
     (ours / "sitecustomize.py").write_text("")
     (tmp_path / "bin").symlink_to(Path(sys.base_prefix) / "bin")
     monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
-    with Server(small_repo) as server:
+    with Server(small_repo, drain_s=0) as server:
         assert all(row.state == "READY" for row in server.models())
 
 

@@ -26,7 +26,7 @@ def log_path(tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(log_path, tmp_path_factory):
     folder = tmp_path_factory.mktemp("batching") / "repo"
-    with Server(repository.assemble(folder, models=(MODEL,), execution_log_path=log_path)) as server:
+    with Server(repository.assemble(folder, models=(MODEL,), execution_log_path=log_path), drain_s=0) as server:
         yield server
 
 

@@ -36,7 +36,7 @@ def repo(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(repo):
-    with Server(repo) as server:
+    with Server(repo, drain_s=0) as server:
         yield server
 
 
@@ -187,7 +187,7 @@ def test_no_other_door_opens_whatever_environment_and_arguments_say(repo, monkey
 
 
 def test_each_server_has_a_key_of_its_own_in_a_record_that_the_user_alone_can_open(server, repo):
-    with Server(repo) as other:
+    with Server(repo, drain_s=0) as other:
         assert key(server) != key(other)
     [file] = [one for one in records.folder().glob("*.json") if json.loads(one.read_text())["http"] == server.http_url]
     assert stat.S_IMODE(file.stat().st_mode) == 0o600 and json.loads(file.read_text())["pid"] == server.pid
@@ -204,7 +204,7 @@ def test_a_program_of_the_user_finds_it_by_the_address_alone(server):
 
 
 def test_a_server_with_open_control_takes_no_key(repo):
-    with Server(repo, open_control=True) as one:
+    with Server(repo, open_control=True, drain_s=0) as one:
         assert one.headers == {}
         assert not is_refused(one.http_url, HTTP_CONTROL[0])
         assert not is_refused_by_grpc(one.grpc_url, "RepositoryIndex")

@@ -38,7 +38,7 @@ def engine_dir(small_checkpoint, tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(engine_dir, tmp_path_factory):
     repo = tmp_path_factory.mktemp("whole") / "repo"
-    with Server(repository.assemble(repo, engine_dir, apply_chat_template=False)) as server:
+    with Server(repository.assemble(repo, engine_dir, apply_chat_template=False), drain_s=0) as server:
         yield server
 
 
@@ -47,7 +47,7 @@ def streaming(engine_dir, tmp_path_factory):
     repo = tmp_path_factory.mktemp("streaming") / "repo"
     models = (*repository.PIPELINE, repository.BLS)
     values = {"apply_chat_template": False, "decoupled_mode": True}
-    with Server(repository.assemble(repo, engine_dir, models, **values)) as server:
+    with Server(repository.assemble(repo, engine_dir, models, **values), drain_s=0) as server:
         yield server
 
 

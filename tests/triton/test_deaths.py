@@ -28,7 +28,7 @@ def server(small_engine, tmp_path_factory):
     repo = repository.assemble(
         tmp_path_factory.mktemp("deaths") / "repo", small_engine, decoupled_mode=True, apply_chat_template=False
     )
-    with Server(repo) as server:
+    with Server(repo, drain_s=0) as server:
         yield server
 
 

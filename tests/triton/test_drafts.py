@@ -18,7 +18,7 @@ def test_they_take_effect_at_a_load_and_leave_the_answer_as_it_is(small_engine, 
     log, own = tmp_path / "log.jsonl", tmp_path / "mine.py"
     repo = repository.assemble(tmp_path / "repo", small_engine, iteration_log_path=log)
     answers, sums = [], []
-    with Server(repo) as server:
+    with Server(repo, drain_s=0) as server:
         for setting in ({}, {"speculative_config": CONFIG}, {"drafter_path": own}):
             own.write_text(ZEROS)
             server.load("tensorrt_llm", **setting)

@@ -172,7 +172,7 @@ def server(small_engine, small_checkpoint, tmp_path_factory):
         batch_cost_fixed_ms=0,
         batch_cost_item_ms=0.01,  # half a second for 49,152 units of work; what takes a minute is refused
     )
-    with Server(repo) as server:
+    with Server(repo, drain_s=0) as server:
         yield server
 
 

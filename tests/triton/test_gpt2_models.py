@@ -43,7 +43,7 @@ def server(folder, tmp_path_factory):
     for model in GPT2:
         repository.edit(repo, model, iteration_log_path=folder_of_logs / model)
     repository.edit(repo, "iterative-gpt2", **{IDLE: 600_000_000})
-    with Server(repo) as server:
+    with Server(repo, drain_s=0) as server:
         yield server
 
 

@@ -77,7 +77,7 @@ def server(small_checkpoint, small_folder, tmp_path_factory):
         apply_chat_template=False,
         decoupled_mode=True,
     )
-    with Server(repo) as server:
+    with Server(repo, drain_s=0) as server:
         yield server
 
 

@@ -55,13 +55,13 @@ def assembled(folder, engine_dir, settings: str = "", **values):
 @pytest.fixture(scope="module")
 def whole(engine_dir, tmp_path_factory):
     """Served with TensorRT-LLM's own settings file."""
-    with Server(assembled(tmp_path_factory.mktemp("whole"), engine_dir, STOCK)) as server:
+    with Server(assembled(tmp_path_factory.mktemp("whole"), engine_dir, STOCK), drain_s=0) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def streaming(engine_dir, tmp_path_factory):
-    with Server(assembled(tmp_path_factory.mktemp("streaming"), engine_dir, decoupled_mode=True)) as server:
+    with Server(assembled(tmp_path_factory.mktemp("streaming"), engine_dir, decoupled_mode=True), drain_s=0) as server:
         yield server
 
 
@@ -263,7 +263,7 @@ def test_a_notebook_attaches_to_one_and_leaves_it_as_it_is(whole, engine_dir, tm
 @pytest.mark.server
 def test_what_it_obeys_reaches_the_engine_also_when_it_is_loaded_again(engine_dir, tmp_path):
     repo = assembled(tmp_path, engine_dir, STOCK)
-    with Server(repo) as server:
+    with Server(repo, drain_s=0) as server:
         request_slots = lambda: metric(server, "nv_trt_llm_request_metrics", request_type="max")
         blocks = lambda: metric(server, "nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="max")
         assert request_slots() == 4

@@ -59,7 +59,7 @@ def server(small_engine, files):
     repo = repository.assemble(
         files / "repo", small_engine, decoupled_mode=True, scheduler_path=path, iteration_log_path=files / "log.jsonl"
     )
-    with Server(repo) as server:
+    with Server(repo, drain_s=0) as server:
         yield server
 
 
@@ -136,7 +136,7 @@ def test_one_that_does_not_return_ends_its_server_which_says_where(small_engine,
     path = tmp_path / "mein plänër.py"
     path.write_text(OLDEST_ALONE.replace("        # HERE", HANGS_LATER))
     repo = repository.assemble(tmp_path / "repo", small_engine, decoupled_mode=True, scheduler_path=path)
-    with Server(repo) as server:
+    with Server(repo, drain_s=0) as server:
         assert len(ask(server)) == 5
         said = (
             rf"mein plänër\.py, line {HERE + 2}: schedule\(\) did not return\. The process of the model 'tensorrt_llm'"

@@ -39,7 +39,7 @@ def server(tmp_path_factory):
     (folder / "1").mkdir(parents=True)
     (folder / "config.pbtxt").write_text(CONFIG, encoding="utf-8")
     (folder / "1" / "model.py").write_text(CODE, encoding="utf-8")
-    with Server(folder.parent) as server:
+    with Server(folder.parent, drain_s=0) as server:
         yield server
 
 

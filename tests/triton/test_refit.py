@@ -56,7 +56,7 @@ def test_the_courses_own_serves_whole_and_streamed(small_engine, tmp_path):
     own = repository.refit(
         COURSES_OWN, tmp_path / "own", small_engine, apply_chat_template=False, exclude_input_in_output=False
     )
-    with Server(own) as server:
+    with Server(own, drain_s=0) as server:
         assert Client(server.grpc_url).ask("one a@b.org two", max_tokens=3).text.startswith("one [e-mail] two")
         repository.edit(own, "tensorrt_llm", "model_transaction_policy { decoupled: true }")
         for model in ("tensorrt_llm", "ensemble"):

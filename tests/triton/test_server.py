@@ -35,7 +35,7 @@ def server(small_engine, tmp_path_factory):
         tmp_path_factory.mktemp("shared") / "repo", small_engine, decoupled_mode=True, apply_chat_template=False
     )
     wheel = {path: path.stat().st_ctime_ns for path in installation().rglob("*")}
-    with Server(repo) as server:
+    with Server(repo, drain_s=0) as server:
         assert wheel == {
             path: path.stat().st_ctime_ns for path in installation().rglob("*")
         }  # it may be another user's

@@ -40,7 +40,7 @@ def server(folder, tmp_path_factory):
         checkpoint_dir=folder,
         embedding_dtype="float32",
     )
-    with Server(repo) as server:
+    with Server(repo, drain_s=0) as server:
         yield server
 
 

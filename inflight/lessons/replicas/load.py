@@ -60,9 +60,7 @@ def _client(url: str) -> openai.OpenAI:
     return openai.OpenAI(base_url=url, api_key="none", timeout=TIMEOUT_S)
 
 
-def send(
-    requests: list[Request], ask: Callable[[Request], dict], users: int
-) -> pd.DataFrame:
+def send(requests: list[Request], ask: Callable[[Request], dict], users: int) -> pd.DataFrame:
     """Send requests as a closed loop of so many users, in their order; a row of what `ask` returns for each."""
     with ThreadPoolExecutor(users) as pool:
         return pd.DataFrame(pool.map(ask, requests))
@@ -83,7 +81,5 @@ def traced(rows: pd.DataFrame, replicas: Replicas) -> pd.DataFrame:
         for name, share in zip(row.client_ids, row.requests)
     ]
     logged = pd.DataFrame(found, columns=["id", "server", "computed"])
-    logged = logged.groupby("id", as_index=False).agg(
-        {"server": "first", "computed": "sum"}
-    )
+    logged = logged.groupby("id", as_index=False).agg({"server": "first", "computed": "sum"})
     return rows.merge(logged, on="id", how="left")

@@ -58,19 +58,16 @@ def served(repo: Path, replaced: Collection[str] = PIPELINE) -> Iterator[Connect
         config.model_transaction_policy.decoupled = False
         repository.write_config(config, copy / ENGINE / repository.CONFIG)
         arguments = [f"--model-repository={copy}", "--model-control-mode=explicit", "--disable-auto-complete-config"]
-        server = Server(copy, arguments=arguments)  # what is wrong with it, Triton says
-        try:
-            progress.say("a Triton loads the repository")
-            server.start()
-            _load(server)
-            progress.say("it is asked")
-            with Connection(server.grpc_url) as connection:
-                yield connection
+        progress.say("a Triton loads the repository")
+        try:  # what is wrong with it, Triton says
+            with Server(copy, arguments=arguments, drain_s=0) as server:
+                _load(server)
+                progress.say("it is asked")
+                with Connection(server.grpc_url) as connection:
+                    yield connection
         except CourseError as error:
             said = error.sentence.replace(f"{copy}/", "")
             raise CourseError(f"Triton says: {said}") from error
-        finally:
-            server.stop(drain_s=0)
 
 
 @functools.cache

@@ -74,6 +74,8 @@ class Server:
     arguments : sequence of str, optional
         Those of `tritonserver`, as `tritonserver` takes them. They decide what is loaded, and the repository is not
         checked; it runs on this machine, whatever the environment says.
+    drain_s : float
+        As `stop` takes it, for the end of a `with`.
 
     Attributes
     ----------
@@ -113,12 +115,13 @@ class Server:
         open_control: bool = False,
         address: Address | None = None,
         arguments: Sequence[str] | None = None,
+        drain_s: float = DRAIN_S,
     ):
         self.repo = Path(repo).absolute()
         self.open_control = open_control
         self.http_url, self.grpc_url, self.metrics_url = "", "", ""
         self._ports: Mapping[str, int | None] = dict(zip(SERVICES, (http_port, grpc_port, metrics_port)))
-        self._arguments = arguments
+        self._arguments, self._drain_s = arguments, drain_s
         self._running: Process | Attached | None = None  # until it is stopped or let go, also when it has died
         _made.append(weakref.ref(self))
 
@@ -212,7 +215,7 @@ class Server:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        self.stop(self._drain_s)
 
     def log_tail(self, lines: int = LOG_LINES) -> str:
         """Return the last lines of the server's log, without wide tables and lines that only say that there is no GPU.

@@ -68,7 +68,7 @@ def shared_server(log_path, tmp_path_factory):
         batch_cost_item_ms=0,
     )
     repository.edit(repo, MODEL, CLOSED_BATCHES)
-    with Server(repo) as server:
+    with Server(repo, drain_s=0) as server:
         yield server
 
 

@@ -21,7 +21,7 @@ def server(log_path, tmp_path_factory):
     repo = repository.assemble(
         tmp_path_factory.mktemp("board") / "repo", models=("batch-cost",), execution_log_path=log_path
     )
-    with Server(repo) as server:
+    with Server(repo, drain_s=0) as server:
         yield server
 
 

@@ -102,7 +102,7 @@ def server(small_engines, tmp_path_factory):
     folder = tmp_path_factory.mktemp("service")
     engine_dir, log_path = service.engine_of({}), folder / "log.jsonl"
     repo = repository.assemble(folder / "repo", engine_dir, decoupled_mode=True, iteration_log_path=log_path)
-    with Server(repo) as one:
+    with Server(repo, drain_s=0) as one:
         one.log_of_iterations = log_path
         yield one
 

@@ -31,7 +31,7 @@ def server(folder, tmp_path_factory):
     repo = repository.assemble(
         tmp_path_factory.mktemp("race") / "repo", models=GPT2, gpt2_checkpoint_dir=folder, gpt2_dtype="float32"
     )
-    with Server(repo) as server:
+    with Server(repo, drain_s=0) as server:
         yield server
 
 

@@ -26,7 +26,7 @@ def server(tmp_path_factory):
         (repo / name / "1").mkdir(parents=True)
         shutil.copy(parts.COURSES_OWN[name], repo / name / "1" / "model.py")
         (repo / name / "config.pbtxt").write_text(iterative_gpt2.config(name, checkpoint_dir=folder))
-    with Server(repo) as server:
+    with Server(repo, drain_s=0) as server:
         yield server
 
 

@@ -60,7 +60,7 @@ def server(notes, tmp_path_factory):
         (repo / name / "1").mkdir(parents=True)
         (repo / name / "config.pbtxt").write_text(CONFIG)
         (repo / name / "1" / "model.py").write_text(code)
-    with Server(repo) as server:
+    with Server(repo, drain_s=0) as server:
         yield server
 
 

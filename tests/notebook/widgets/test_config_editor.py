@@ -81,7 +81,7 @@ def test_it_refuses_a_model_without_parameters(repo, model):
 @pytest.fixture(scope="module")
 def served(small_engine, tmp_path_factory):
     repo = repository.assemble(tmp_path_factory.mktemp("edited") / "repo", small_engine, models=("postprocessing",))
-    with Server(repo) as server:
+    with Server(repo, drain_s=0) as server:
         yield server
 
 

@@ -225,7 +225,7 @@ def served(small_engine, tmp_path_factory):
     repo = repository.assemble(
         folder / "repo", small_engine, apply_chat_template=False, iteration_log_path=folder / "iterations.jsonl"
     )
-    with Server(repo) as server:
+    with Server(repo, drain_s=0) as server:
         yield server, folder / "iterations.jsonl"
 
 
