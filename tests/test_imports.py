@@ -98,6 +98,12 @@ def test_what_is_heavy_is_seen():
     assert brought({"json": "import json", "gguf": "import gguf", "again": "import gguf"}) == {"gguf": ["gguf"]}
 
 
+def test_importing_the_package_loads_none_of_its_libraries():
+    script = "import sys, inflight; print({'numpy', 'typer', 'httpx', 'openvino'} & set(sys.modules))"
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "set()"
+
+
 def test_a_module_brings_nothing_heavy():
     assert brought(IMPORTS) == {}
 
