@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from inflight import engine
 from inflight.checkpoint import sources as checkpoints
 from inflight.checkpoint import weights
-from inflight.engine.building import builder as engine
 from inflight.triton import repository
 from inflight.triton.serving.server import Server
 from tests.engines import build_small, write_small_gguf, write_tiny

@@ -6,24 +6,20 @@ second and an iteration takes a millisecond. Its text makes no sense, but it is 
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import gguf
 import numpy as np
 import psutil
-import pytest
 
+from inflight import engine
 from inflight.checkpoint import as_huggingface, tokenizer, weights
 from inflight.checkpoint import sources as checkpoints
-from inflight.engine.building import builder as engine
 from inflight.engine.fake_model import next_token
 from inflight.engine.settings import BuildConfig
 from inflight.triton import telemetry
@@ -38,8 +34,6 @@ SPECIAL_AND_BYTES = 252  # tokens of the course's model that are no merge; each 
 SMALL_BUILD = BuildConfig(
     max_batch_size=4, max_input_len=48, max_seq_len=96, max_num_tokens=64, dtype="float32", quant_algo="W4A16"
 )
-
-PTRACE_CONT, PTRACE_SEIZE = 7, 0x4206
 
 
 # A small model --------------------------------------------------------------------------------------------------------
@@ -206,24 +200,6 @@ def active_requests(server: Server) -> float:
     return metric(server, "nv_trt_llm_request_metrics", request_type="active")
 
 
-def add_silent_model(repo: Path) -> None:
-    """Add the model `silent`, which takes requests and never answers; `silent/taken` is there once it has one."""
-    (repo / "silent" / "1").mkdir(parents=True)
-    (repo / "silent" / "config.pbtxt").write_text(
-        'name: "silent"\nbackend: "python"\nmax_batch_size: 0\n'
-        'input [ { name: "text_input" data_type: TYPE_STRING dims: [ -1, -1 ] } ]\n'
-        'output [ { name: "text_output" data_type: TYPE_STRING dims: [ -1, -1 ] } ]\n'
-        "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
-    )
-    (repo / "silent" / "1" / "model.py").write_text(
-        "class TritonPythonModel:\n    def initialize(self, args):\n"
-        "        self.taken = args['model_repository'] + '/taken'\n\n"
-        "    def execute(self, requests):\n"
-        "        self.kept = [request.get_response_sender() for request in requests]\n"
-        "        open(self.taken, 'w').close()\n"
-    )
-
-
 # Waiting, and processes of their own ----------------------------------------------------------------------------------
 
 
@@ -235,49 +211,10 @@ def wait_until(condition, what: str, deadline_s: float = 120) -> None:
         time.sleep(0.01)
 
 
-def how_it_ends(pid: int, make_it_end) -> int:
-    """Exit code, or minus the signal's number, of a process that is not our child and that `make_it_end()` ends.
-
-    Its parent sees the same, but Triton says nothing of a model's process that crashed on its way out.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    arguments = ctypes.c_long(pid), ctypes.c_void_p(0)
-    if libc.ptrace(PTRACE_SEIZE, *arguments, ctypes.c_void_p(0)) != 0:
-        pytest.skip(f"a process cannot be observed here: {os.strerror(ctypes.get_errno())}")
-    statuses = []
-
-    def has_ended():
-        changed, status = os.waitpid(pid, os.WNOHANG)
-        if changed and os.WIFSTOPPED(status):  # a signal came, which it is given
-            libc.ptrace(PTRACE_CONT, *arguments, ctypes.c_void_p(os.WSTOPSIG(status)))
-        elif changed:
-            statuses.append(status)
-        return statuses
-
-    with ThreadPoolExecutor(1) as pool:
-        ending = pool.submit(make_it_end)
-        wait_until(has_ended, f"process {pid} has ended")
-        ending.result()
-    return os.waitstatus_to_exitcode(statuses[0])
-
-
 def start_python(script: str, *arguments, **options) -> subprocess.Popen:
     """Run `script` in another interpreter, its output piped."""
     command = [sys.executable, "-c", script, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
-
-
-BUILD_SCRIPT = """
-import resource, sys
-from inflight import CourseError, checkpoint, engine
-source, folder, largest_file = sys.argv[1], sys.argv[2], int(sys.argv[3])
-if largest_file:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
-try:
-    engine.build(checkpoint.fetch(source), engine.BuildConfig(), folder)
-except CourseError as error:
-    sys.exit(f"CourseError: {error}")
-"""
 
 
 def flip(file: Path) -> None:
@@ -285,8 +222,3 @@ def flip(file: Path) -> None:
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-
-
-def start_build(source: Path, folder: Path, largest_file: int = 0) -> subprocess.Popen:
-    """`engine.build` in a process of its own; `largest_file` bytes stand in for a disk that is full after so many."""
-    return start_python(BUILD_SCRIPT, source, folder, largest_file)

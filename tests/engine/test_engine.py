@@ -22,13 +22,11 @@ from inflight.engine.settings import BuildConfig
 from inflight.errors import CourseError
 from inflight.processor import Processor
 from tests.engines import (
-    BUILD_SCRIPT,
     SMALL_BUILD,
     SMALL_LAYERS,
     SMALL_VOCAB,
     build_small,
     flip,
-    start_build,
     start_python,
     wait_until,
 )
@@ -241,6 +239,23 @@ def test_a_build_spares_files_that_are_not_an_engine(small_checkpoint, tmp_path)
 
 
 # What goes wrong while building ---------------------------------------------------------------------------------------
+
+BUILD_SCRIPT = """
+import resource, sys
+from inflight import CourseError, checkpoint, engine
+source, folder, largest_file = sys.argv[1], sys.argv[2], int(sys.argv[3])
+if largest_file:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
+try:
+    engine.build(checkpoint.fetch(source), engine.BuildConfig(), folder)
+except CourseError as error:
+    sys.exit(f"CourseError: {error}")
+"""
+
+
+def start_build(source: Path, folder: Path, largest_file: int = 0) -> subprocess.Popen:
+    """`engine.build` in a process of its own; `largest_file` bytes stand in for a disk that is full after so many."""
+    return start_python(BUILD_SCRIPT, source, folder, largest_file)
 
 
 def test_a_build_killed_half_way_never_looks_like_an_engine(checkpoint, small_checkpoint, tmp_path):

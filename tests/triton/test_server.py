@@ -1,5 +1,6 @@
 """A server's life: started, looked at, changed while it runs, stopped, and never left behind."""
 
+import ctypes
 import os
 import resource
 import shlex
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import psutil
 import pytest
@@ -22,10 +24,12 @@ from inflight.triton.client.connection import is_ok
 from inflight.triton.repository import PIPELINE
 from inflight.triton.serving.process import installation
 from inflight.triton.serving.server import Server
-from tests.engines import add_silent_model, how_it_ends, is_ready, metric, model_process, start_python, wait_until
+from tests.engines import is_ready, metric, model_process, start_python, wait_until
 from tests.triton.traces import Traces
 
 pytestmark = pytest.mark.server
+
+PTRACE_CONT, PTRACE_SEIZE = 7, 0x4206
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +54,32 @@ def is_open(url: str) -> bool:
     host, port = url.removeprefix("http://").partition("/")[0].split(":")
     with socket.socket() as probe:
         return probe.connect_ex((host, int(port))) == 0
+
+
+def how_it_ends(pid: int, make_it_end) -> int:
+    """Exit code, or minus the signal's number, of a process that is not our child and that `make_it_end()` ends.
+
+    Its parent sees the same, but Triton says nothing of a model's process that crashed on its way out.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    arguments = ctypes.c_long(pid), ctypes.c_void_p(0)
+    if libc.ptrace(PTRACE_SEIZE, *arguments, ctypes.c_void_p(0)) != 0:
+        pytest.skip(f"a process cannot be observed here: {os.strerror(ctypes.get_errno())}")
+    statuses = []
+
+    def has_ended():
+        changed, status = os.waitpid(pid, os.WNOHANG)
+        if changed and os.WIFSTOPPED(status):  # a signal came, which it is given
+            libc.ptrace(PTRACE_CONT, *arguments, ctypes.c_void_p(os.WSTOPSIG(status)))
+        elif changed:
+            statuses.append(status)
+        return statuses
+
+    with ThreadPoolExecutor(1) as pool:
+        ending = pool.submit(make_it_end)
+        wait_until(has_ended, f"process {pid} has ended")
+        ending.result()
+    return os.waitstatus_to_exitcode(statuses[0])
 
 
 # Start and look -------------------------------------------------------------------------------------------------------
@@ -291,6 +321,24 @@ def test_requests_that_run_end_with_their_answers_when_the_model_is_loaded_again
         rest.result(timeout=300)
     server.load("tensorrt_llm")
     assert len(stream.answer.pieces) >= 30
+
+
+def add_silent_model(repo: Path) -> None:
+    """Add the model `silent`, which takes requests and never answers; `silent/taken` is there once it has one."""
+    (repo / "silent" / "1").mkdir(parents=True)
+    (repo / "silent" / "config.pbtxt").write_text(
+        'name: "silent"\nbackend: "python"\nmax_batch_size: 0\n'
+        'input [ { name: "text_input" data_type: TYPE_STRING dims: [ -1, -1 ] } ]\n'
+        'output [ { name: "text_output" data_type: TYPE_STRING dims: [ -1, -1 ] } ]\n'
+        "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
+    )
+    (repo / "silent" / "1" / "model.py").write_text(
+        "class TritonPythonModel:\n    def initialize(self, args):\n"
+        "        self.taken = args['model_repository'] + '/taken'\n\n"
+        "    def execute(self, requests):\n"
+        "        self.kept = [request.get_response_sender() for request in requests]\n"
+        "        open(self.taken, 'w').close()\n"
+    )
 
 
 STOP_SCRIPT = """
