@@ -16,6 +16,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import psutil
+from prometheus_client.parser import text_string_to_metric_families
 
 from inflight import engine
 from inflight.checkpoint import as_huggingface, tokenizer, weights
@@ -169,15 +170,14 @@ def ask_tokens(server: Server, input_ids: list[int], length: int, **options) -> 
 
 def metric(server: Server, family: str, **labels) -> float:
     """One value of /metrics, which has those of the engine a moment after it was loaded."""
-    wanted = [f'{name}="{value}"' for name, value in labels.items()]
     page = telemetry.wait_for(
         lambda: telemetry.page(server.metrics_url),
         lambda text: not family.startswith("nv_trt_llm") or "nv_trt_llm_general_metrics{" in text,
         "The engine shows no figures.",
     )
-    for line in page.splitlines():
-        if line.startswith(family + "{") and all(label in line for label in wanted):
-            return float(line.rpartition(" ")[2])
+    for sample in (each for found in text_string_to_metric_families(page) for each in found.samples):
+        if sample.name == family and labels.items() <= sample.labels.items():
+            return sample.value
     raise LookupError(f"{family} {labels} is not among the metrics")
 
 
