@@ -6,8 +6,6 @@ import secrets
 import shutil
 import socket
 import subprocess
-import sys
-import time
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
@@ -15,8 +13,10 @@ import nbformat
 import pytest
 from playwright.sync_api import expect
 
+from inflight.notebook.pages import workspace
 from inflight.paths import COURSE as ROOT
 from inflight.triton.serving import process
+from tests.engines import wait_until
 from tests.page_fit import scrolling_sideways
 
 LECTURES = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
@@ -46,13 +46,12 @@ ERRORS = """() => window.jupyterapp.shell.currentWidget.content.model.toJSON().c
 SCREENSHOTS = ROOT / "build" / "browser"
 
 
-def wait_for(server: subprocess.Popen, port: int) -> None:
-    """Until the server answers: a browser that is refused shows a page of its own, which the next try may meet."""
-    while server.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-            return
-        time.sleep(0.1)
-    pytest.fail(f"JupyterLab ended with {server.returncode} before it answered")
+def answers(server: subprocess.Popen, port: int) -> bool:
+    """A browser that is refused shows a page of its own, which the next try may meet."""
+    assert server.poll() is None, f"JupyterLab ended with {server.returncode} before it answered"
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
 
 
 @pytest.fixture(scope="session")
@@ -65,21 +64,20 @@ def lab(tmp_path_factory):
         file.parent.mkdir(parents=True)
         file.write_text(settings)
     [port], token = process.free_ports({"http": None}).values(), secrets.token_hex(16)
-    command = [
-        *(sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root"),
+    arguments = [
+        "--no-browser",
         f"--ServerApp.port={port}",
-        "--ServerApp.ip=127.0.0.1",
         f"--IdentityProvider.token={token}",
         "--LabApp.expose_app_in_browser=True",
-        f"--ServerApp.root_dir={folder}",
         "--LabApp.custom_css=True",
-        f"--ServerApp.tornado_settings=static_custom_path={ROOT / 'assets' / 'jupyterlab'}",
         f"--LabApp.user_settings_dir={folder / 'settings'}",
     ]
     environment = {**os.environ, "JUPYTER_CONFIG_DIR": str(folder)}
     with open(folder / "jupyter.log", "w") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
-        wait_for(server, port)
+        server = subprocess.Popen(
+            workspace.lab_command(folder, arguments), stdout=log, stderr=subprocess.STDOUT, env=environment
+        )
+        wait_until(lambda: answers(server, port), "JupyterLab answers")
         yield f"http://127.0.0.1:{port}/lab/tree/notebooks/{{name}}?token={token}&reset"
         server.terminate()
         server.wait(30)

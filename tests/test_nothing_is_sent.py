@@ -128,10 +128,10 @@ assert "<svg" in bundle[pictures.PICTURE_MIME]
 LAB = """
 import json, re, subprocess, sys, urllib.request
 from jupyter_client import BlockingKernelClient, find_connection_file
+from inflight.notebook.pages import workspace
 from tests.engines import wait_until
-lab = subprocess.Popen([sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root",
-    "--ServerApp.ip=127.0.0.1", "--ServerApp.port=8888", "--IdentityProvider.token=x",
-    f"--ServerApp.root_dir={sys.argv[1]}"])
+arguments = ["--no-browser", "--ServerApp.port=8888", "--IdentityProvider.token=x"]
+lab = subprocess.Popen(workspace.lab_command(sys.argv[1], arguments))
 
 def get(path, data=None):
     request = urllib.request.Request("http://127.0.0.1:8888" + path, data, {"Authorization": "token x"})

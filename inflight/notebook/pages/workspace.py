@@ -136,11 +136,19 @@ def lecture(folder: Path, number: str | None) -> Path:
 def open_lab(folder: Path, first: Path, arguments: list[str]) -> NoReturn:
     """Replace this process by JupyterLab in the workspace, open at notebook `first`; `arguments` are JupyterLab's own.
 
-    It listens on this machine alone unless they say otherwise, and asks nobody for news. No other user of it can read
-    what its kernels print.
+    It asks nobody for news.
     """
     configs = [str(COURSE / "assets" / "jupyterlab"), os.environ.get("JUPYTER_CONFIG_PATH")]
     environment = {**os.environ, "JUPYTER_CONFIG_PATH": os.pathsep.join(filter(None, configs))}
+    opened = f"--LabApp.default_url=/lab/tree/{first.relative_to(folder).as_posix()}"
+    os.execve(sys.executable, lab_command(folder, [opened, *arguments]), environment)
+
+
+def lab_command(folder: Path, arguments: list[str]) -> list[str]:
+    """Return the command of a JupyterLab that shows a folder; `arguments` are JupyterLab's own.
+
+    It listens on this machine alone unless they say otherwise. No other user of it can read what its kernels print.
+    """
     given = {argument.split("=")[0] for argument in arguments}
     own = [] if given & {"--ip", "--ServerApp.ip"} else ["--ServerApp.ip=127.0.0.1"]
     if TRANSPORT not in given and len(os.fsencode(jupyter_runtime_dir())) <= MOST_RUNTIME_DIR:
@@ -150,10 +158,8 @@ def open_lab(folder: Path, first: Path, arguments: list[str]) -> NoReturn:
     places = [
         f"--ServerApp.root_dir={folder}",
         f"--ServerApp.tornado_settings=static_custom_path={COURSE / 'assets' / 'jupyterlab'}",
-        f"--LabApp.default_url=/lab/tree/{first.relative_to(folder).as_posix()}",
     ]
-    command = [sys.executable, "-m", "jupyter", "lab", *own, *places, *arguments]
-    os.execve(sys.executable, command, environment)
+    return [sys.executable, "-m", "jupyter", "lab", *own, *places, *arguments]
 
 
 def _copy(sources: dict[str, Path], folder: Path, fresh: str | None) -> Prepared:
