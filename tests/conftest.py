@@ -33,7 +33,7 @@ def pytest_xdist_auto_num_workers(config):
 @pytest.fixture(scope="module")  # while it is open an event loop runs in this thread, and no other test's can
 def browser():
     """One for all tests of a file: Playwright takes no second one in the same thread."""
-    from tests.browser import chromium  # here, as most workers need none
+    from tests.browser.chromium import chromium  # here, as most workers need none
 
     with chromium() as browser:
         yield browser

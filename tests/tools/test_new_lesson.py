@@ -10,7 +10,7 @@ import pytest
 
 from inflight.notebook.pages import instructor, syllabus
 from inflight.paths import COURSE
-from tests.browser import needs_chromium
+from tests.browser.chromium import needs_chromium
 
 TREE = ("assets", "inflight", "labs", "notebooks", "solutions", "tests", "tools")
 NUMBER, NAME = "14", "14_counting"

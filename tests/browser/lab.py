@@ -16,8 +16,8 @@ from playwright.sync_api import expect
 from inflight.notebook.pages import workspace
 from inflight.paths import COURSE as ROOT
 from inflight.triton.serving import process
+from tests.browser.page_fit import scrolling_sideways
 from tests.engines import wait_until
-from tests.page_fit import scrolling_sideways
 
 LECTURES = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
 # Cells that are not on the screen are drawn too, and nothing asks whether there may be news, over the picture.

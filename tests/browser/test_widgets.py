@@ -4,8 +4,8 @@ import nbformat
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import needs_chromium
-from tests.lab_in_browser import (
+from tests.browser.chromium import needs_chromium
+from tests.browser.lab import (
     LECTURES,
     assert_whole,
     lab,
@@ -14,8 +14,8 @@ from tests.lab_in_browser import (
     run_all,
     screenshot,
 )  # fmt: skip
-from tests.page_fit import resized, scrolling_sideways
-from tests.test_browser import lectures, open_lecture
+from tests.browser.page_fit import resized, scrolling_sideways
+from tests.browser.test_lab import lectures, open_lecture
 
 # Of a window, in CSS pixels: a small laptop, an older one, and the first at 150 %.
 SIZES = [(1366, 768), (1024, 768), (911, 512)]

@@ -9,8 +9,8 @@ import nbformat
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import needs_chromium
-from tests.lab_in_browser import (
+from tests.browser.chromium import needs_chromium
+from tests.browser.lab import (
     KERNEL_IS_IDLE,
     LECTURES,
     ROOT,
@@ -21,7 +21,7 @@ from tests.lab_in_browser import (
     put,
     run_all,
 )  # fmt: skip
-from tests.page_fit import resized
+from tests.browser.page_fit import resized
 
 # Another notebook in the place of the one that is open, whose kernel ends with it.
 OPEN = """async path => {

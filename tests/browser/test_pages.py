@@ -6,7 +6,7 @@ from playwright.sync_api import expect
 from plotly.offline import get_plotlyjs
 
 from inflight.notebook.pages import execution, slides
-from tests.browser import needs_chromium
+from tests.browser.chromium import needs_chromium
 
 LECTURES = sorted(path.stem for path in execution.NOTEBOOKS.glob("*.ipynb"))
 LAPTOP, PROJECTOR = {"width": 1366, "height": 768}, {"width": 1280, "height": 720}

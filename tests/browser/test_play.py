@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from inflight.paths import COURSE
-from tests.browser import needs_chromium, served
+from tests.browser.chromium import needs_chromium, served
 from tests.lessons.answers import written
 from tests.tools import test_play
 from tests.tools.test_play import FILES, TRACES, slots

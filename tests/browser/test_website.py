@@ -6,7 +6,7 @@
 import pytest
 
 from inflight.paths import COURSE
-from tests.browser import needs_chromium, served
+from tests.browser.chromium import needs_chromium, served
 
 SITE = COURSE / "build" / "site"
 PAGES = sorted(
