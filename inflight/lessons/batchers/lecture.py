@@ -489,9 +489,13 @@ for words in (60, 6):
     item_ms, fixed_ms = np.polyfit(at_once, ms, 1)
     most = 8 * (fixed_ms + item_ms) / (fixed_ms + 8 * item_ms)
     off_ms = abs(fixed_ms + item_ms * at_once - ms).max()
-    print(f"{words} words: {fixed_ms:.1f} + {item_ms:.1f} n ms,", end=" ")
-    print(f"at most {off_ms:.1f} ms from what was measured;")
-    print(f"on paper full batches give {most:.1f} times as many answers.")
+    print(f"{words} words: {fixed_ms:.1f} + {item_ms:.1f} n ms?", end=" ")
+    if off_ms < fixed_ms:
+        print(f"Yes, within {off_ms:.1f} ms.")
+        print(f"On paper full batches give {most:.1f} times as many answers.")
+    else:
+        print(f"No, it is off by {off_ms:.1f} ms.")
+        print("That is more than its fixed part: there is little to share.")
 
 # %% [markdown]
 # Requests of one short text each, from one caller, who is never batched, and from sixteen:
