@@ -385,25 +385,26 @@ def let_in(input_lens, most_tokens):
     return max(1, (np.cumsum(input_lens) <= most_tokens).sum())  # one always
 
 
-# The target is 1 s; short prompts cost more a token.
-rows, most_tokens = [], 0.7 * prefill_per_s
+rows, most_tokens = [], 0.7 * prefill_per_s  # the target is 1 s
+when = lambda last_s: f"after {last_s:.1f} s, {'too late' if last_s > 1 else 'in time'}"
 for what, input_lens in {"short": [40] * 80, "long": [500] * 24}.items():
     tokens = f"{most_tokens:,.0f} tokens"
     rules = {"8 requests": 8, tokens: let_in(input_lens, most_tokens)}
     for rule, number in rules.items():
         last_s = burst(input_lens[:number])
         rows.append((what, rule, number, sum(input_lens[:number]), last_s))
+print(f"8 long: the last {when(rows[2][-1])}. 8 short: {when(rows[0][-1])}.")
+print(f"By tokens {rows[3][2]} long, {when(rows[3][-1])};", end=" ")
+print(f"{rows[1][2]} short, {when(rows[1][-1])}.")
 columns = ["prompts", "at most", "let in", "their tokens", "last TTFT (s)"]
-print(f"The last of 8 long prompts had its first token after {rows[2][-1]:.1f} s,")
-print(f"that of those let in by tokens after {rows[3][-1]:.1f} s; the target is 1 s.")
 charts.table(pd.DataFrame(rows, columns=columns), decimals=2)
 
 # %% tags=["remove-cell"]
 assert rows[0][2] == rows[2][2] == 8 and rows[1][2] >= rows[3][2] >= 1
 
 # %% [markdown]
-# Eight requests are 320 tokens, or 4,000. A limit in tokens, target times speed of prefill less a margin, counts the
-# work. vLLM has it as [`--max-num-queued-tokens`](https://docs.vllm.ai/en/latest/api/vllm/config/scheduler/).
+# Eight requests are 320 tokens, or 4,000: such a rule lets in long prompts that come too late, or refuses short ones that
+# would be in time. A limit in tokens, target times speed of prefill less a margin, counts the work. vLLM has it as [`--max-num-queued-tokens`](https://docs.vllm.ai/en/latest/api/vllm/config/scheduler/).
 #
 # ## Come back later
 #
