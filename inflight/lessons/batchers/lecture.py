@@ -27,6 +27,7 @@
 
 # %%
 import random
+import runpy
 import shutil
 import tempfile
 import time
@@ -411,19 +412,20 @@ assert rows[0][2] == rows[2][2] == 8 and rows[1][2] >= rows[3][2] >= 1
 # Our front end refuses with status 429, and a header that says when to come back: `Retry-After`, here one second. Forty
 # users at once ask an engine with eight slots and a queue for four. When should the others come back?
 
-
 # %%
+# %%writefile {workdir.name}/retry.py
 def spread_out(retry_after_s, draw):
-    """Seconds to wait, from the time told to twice that; `draw` is random, from 0 to 1.
-
-    >>> spread_out(2, draw=0.5)
-    3.0
-    """
+    """Seconds to wait; `draw` is random, from 0 to 1."""
     # your line: nobody returns too early, and no two together
     return retry_after_s * (1 + draw)
 
 
 # %%
+spread_out = runpy.run_path(str(folder / "retry.py"))["spread_out"]
+waits_s = [spread_out(2, draw) for draw in (0, 0.1, 0.9)]
+print("too early:", min(waits_s) < 2, "· together:", len(set(waits_s)) < 3)
+
+
 def persist(http, wait_s):
     """One user: ask until there is an answer. The statuses of all replies."""
     messages = [{"role": "user", "content": "Tell me about rivers."}]
@@ -462,7 +464,7 @@ assert refusals["at once"] > refusals["when told"] >= refusals["spread out"]
 
 # %% [markdown]
 # All are answered each time; the refusals differ. Users who return at once add to the overload. Those who return when
-# told meet again; the random part, **jitter**, parts them, and they wait half as long again. The `openai` package
+# told meet again; the random part, **jitter**, parts them, and they wait longer. The `openai` package
 # retries twice (`max_retries`), exactly when told.
 #
 # ## A real model
