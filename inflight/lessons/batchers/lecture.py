@@ -255,10 +255,12 @@ for delay_ms in progress.over((0, 20, 100), "Delay"):
         rows.append((loop, delay_ms, batches, per_s, latency_ms))
 columns = ["loop", "delay (ms)", "batches for 32", "answers/s", "median latency (ms)"]
 table = pd.DataFrame(rows, columns=columns).sort_values(columns[:2])
-charts.table(table)
+is_open = table["loop"] == "open"
+rates = table["answers/s"].map("{:.1f}".format).mask(is_open, "")
+charts.table(table.assign(**{"answers/s": rates}))
 
 # %% tags=["nbval-ignore-output"]
-closed = table[table["loop"] == "closed"].set_index("delay (ms)")["answers/s"]
+closed = table[~is_open].set_index("delay (ms)")["answers/s"]
 two_groups = callers / (2 * fixed_s + callers * item_s)
 paper = {0: two_groups, 20: answers_per_s(0.020), 100: answers_per_s(0.100)}
 for delay_ms, per_s in paper.items():
@@ -266,15 +268,18 @@ for delay_ms, per_s in paper.items():
         f"{delay_ms:3} ms: on paper {per_s:.1f} answers/s,",
         f"measured {closed[delay_ms]:.1f}",
     )
+print("Open loop, delays of", *table[is_open][columns[1]], end=" ms: ")
+print(*table[is_open][columns[2]], "batches,", end=" ")
+print("latency", *table[is_open][columns[4]].round().astype(int), "ms")
 
 # %% tags=["remove-cell"]
 assert closed[100] < closed[0] < closed[20]
 
 # %% [markdown]
 # **In the closed loop** a delay pays while it is shorter than the fixed cost of the batch that it saves, here 40 ms.
-# **In the open loop** it buys no answers: `answers/s` is the rate at which requests come. A long delay makes fewer,
-# larger batches, which leaves the processor to others; each request pays with its latency. So a load test with a fixed
-# concurrency can recommend a delay from which real users get only the wait.
+# **In the open loop** answers come as fast as requests do. A long delay makes fewer, larger batches, which leaves the
+# processor to others; each request pays with its latency. So a load test with a fixed concurrency can recommend a delay
+# from which real users get only the wait.
 #
 # ## One slow request
 #
