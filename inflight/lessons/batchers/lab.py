@@ -155,7 +155,7 @@ check("6.2", delay_us)
 # slower?</details>
 #
 # <details><summary>How to begin</summary>The oldest request of a batch waits for the whole delay, then for 40 ms and 4 ms for
-# each request in it. Thirty a second is one every 33 ms on average: how long until two more have come?</details>
+# each request in it.</details>
 #
 # <details><summary>The error you see</summary>Too few requests a batch: wait longer. P95 over its budget: wait less. Far off:
 # the field is in microseconds, of which 1,000 are a millisecond.</details>
