@@ -173,7 +173,7 @@ yours = batch_sizes(arrivals_ms, chosen_us / 1000, 8, 40, 4) or []
 print(f"200 requests, in batches: yours {len(yours)}, Triton's {len(seen)}")
 
 # %% [markdown]
-# ## Exercise 6.3: texts of about equal length
+# ## Exercise 6.3: who leaves with the oldest?
 #
 # *Core · importance 5/5 · difficulty 3/5 · 35 minutes*
 #
@@ -221,8 +221,8 @@ check("6.3", folder / "batching.py")
 # <details><summary>Where to look</summary><code>by_hand</code> takes from the front of the queue. Begin there: take the next
 # one while <code>max(longest, length) * (number + 1) <= limit</code>. That is a valid answer, and too many batches.</details>
 #
-# <details><summary>How to begin</summary>Place 0 has to go. Which others make the least padding next to it? Go through them in
-# that order, and take each that still fits.</details>
+# <details><summary>How to begin</summary>Place 0 has to go. Write down the padding that two candidates would
+# cause.</details>
 #
 # <details><summary>The error you see</summary>It names a queue, and what your function gave for it. <em>tokens, and … is the
 # limit</em>: the newcomer may be the longest. <em>batches: …</em>: count the padding of a batch, the volume less the sum of
