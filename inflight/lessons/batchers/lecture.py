@@ -28,7 +28,6 @@
 # %%
 import random
 import runpy
-import shutil
 import tempfile
 import time
 import timeit
@@ -479,12 +478,12 @@ assert refusals["at once"] > refusals["when told"] >= refusals["spread out"]
 
 
 # %%
-def embed(texts, model="text-embedding"):
+def embed(texts, to=connection):
     """Vectors of these texts, sent as one request."""
     array = np.array([[text] for text in texts], object)
     text_input = triton.InferInput("text_input", array.shape, "BYTES")
     text_input.set_data_from_numpy(array)
-    return connection.infer(model, [text_input]).as_numpy("embedding")
+    return to.infer("text-embedding", [text_input]).as_numpy("embedding")
 
 
 # %% tags=["nbval-ignore-output"]
@@ -507,23 +506,25 @@ for words in (60, 6):
         print("That is more than its fixed part: there is little to share.")
 
 # %% [markdown]
-# Requests of one short text each. The same sixteen callers, without the batcher and with it:
+# Requests of one short text each. The same sixteen callers, on a server without the batcher and on this one:
 
 # %% tags=["nbval-ignore-output"]
-# A copy that stays loaded: to load one model anew in each round takes seconds.
-shutil.copytree(repo / "text-embedding", repo / "unbatched", dirs_exist_ok=True)
-repository.edit(repo, "unbatched", 'name: "unbatched"')
-server.load("unbatched")
-texts_per_s = {"unbatched": [], "text-embedding": []}
-for _ in progress.over(range(8), "Round"):
-    for model, rates in texts_per_s.items():
-        sent = tester(lambda number: embed(text, model), [0] * 32, 16)
-        rates.append(32 / sent["answered_s"].max())
-without, with_it = (rates[1:] for rates in texts_per_s.values())  # the first prepares
-print("Batched, answers come", told_apart(with_it, without, "faster", "slower"))
+plain = repository.assemble(
+    folder / "plain",
+    models=("text-embedding",),
+    checkpoint_dir=huggingface.folder(fetch()),
+)
+without, with_it = [], []
+with Server(plain) as other, triton.InferenceServerClient(other.grpc_url) as alone:
+    for _ in progress.over(range(8), "Round"):
+        for to, rates in (alone, without), (connection, with_it):
+            sent = tester(lambda number: embed(text, to), [0] * 32, 16)
+            rates.append(32 / sent["answered_s"].max())
+told = told_apart(with_it[1:], without[1:], "faster", "slower")  # the first prepares
+print("Batched, answers come", told)
 
 # %% tags=["remove-cell", "nbval-ignore-output"]
-gain = pd.Series(with_it) / pd.Series(without)
+gain = pd.Series(with_it[1:]) / pd.Series(without[1:])
 gain = gain.agg(["median", "min", "max"]).round(2)
 print(gain.to_frame("dynamic_over_none").to_json())
 
