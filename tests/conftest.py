@@ -17,8 +17,8 @@ from tests.engines import build_small, write_small_gguf, write_tiny
 def pytest_configure(config):
     # A shell has what it starts in the background ignore interrupts, of which some tests send one.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # A worker, with all that it starts, keeps to one processor: an engine with two threads is hardly quicker than one with
-    # one, and takes half as much again of the processors' time.
+    # A worker, with all that it starts, keeps to one processor: an engine with two threads is hardly quicker than one
+    # with one, and takes half as much again of the time of the processors.
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker and hasattr(os, "sched_setaffinity"):
         mine = sorted(os.sched_getaffinity(0))

@@ -43,6 +43,7 @@ class Counts:
     too_soon: int = 0  # requests let in although their prompts could not be computed in that iteration
     empty_slots: int = 0  # slots that computed nothing while requests waited, over all iterations
 
+
 class _Watched:
     """Wraps a scheduler, and notes whether it has let anybody in."""
 
