@@ -18,7 +18,6 @@ from inflight.openai.errors import OpenAIError, of_body
 from inflight.openai.tools import (
     MOST_TOOLS,
     AllowedTools,
-    Called,
     Given,
     NamedTool,
     ResponseFormat,
@@ -35,28 +34,28 @@ Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
 
 
 class Part(BaseModel):
+    # claude-code-router calls a text input_text or output_text, as LangChain's agents do behind LiteLLM.
     type: Literal["text", "input_text", "output_text", "refusal"]
     text: str = Field(validation_alias=AliasChoices("text", "refusal"))
 
 
 class Message(Given):
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[Part] | None = Field(None, validation_alias=AliasChoices("content", "refusal"))
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
-    function_call: Called | None = None
     tool_call_id: str | None = None
 
     def for_template(self) -> dict[str, Any]:
         """Return the message as chat templates read it: most know neither `developer` nor parts, null and calls."""
         content = self.content
-        calls = [*(call.function for call in self.tool_calls or ()), *([self.function_call] * bool(self.function_call))]
+        calls = [str(call.function) for call in self.tool_calls or ()]
         if content is None and not (self.role == "assistant" and calls):
             raise OpenAIError(f"A message of the role {self.role} has no content: give it a text.", "messages")
         text = "".join(part.text for part in content) if isinstance(content, list) else content or ""
-        role = {"developer": "system", "function": "tool"}.get(self.role, self.role)
+        role = "system" if self.role == "developer" else self.role
         told = self.model_dump(exclude_none=True, include={"name", "tool_call_id"})
-        return {**told, "role": role, "content": "\n".join(filter(None, (text, *map(str, calls))))}
+        return {**told, "role": role, "content": "\n".join(filter(None, (text, *calls)))}
 
 
 # The fields of sampling, by OpenAI's names.
@@ -110,9 +109,8 @@ class ChatBody(Body):
 def read(data: bytes, is_chat: bool, engine: Engine) -> ChatBody | CompletionBody:
     """Read the body of a request; raises OpenAIError, which says what is wrong with it, or that we do not have it."""
     given = _json_object(data)
-    for name in ("extra_body", "nvext"):  # clients unpack the first; the second is NIM's and Dynamo's
-        if isinstance(nested := given.get(name), dict):
-            given = {**_without_nulls(nested), **given}
+    if isinstance(nested := given.get("nvext"), dict):  # LangChain's ChatNVIDIA, and benchmarks written for Dynamo
+        given = {**_without_nulls(nested), **given}
     _check_number(given.get("messages" if is_chat else "prompt"), is_chat, engine)
     for name, field in fields(OPENAI).items():
         if name in given and (refusal := field.refusal(OPENAI, given[name])):

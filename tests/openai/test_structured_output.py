@@ -241,6 +241,7 @@ def test_without_need_an_answer_may_be_text(ask, choice):
         ("response_format", {"response_format": {"type": "json_object", "value": {"type": "object"}}}),
         ("response_format", {"response_format": {"type": "structural_tag", "structures": []}}),
         ("response_format", {"response_format": {"type": "text", "schema": {}}}),
+        ("response_format", {"response_format": {"type": "json_schema", "schema": {}}}),
         (
             "response_format",
             {"response_format": {"type": "json_object", "schema": {"uniqueItems": True}}, "tools": [TOOL]},
