@@ -6,13 +6,11 @@ Fields of the protocol: https://platform.openai.com/docs/api-reference (of `cach
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, Field, ValidationError, create_model
+from pydantic import AliasChoices, BaseModel, Field, ValidationError
 from pydantic_core import from_json
 
-from inflight.engine.settings import SamplingConfig
 from inflight.openai.engine import Engine
 from inflight.openai.errors import OpenAIError, of_body
 from inflight.openai.tools import (
@@ -29,6 +27,7 @@ from inflight.triton.repository.request import ENGINE, OPENAI, fields
 
 MOST_PROMPTS = 256  # of a request
 MOST_STOPS, LONGEST_STOP = 64, 256  # the detokenizer looks for each of them after every token
+LARGEST = 1e38  # that FP32 holds
 
 Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
 
@@ -58,31 +57,11 @@ class Message(Given):
         return {**told, "role": role, "content": "\n".join(filter(None, (text, *calls)))}
 
 
-# The fields of sampling, by OpenAI's names.
-SAMPLING = {name: field for name, field in fields(OPENAI).items() if field.asks.startswith("sampling.")}
-KINDS: dict[str, Any] = {
-    "BOOL": bool,
-    "FP32": Annotated[float, Field(gt=-1e38, lt=1e38)],
-    "INT32": Annotated[int, Field(lt=2**31)],
-    "UINT64": int,
-}
-# Bounds that differ from those of `SamplingConfig`: top_k takes -1 for no limit, and a seed may be any number.
-BOUNDS: dict[str, dict[str, float]] = {"top_k": {"ge": -1}, "seed": {}, "repetition_penalty": {"gt": 0}}
-_settings = {setting.name: setting for setting in dataclasses.fields(SamplingConfig)}
+# The fields of sampling, by OpenAI's names -> the course's.
+SAMPLING = {name: field.name for name, field in fields(OPENAI).items() if field.asks.startswith("sampling.")}
 
 
-def _kind(name: str, field: Any) -> Any:
-    """Return the type of a field of sampling, with the bounds of the engine's setting."""
-    declared = _settings[field.asks.removeprefix("sampling.")].metadata
-    bounds = BOUNDS.get(name, {"ge": declared["low"], "le": declared["high"]})
-    return Annotated[KINDS[field.forms.today.type], Field(**bounds)]
-
-
-_types: dict[str, Any] = {name: (_kind(name, field) | None, None) for name, field in SAMPLING.items()}
-Sampling: Any = create_model("Sampling", **_types)
-
-
-class Body(Sampling):  # type: ignore[misc]  # made at run time
+class Body(BaseModel):
     """The fields of requests of both kinds; null counts as absent, and unknown fields are ignored."""
 
     model: str = ENGINE
@@ -91,6 +70,14 @@ class Body(Sampling):  # type: ignore[misc]  # made at run time
     max_tokens: int | None = Field(None, ge=1, validation_alias=AliasChoices("max_completion_tokens", "max_tokens"))
     stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] = Field(default_factory=list)
     ignore_eos: bool = False
+    temperature: float | None = Field(None, ge=0, lt=LARGEST)
+    top_k: int | None = Field(None, ge=-1, lt=2**31)  # -1: no limit
+    top_p: float | None = Field(None, ge=0, le=1)
+    repetition_penalty: float | None = Field(None, gt=0, lt=LARGEST)
+    presence_penalty: float | None = Field(None, gt=-LARGEST, lt=LARGEST)
+    frequency_penalty: float | None = Field(None, gt=-LARGEST, lt=LARGEST)
+    min_tokens: int | None = Field(None, ge=0, lt=2**31)
+    seed: int | None = None
     cache_salt: str | None = Field(None, min_length=1)
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None

@@ -120,7 +120,7 @@ class Completion:
             inputs["cache_salt"] = self.body.cache_salt
         if guide := self._guide[1]:
             inputs |= {"guided_decoding_guide_type": guide.kind, "guided_decoding_guide": guide.text}
-        return {**inputs, "stream": True, **{SAMPLING[name].name: value for name, value in given.items()}}
+        return {**inputs, "stream": True, **{SAMPLING[name]: value for name, value in given.items()}}
 
     async def _pieces(self) -> AsyncIterator[tuple[int, str, str | None, int]]:
         """Yield the answers' texts as they come: of which prompt, piece, why it ends (None: it goes on), tokens so far.

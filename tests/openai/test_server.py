@@ -17,10 +17,12 @@ import pytest
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.openai import server as openai_server
+from inflight.openai.bodies import SAMPLING, Body
 from inflight.openai.engine import Engine
 from inflight.openai.server import OpenAIServer, _listener
 from inflight.triton import repository, telemetry
 from inflight.triton.client.connection import Connection, text
+from inflight.triton.repository.request import OPENAI, fields
 from inflight.triton.serving.server import Server
 from tests.engines import active_requests, ask_tokens, metric, model_process, wait_until
 
@@ -305,6 +307,12 @@ def test_what_it_cannot_do_is_refused_in_openais_form(http, path, body, status, 
     error = response.json()["error"]
     assert (response.status_code, error["param"], error["code"]) == (status, param, code), error
     assert error["type"] == "invalid_request_error" and error["message"]
+
+
+def test_each_field_of_sampling_has_the_type_that_the_table_of_requests_says():
+    annotated = {name: field.annotation for name, field in Body.model_fields.items() if name in SAMPLING}
+    kinds = {"FP32": float | None, "INT32": int | None, "UINT64": int | None}
+    assert annotated == {name: kinds[fields(OPENAI)[name].forms.today.type] for name in SAMPLING}
 
 
 NO_JSON = {
