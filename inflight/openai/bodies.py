@@ -29,6 +29,55 @@ MOST_PROMPTS = 256  # of a request
 MOST_STOPS, LONGEST_STOP = 64, 256  # the detokenizer looks for each of them after every token
 LARGEST = 1e38  # that FP32 holds
 
+
+def read(data: bytes, is_chat: bool, engine: Engine) -> ChatBody | CompletionBody:
+    """Read the body of a request; raises OpenAIError, which says what is wrong with it, or that we do not have it."""
+    given = _json_object(data)
+    if isinstance(nested := given.get("nvext"), dict):  # LangChain's ChatNVIDIA, and benchmarks written for Dynamo
+        given = {**_without_nulls(nested), **given}
+    _check_number(given.get("messages" if is_chat else "prompt"), is_chat, engine)
+    for name, field in fields(OPENAI).items():
+        if name in given and (refusal := field.refusal(OPENAI, given[name])):
+            raise OpenAIError(refusal, name)
+    try:
+        body = ChatBody(**given) if is_chat else CompletionBody(**given)
+    except ValidationError as error:
+        raise of_body(error) from None
+    check_model(body.model)
+    return body
+
+
+def check_model(name: str) -> None:
+    """Refuse any name but the engine's."""
+    if name != ENGINE:
+        raise OpenAIError(f"There is no model {name!r} here, but {ENGINE!r}.", "model", 404, "model_not_found")
+
+
+def _check_number(given: Any, is_chat: bool, engine: Engine) -> None:
+    """Refuse too many prompts, messages or tokens before any is looked at."""
+    if not isinstance(given, list) or not given:
+        return
+    if is_chat or not isinstance(given[0], (str, list)):  # each item has at least one token
+        engine.check_length(len(given), engine.limits.max_input_len, "items", "messages" if is_chat else "prompt")
+    elif len(given) > MOST_PROMPTS:
+        raise OpenAIError(f"There are {len(given)} prompts: send at most {MOST_PROMPTS} at once.", "prompt")
+
+
+def _json_object(data: bytes) -> dict[str, Any]:
+    """Return the fields of a body that are not null."""
+    try:
+        given = from_json(data, allow_inf_nan=False)  # unlike json, it limits depth and refuses half a character
+    except ValueError as error:
+        raise OpenAIError(f"The body is no JSON that can be read: {error}.") from None
+    if not isinstance(given, dict):
+        raise OpenAIError("The body is JSON, but no object: send {...} with the request's fields.")
+    return _without_nulls(given)
+
+
+def _without_nulls(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None}
+
+
 Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
 
 
@@ -91,51 +140,3 @@ class CompletionBody(Body):
 
 class ChatBody(Body):
     messages: list[Message] = Field(min_length=1)
-
-
-def read(data: bytes, is_chat: bool, engine: Engine) -> ChatBody | CompletionBody:
-    """Read the body of a request; raises OpenAIError, which says what is wrong with it, or that we do not have it."""
-    given = _json_object(data)
-    if isinstance(nested := given.get("nvext"), dict):  # LangChain's ChatNVIDIA, and benchmarks written for Dynamo
-        given = {**_without_nulls(nested), **given}
-    _check_number(given.get("messages" if is_chat else "prompt"), is_chat, engine)
-    for name, field in fields(OPENAI).items():
-        if name in given and (refusal := field.refusal(OPENAI, given[name])):
-            raise OpenAIError(refusal, name)
-    try:
-        body = ChatBody(**given) if is_chat else CompletionBody(**given)
-    except ValidationError as error:
-        raise of_body(error) from None
-    check_model(body.model)
-    return body
-
-
-def check_model(name: str) -> None:
-    """Refuse any name but the engine's."""
-    if name != ENGINE:
-        raise OpenAIError(f"There is no model {name!r} here, but {ENGINE!r}.", "model", 404, "model_not_found")
-
-
-def _check_number(given: Any, is_chat: bool, engine: Engine) -> None:
-    """Refuse too many prompts, messages or tokens before any is looked at."""
-    if not isinstance(given, list) or not given:
-        return
-    if is_chat or not isinstance(given[0], (str, list)):  # each item has at least one token
-        engine.check_length(len(given), engine.limits.max_input_len, "items", "messages" if is_chat else "prompt")
-    elif len(given) > MOST_PROMPTS:
-        raise OpenAIError(f"There are {len(given)} prompts: send at most {MOST_PROMPTS} at once.", "prompt")
-
-
-def _json_object(data: bytes) -> dict[str, Any]:
-    """Return the fields of a body that are not null."""
-    try:
-        given = from_json(data, allow_inf_nan=False)  # unlike json, it limits depth and refuses half a character
-    except ValueError as error:
-        raise OpenAIError(f"The body is no JSON that can be read: {error}.") from None
-    if not isinstance(given, dict):
-        raise OpenAIError("The body is JSON, but no object: send {...} with the request's fields.")
-    return _without_nulls(given)
-
-
-def _without_nulls(given: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if value is not None}

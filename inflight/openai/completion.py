@@ -65,6 +65,62 @@ class Completion:
         self._id = f"{prefix}-{uuid.uuid4().hex}"  # in Triton and in the iteration log, too
         self._head = {"id": self._id, "object": kind, "created": int(time.time()), "model": ENGINE}
 
+    async def whole(self) -> dict[str, Any]:
+        """Return the answers in one piece."""
+        said, ends, numbers = [""] * len(self._asked), dict[int, str | None](), [0] * len(self._asked)
+        async for index, piece, ends[index], numbers[index] in self._pieces():
+            said[index] += piece
+        choices = [self._choice(index, text, ends[index]) for index, text in enumerate(said)]
+        return {**self._head, "choices": choices, "usage": self._usage(numbers)}
+
+    async def events(self) -> AsyncIterator[str]:
+        """Yield the answers as server-sent events. An error before the first is raised; a later one is an event."""
+        wants_usage, has_begun = self.body.stream_options.get("include_usage"), False
+        numbers = [0] * len(self._asked)
+        rest = {"usage": None} if wants_usage else {}
+        answers = [Answer(self._tools.begins) for _ in self._asked]
+
+        def chunk(delta: dict[str, Any], reason: str | None = None, index: int = 0) -> str:
+            content = {"delta": delta} if self._is_chat else {"text": delta.get("content", "")}
+            choice = {"index": index, **content, "logprobs": None, "finish_reason": reason}
+            return _event({**self._head, "choices": [choice], **rest})
+
+        try:
+            async for index, piece, reason, numbers[index] in self._pieces():
+                if self._is_chat and not has_begun:
+                    yield chunk({"role": "assistant", "content": ""})
+                has_begun, answer = True, answers[index]
+                was_named = bool(answer.name)
+                said, arguments = answer.add(piece, is_last=bool(reason))
+                if said:
+                    yield chunk({"content": said}, index=index)
+                if arguments or (answer.name and not was_named):
+                    yield chunk({"tool_calls": [_tool_call(answer, arguments, is_first=not was_named)]})
+                if reason:
+                    yield chunk({}, "tool_calls" if answer.is_call else reason, index)
+            if wants_usage:
+                yield _event({**self._head, "choices": [], "usage": self._usage(numbers)})
+        except OpenAIError as error:
+            if not has_begun:
+                raise
+            yield _event(error.body)
+        yield "data: [DONE]\n\n"
+
+    def _choice(self, index: int, said: str, reason: str | None) -> dict[str, Any]:
+        content: dict[str, Any] = (
+            {"message": {"role": "assistant", "content": said}} if self._is_chat else {"text": said}
+        )
+        answer = Answer(self._tools.begins)
+        _, arguments = answer.add(said, is_last=True)
+        if answer.name:
+            content["message"] |= {"content": None, "tool_calls": [_tool_call(answer, arguments)]}
+        reason = "tool_calls" if answer.is_call else reason
+        return {"index": index, **content, "logprobs": None, "finish_reason": reason}
+
+    def _usage(self, numbers: list[int]) -> dict[str, int]:
+        prompt, answer = sum(len(asked.ids) for asked in self._asked), sum(numbers)
+        return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
+
     def _ask(self, ids: list[int]) -> Asked:
         """Make the engine's request for one prompt."""
         if not ids:
@@ -184,62 +240,6 @@ class Completion:
             figures.end()
             self._engine.running.discard(responses)
             responses.cancel()
-
-    async def whole(self) -> dict[str, Any]:
-        """Return the answers in one piece."""
-        said, ends, numbers = [""] * len(self._asked), dict[int, str | None](), [0] * len(self._asked)
-        async for index, piece, ends[index], numbers[index] in self._pieces():
-            said[index] += piece
-        choices = [self._choice(index, text, ends[index]) for index, text in enumerate(said)]
-        return {**self._head, "choices": choices, "usage": self._usage(numbers)}
-
-    def _choice(self, index: int, said: str, reason: str | None) -> dict[str, Any]:
-        content: dict[str, Any] = (
-            {"message": {"role": "assistant", "content": said}} if self._is_chat else {"text": said}
-        )
-        answer = Answer(self._tools.begins)
-        _, arguments = answer.add(said, is_last=True)
-        if answer.name:
-            content["message"] |= {"content": None, "tool_calls": [_tool_call(answer, arguments)]}
-        reason = "tool_calls" if answer.is_call else reason
-        return {"index": index, **content, "logprobs": None, "finish_reason": reason}
-
-    async def events(self) -> AsyncIterator[str]:
-        """Yield the answers as server-sent events. An error before the first is raised; a later one is an event."""
-        wants_usage, has_begun = self.body.stream_options.get("include_usage"), False
-        numbers = [0] * len(self._asked)
-        rest = {"usage": None} if wants_usage else {}
-        answers = [Answer(self._tools.begins) for _ in self._asked]
-
-        def chunk(delta: dict[str, Any], reason: str | None = None, index: int = 0) -> str:
-            content = {"delta": delta} if self._is_chat else {"text": delta.get("content", "")}
-            choice = {"index": index, **content, "logprobs": None, "finish_reason": reason}
-            return _event({**self._head, "choices": [choice], **rest})
-
-        try:
-            async for index, piece, reason, numbers[index] in self._pieces():
-                if self._is_chat and not has_begun:
-                    yield chunk({"role": "assistant", "content": ""})
-                has_begun, answer = True, answers[index]
-                was_named = bool(answer.name)
-                said, arguments = answer.add(piece, is_last=bool(reason))
-                if said:
-                    yield chunk({"content": said}, index=index)
-                if arguments or (answer.name and not was_named):
-                    yield chunk({"tool_calls": [_tool_call(answer, arguments, is_first=not was_named)]})
-                if reason:
-                    yield chunk({}, "tool_calls" if answer.is_call else reason, index)
-            if wants_usage:
-                yield _event({**self._head, "choices": [], "usage": self._usage(numbers)})
-        except OpenAIError as error:
-            if not has_begun:
-                raise
-            yield _event(error.body)
-        yield "data: [DONE]\n\n"
-
-    def _usage(self, numbers: list[int]) -> dict[str, int]:
-        prompt, answer = sum(len(asked.ids) for asked in self._asked), sum(numbers)
-        return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
 
 
 def _tool_call(call: Answer, arguments: str, is_first: bool = True) -> dict[str, Any]:
