@@ -210,24 +210,18 @@ class Completion:
         stops = [self.body.stop] if isinstance(self.body.stop, str) else self.body.stop
         figures = Figures(self._engine.metrics, len(asked.ids))
         text = Detokenizer(self._engine.tokenizer, stops, self.body.min_tokens or 0)
-        responses, failed = self._engine.ask(name, asked.arrays), None
         try:
-            # After its last response or an error the stream ends by itself, and must not be cancelled: `finish_stream`.
-            async for result, error in responses:
-                failed = error
-                if failed is not None:
-                    continue
-                is_final = bool(result.as_numpy("is_final").item())
-                piece, reason = text.add(result.as_numpy("output_ids").reshape(-1).tolist(), is_final), None
-                if text.stopped_by or is_final:
-                    is_full = len(text.ids) >= asked.max_tokens and not text.stopped_by
-                    reason = "length" if is_full else "stop"
-                figures.count(len(text.ids), reason)
-                yield piece, reason, len(text.ids)
-                if reason and not is_final:
-                    return
-            if failed is not None:
-                raise failed
+            async with self._engine.ask(name, asked.arrays) as results:
+                async for result in results:
+                    is_final = bool(result.as_numpy("is_final").item())
+                    piece, reason = text.add(result.as_numpy("output_ids").reshape(-1).tolist(), is_final), None
+                    if text.stopped_by or is_final:
+                        is_full = len(text.ids) >= asked.max_tokens and not text.stopped_by
+                        reason = "length" if is_full else "stop"
+                    figures.count(len(text.ids), reason)
+                    yield piece, reason, len(text.ids)
+                    if reason and not is_final:
+                        return
         except (InferenceServerException, grpc.RpcError) as error:
             # `course_error` waits for the record that says how a server died; so it runs in a thread.
             meant = await asyncio.to_thread(course_error, error, self._engine.url)
@@ -238,8 +232,6 @@ class Completion:
             raise OpenAIError("The server ended before the answer did.", status=503) from None
         finally:
             figures.end()
-            self._engine.running.discard(responses)
-            responses.cancel()
 
 
 def _tool_call(call: Answer, arguments: str, is_first: bool = True) -> dict[str, Any]:

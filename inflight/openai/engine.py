@@ -54,7 +54,7 @@ class Engine:
             f"This model's maximum context length is {self.limits.max_seq_len} tokens, {self.limits.max_input_len} of "
             "them for the prompt. The prompt is too long."
         )
-        self.running: set[Any] = set()
+        self._running: set[Any] = set()
         self.metrics = Metrics(grpc_url)
         self.is_connected, self.is_ending = threading.Event(), False
 
@@ -75,7 +75,7 @@ class Engine:
     def end(self) -> None:
         """End running requests, and tell their clients; called from another thread."""
         self.is_ending = True
-        self._loop.call_soon_threadsafe(lambda: [responses.cancel() for responses in self.running])
+        self._loop.call_soon_threadsafe(lambda: [responses.cancel() for responses in self._running])
 
     async def is_ready(self) -> bool:
         """Say whether Triton answers and its models are ready, this one among them."""
@@ -85,13 +85,28 @@ class Engine:
             return bool(is_up)
         return False
 
-    def ask(self, name: str, arrays: dict[str, NDArray[Any]]) -> Any:
-        """Return tritonclient's iterator of (response, error) for a request; the caller cancels it."""
+    @contextlib.asynccontextmanager
+    async def ask(self, name: str, arrays: dict[str, NDArray[Any]]) -> AsyncIterator[AsyncIterator[Any]]:
+        """Give an iterator of tritonclient's results for a request, which ends with the block."""
 
         async def request() -> AsyncIterator[dict[str, Any]]:
             outputs = [triton.InferRequestedOutput(name) for name in ("output_ids", "is_final")]
             asked = {"model_name": ENGINE, "inputs": tensors(arrays), "outputs": outputs, "request_id": name}
             yield {**asked, "parameters": {ERROR_CODE: True}}
 
-        self.running.add(responses := self._triton.stream_infer(request()))
-        return responses
+        async def results() -> AsyncIterator[Any]:
+            failed = None
+            # After its last response or an error the stream ends by itself, and must not be cancelled: `finish_stream`.
+            async for result, error in responses:
+                failed = failed or error
+                if failed is None:
+                    yield result
+            if failed is not None:
+                raise failed
+
+        self._running.add(responses := self._triton.stream_infer(request()))
+        try:
+            yield results()
+        finally:
+            self._running.discard(responses)
+            responses.cancel()
