@@ -22,8 +22,8 @@ from inflight.openai import errors
 from inflight.openai.bodies import SAMPLING, ChatBody, CompletionBody
 from inflight.openai.engine import Engine
 from inflight.openai.errors import OpenAIError
-from inflight.openai.metrics import Figures
-from inflight.openai.tools import Answer, Tools
+from inflight.openai.metrics import RequestMetrics
+from inflight.openai.tools import ToolParser, Tools
 from inflight.triton.client.connection import course_error
 from inflight.triton.model.detokenizer import Detokenizer
 from inflight.triton.repository.request import ENGINE, arrays_for
@@ -78,7 +78,7 @@ class Completion:
         wants_usage, has_begun = self.body.stream_options.get("include_usage"), False
         numbers = [0] * len(self._asked)
         rest = {"usage": None} if wants_usage else {}
-        answers = [Answer(self._tools.begins) for _ in self._asked]
+        parsers = [ToolParser(self._tools.begins) for _ in self._asked]
 
         def chunk(delta: dict[str, Any], reason: str | None = None, index: int = 0) -> str:
             content = {"delta": delta} if self._is_chat else {"text": delta.get("content", "")}
@@ -89,15 +89,15 @@ class Completion:
             async for index, piece, reason, numbers[index] in self._pieces():
                 if self._is_chat and not has_begun:
                     yield chunk({"role": "assistant", "content": ""})
-                has_begun, answer = True, answers[index]
-                was_named = bool(answer.name)
-                said, arguments = answer.add(piece, is_last=bool(reason))
+                has_begun, parser = True, parsers[index]
+                was_named = bool(parser.name)
+                said, arguments = parser.add(piece, is_last=bool(reason))
                 if said:
                     yield chunk({"content": said}, index=index)
-                if arguments or (answer.name and not was_named):
-                    yield chunk({"tool_calls": [_tool_call(answer, arguments, is_first=not was_named)]})
+                if arguments or (parser.name and not was_named):
+                    yield chunk({"tool_calls": [_tool_call(parser, arguments, is_first=not was_named)]})
                 if reason:
-                    yield chunk({}, "tool_calls" if answer.is_call else reason, index)
+                    yield chunk({}, "tool_calls" if parser.is_call else reason, index)
             if wants_usage:
                 yield _event({**self._head, "choices": [], "usage": self._usage(numbers)})
         except OpenAIError as error:
@@ -110,11 +110,11 @@ class Completion:
         content: dict[str, Any] = (
             {"message": {"role": "assistant", "content": said}} if self._is_chat else {"text": said}
         )
-        answer = Answer(self._tools.begins)
-        _, arguments = answer.add(said, is_last=True)
-        if answer.name:
-            content["message"] |= {"content": None, "tool_calls": [_tool_call(answer, arguments)]}
-        reason = "tool_calls" if answer.is_call else reason
+        parser = ToolParser(self._tools.begins)
+        _, arguments = parser.add(said, is_last=True)
+        if parser.name:
+            content["message"] |= {"content": None, "tool_calls": [_tool_call(parser, arguments)]}
+        reason = "tool_calls" if parser.is_call else reason
         return {"index": index, **content, "logprobs": None, "finish_reason": reason}
 
     def _usage(self, numbers: list[int]) -> dict[str, int]:
@@ -208,7 +208,7 @@ class Completion:
     async def _answer(self, name: str, asked: Asked) -> AsyncIterator[tuple[str, str | None, int]]:
         """Yield the answer to one prompt, which is called `name` in Triton: piece, why it ends, tokens so far."""
         stops = [self.body.stop] if isinstance(self.body.stop, str) else self.body.stop
-        figures = Figures(self._engine.metrics, len(asked.ids))
+        metrics = RequestMetrics(self._engine.metrics, len(asked.ids))
         text = Detokenizer(self._engine.tokenizer, stops, self.body.min_tokens or 0)
         try:
             async with self._engine.ask(name, asked.arrays) as results:
@@ -218,7 +218,7 @@ class Completion:
                     if text.stopped_by or is_final:
                         is_full = len(text.ids) >= asked.max_tokens and not text.stopped_by
                         reason = "length" if is_full else "stop"
-                    figures.count(len(text.ids), reason)
+                    metrics.count(len(text.ids), reason)
                     yield piece, reason, len(text.ids)
                     if reason and not is_final:
                         return
@@ -231,15 +231,15 @@ class Completion:
                 raise
             raise OpenAIError("The server ended before the answer did.", status=503) from None
         finally:
-            figures.end()
+            metrics.end()
 
 
-def _tool_call(call: Answer, arguments: str, is_first: bool = True) -> dict[str, Any]:
+def _tool_call(parser: ToolParser, arguments: str, is_first: bool = True) -> dict[str, Any]:
     """Return a tool call or, in a stream, a piece of one; only a call's first piece has its id and name."""
     if not is_first:
         return {"index": 0, "function": {"arguments": arguments}}
-    function = {"name": call.name, "arguments": arguments}
-    return {"index": 0, "id": call.id, "type": "function", "function": function}
+    function = {"name": parser.name, "arguments": arguments}
+    return {"index": 0, "id": parser.id, "type": "function", "function": function}
 
 
 def _event(content: dict[str, Any]) -> str:

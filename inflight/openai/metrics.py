@@ -37,8 +37,8 @@ class Metrics:
         self.e2e = self._histogram("e2e_request_latency_seconds", "From a request's tokens to the end of its answer.")
         self.prompt_tokens = self._counter("prompt_tokens", "Tokens of prompts.")
         self.generation_tokens = self._counter("generation_tokens", "Tokens of answers.")
-        self.sent = Counter("inflight:kv_blocks_sent", "Blocks given to other engines.", registry=self.registry)
-        self.ended = Counter(
+        self.blocks_sent = Counter("inflight:kv_blocks_sent", "Blocks given to other engines.", registry=self.registry)
+        self.answers_ended = Counter(
             "vllm:request_success", "Answers, by their end.", ["model_name", "finished_reason"], registry=self.registry
         )
         self.registry.register(self)
@@ -79,7 +79,7 @@ def _of_engine(kind: type[Family], name: str, about: str, value: float) -> Famil
     return family
 
 
-class Figures:
+class RequestMetrics:
     """Counts one answer for /metrics while it comes."""
 
     def __init__(self, metrics: Metrics, prompt_tokens: int):
@@ -110,4 +110,4 @@ class Figures:
 
     def _end(self, reason: str) -> None:
         self._has_ended = True
-        self._metrics.ended.labels(ENGINE, reason).inc()
+        self._metrics.answers_ended.labels(ENGINE, reason).inc()

@@ -176,7 +176,7 @@ class OpenAIServer:
             content = await asyncio.to_thread((self._engine.store / name).read_bytes)
         except OSError:
             raise OpenAIError("There is no such block in the store.", None, 404) from None
-        self._engine.metrics.sent.inc()
+        self._engine.metrics.blocks_sent.inc()
         return Response(content, media_type="application/octet-stream")
 
     def _completion(self, data: bytes, is_chat: bool) -> Completion:

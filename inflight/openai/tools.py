@@ -232,7 +232,7 @@ def _any_of(rules: dict[str, str]) -> str:
     return "\n".join(f"{name}: {body}" for name, body in {"start": " | ".join(rules), **rules}.items())
 
 
-class Answer:
+class ToolParser:
     """An answer as its text comes: text or, if it begins like that, a call of one of the functions.
 
     Parameters

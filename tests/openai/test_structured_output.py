@@ -15,7 +15,7 @@ from inflight.engine.folder import read
 from inflight.engine.grammar import Guides
 from inflight.engine.messages import Guide
 from inflight.openai.server import OpenAIServer
-from inflight.openai.tools import ANY_OBJECT, Answer, Tool, Tools
+from inflight.openai.tools import ANY_OBJECT, Tool, ToolParser, Tools
 from inflight.triton.client.client import Client
 
 pytestmark = pytest.mark.server
@@ -199,17 +199,17 @@ def test_a_model_that_would_not_call_gives_the_form(ask):
 @pytest.mark.parametrize("text", [*CALLS, '{"name": "fine"}', '{"name": "f"', "{", "Hello"])
 def test_what_is_sent_is_a_call_or_a_text_however_it_is_cut(text, length):
     tools = Tools([Tool.model_validate(called(name)) for name in ("f", "f-2")], None)
-    answer, pieces = Answer(tools.begins), [text[place : place + length] for place in range(0, len(text), length)]
-    told = [answer.add(piece, number == len(pieces)) for number, piece in enumerate(pieces, 1)]
+    parser, pieces = ToolParser(tools.begins), [text[place : place + length] for place in range(0, len(text), length)]
+    told = [parser.add(piece, number == len(pieces)) for number, piece in enumerate(pieces, 1)]
     said, arguments = ("".join(each) for each in zip(*told))
     assert (said, arguments) == (("", CALLS[text]) if text in CALLS else (text, ""))
-    assert answer.is_call == bool(answer.name) == (text in CALLS)
+    assert parser.is_call == bool(parser.name) == (text in CALLS)
 
 
 def test_a_call_that_is_cut_has_all_that_came_of_its_arguments():
-    answer = Answer(Tools([Tool.model_validate(called("f"))], None).begins)
-    told = [answer.add('{"name": "f", "arguments": {"a": {"b"', False), answer.add(": {}", True)]
-    assert told == [("", '{"a": {"b'), ("", '": {}')] and answer.name == "f" and not answer.is_call
+    parser = ToolParser(Tools([Tool.model_validate(called("f"))], None).begins)
+    told = [parser.add('{"name": "f", "arguments": {"a": {"b"', False), parser.add(": {}", True)]
+    assert told == [("", '{"a": {"b'), ("", '": {}')] and parser.name == "f" and not parser.is_call
 
 
 @pytest.mark.parametrize("mode", ["auto", "required"])
