@@ -70,7 +70,7 @@ class Completion:
         said, ends, numbers = [""] * len(self._asked), dict[int, str | None](), [0] * len(self._asked)
         async for index, piece, ends[index], numbers[index] in self._pieces():
             said[index] += piece
-        choices = [self._choice(index, text, ends[index]) for index, text in enumerate(said)]
+        choices = [self._answered(index, text, ends[index]) for index, text in enumerate(said)]
         return {**self._head, "choices": choices, "usage": self._usage(numbers)}
 
     async def events(self) -> AsyncIterator[str]:
@@ -81,9 +81,7 @@ class Completion:
         parsers = [ToolParser(self._tools.begins) for _ in self._asked]
 
         def chunk(delta: dict[str, Any], reason: str | None = None, index: int = 0) -> str:
-            content = {"delta": delta} if self._is_chat else {"text": delta.get("content", "")}
-            choice = {"index": index, **content, "logprobs": None, "finish_reason": reason}
-            return _event({**self._head, "choices": [choice], **rest})
+            return _event({**self._head, "choices": [self._choice(index, delta, reason)], **rest})
 
         try:
             async for index, piece, reason, numbers[index] in self._pieces():
@@ -106,15 +104,19 @@ class Completion:
             yield _event(error.body)
         yield "data: [DONE]\n\n"
 
-    def _choice(self, index: int, said: str, reason: str | None) -> dict[str, Any]:
-        content: dict[str, Any] = (
-            {"message": {"role": "assistant", "content": said}} if self._is_chat else {"text": said}
-        )
+    def _answered(self, index: int, said: str, reason: str | None) -> dict[str, Any]:
+        """Return the choice of an answer that is there as a whole."""
         parser = ToolParser(self._tools.begins)
         _, arguments = parser.add(said, is_last=True)
+        message: dict[str, Any] = {"role": "assistant", "content": said}
         if parser.name:
-            content["message"] |= {"content": None, "tool_calls": [_tool_call(parser, arguments)]}
-        reason = "tool_calls" if parser.is_call else reason
+            message |= {"content": None, "tool_calls": [_tool_call(parser, arguments)]}
+        return self._choice(index, message, "tool_calls" if parser.is_call else reason)
+
+    def _choice(self, index: int, said: dict[str, Any], reason: str | None) -> dict[str, Any]:
+        """Return a choice, or a piece of one: a chat's has a message or its delta, a completion's the text of it."""
+        name = "delta" if self.body.stream else "message"
+        content = {name: said} if self._is_chat else {"text": said.get("content", "")}
         return {"index": index, **content, "logprobs": None, "finish_reason": reason}
 
     def _usage(self, numbers: list[int]) -> dict[str, int]:
