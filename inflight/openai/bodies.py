@@ -42,7 +42,7 @@ def read(data: bytes, is_chat: bool, engine: Engine) -> ChatBody | CompletionBod
     try:
         body = ChatBody(**given) if is_chat else CompletionBody(**given)
     except ValidationError as error:
-        raise of_body(error) from None
+        raise of_body(error, given) from None
     check_model(body.model)
     return body
 

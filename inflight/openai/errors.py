@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from typing import Any
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
@@ -38,12 +40,17 @@ def of_engine(error: CourseError, params: dict[str, str]) -> OpenAIError:
     return OpenAIError(str(error), params.get(error.code), status, CODES.get(error.code))
 
 
-def of_body(error: ValidationError) -> OpenAIError:
-    """Say in a sentence what is wrong; a value of several allowed kinds is judged as the nearest of them."""
+def of_body(error: ValidationError, body: Any) -> OpenAIError:
+    """Say in a sentence what is wrong in `body`; a value of several allowed kinds is judged as the nearest of them."""
     first = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))
-    where = ".".join(str(place) for place in first["loc"] if not str(place).endswith(("str", "]")))
-    value = "" if first["type"] == "missing" else f"; it is {json.dumps(first['input'], default=str)[:100]}"
-    return OpenAIError(f"{where}: {first['msg']}{value}.", str(first["loc"][0]))
+    where, inner, value = list[str](), body, f"; it is {json.dumps(first['input'], default=str)[:100]}"
+    for place in first["loc"]:
+        with contextlib.suppress(KeyError, IndexError, TypeError):  # what pydantic calls a kind is no place in the body
+            inner = inner[place]
+            where.append(str(place))
+    if first["type"] == "missing":
+        where, value = [*where, str(first["loc"][-1])], ""
+    return OpenAIError(f"{'.'.join(where)}: {first['msg']}{value}.", where[0])
 
 
 async def answer(request: Request, error: Exception) -> Response:

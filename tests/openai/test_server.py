@@ -309,6 +309,20 @@ def test_what_it_cannot_do_is_refused_in_openais_form(http, path, body, status, 
     assert error["type"] == "invalid_request_error" and error["message"]
 
 
+@pytest.mark.parametrize(
+    ("place", "body"),
+    [
+        ("structured_outputs.my_str", {"structured_outputs": {"my_str": 5}}),
+        ("tool_choice.function", {"tool_choice": {"type": "function"}}),
+        ("messages.1.content.0.text", {"messages": [FRANCE[0], {"role": "user", "content": [{"type": "text"}]}]}),
+        ("stop.1", {"stop": ["a", ""]}),
+    ],
+)
+def test_what_is_wrong_is_told_by_its_place_in_the_body(http, place, body):
+    error = http.post(CHAT, json={"messages": FRANCE, **body}).json()["error"]
+    assert error["message"].startswith(f"{place}: ") and error["param"] == place.partition(".")[0]
+
+
 def test_each_field_of_sampling_has_the_type_that_the_table_of_requests_says():
     annotated = {name: field.annotation for name, field in Body.model_fields.items() if name in SAMPLING}
     kinds = {"FP32": float | None, "INT32": int | None, "UINT64": int | None}
