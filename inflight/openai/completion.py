@@ -168,7 +168,7 @@ class Completion:
 
     def _inputs(self, ids: list[int], max_tokens: int) -> dict[str, Any]:
         """Return the engine's inputs by the course's names; a seed or a top_k of -1 means what it means to vLLM."""
-        given = {"top_p": 1.0, **self.body.model_dump(include=SAMPLING.keys(), exclude_none=True)}
+        given = {"top_p": 1.0, **self.body.model_dump(include=set(SAMPLING), exclude_none=True)}
         given["seed"] = secrets.randbits(62) if given.get("seed", -1) == -1 else given["seed"] % 2**64
         given["top_k"] = 0 if given.get("top_k") == -1 else given.get("top_k", 0)
         inputs = {"input_ids": ids, "input_lengths": len(ids), "max_tokens": max_tokens}
