@@ -8,8 +8,8 @@ from plotly.subplots import make_subplots
 TITLE_PX, NOTE_PX, AXIS_PX, LEGEND_PX, DEVICE_PX = 28, 18, 52, 40, 24
 
 
-def panels(titles: Sequence[str], panel_px: int, notes: Sequence[str] = (), shared: bool = True) -> go.Figure:
-    """A figure with a panel for each title: rows of one column, the first at the top.
+def panels(titles: Sequence[str], panel_px: int, notes: Sequence[str] = ()) -> go.Figure:
+    """A figure with a panel for each title: rows of one column, the first at the top, with one x axis.
 
     Parameters
     ----------
@@ -17,17 +17,14 @@ def panels(titles: Sequence[str], panel_px: int, notes: Sequence[str] = (), shar
         Height of a panel without its title.
     notes : sequence of str
         Text below each title, in light letters; none by default.
-    shared : bool
-        Whether all panels have one x axis, whose numbers stand below the last.
     """
     head_px = TITLE_PX + (NOTE_PX if notes else 0)
-    gap_px = head_px if shared else head_px + AXIS_PX
-    inner_px = panel_px * len(titles) + gap_px * (len(titles) - 1)
+    inner_px = panel_px * len(titles) + head_px * (len(titles) - 1)
     texts = [f"<b>{title}</b>" for title in titles]
     fig = make_subplots(
         rows=len(titles),
-        shared_xaxes=shared,
-        vertical_spacing=gap_px / inner_px,
+        shared_xaxes=True,
+        vertical_spacing=head_px / inner_px,
         subplot_titles=[f"{text}<br>{note}" for text, note in zip(texts, notes)] if notes else texts,
     )
     fig.update_annotations(x=0, xanchor="left", align="left", font_size=13)
