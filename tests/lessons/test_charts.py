@@ -305,19 +305,14 @@ def test_slot_map():
 
 def test_simulated_slots():
     picture = batching.simulated_slots([8, 8, 64, 16, 8], 2)
-    counted = {"V1": 90, "inflight_fused_batching": 66}
-    runs = [{"type": name, "iterations": iterations} for name, iterations in counted.items()]
-    picture.measured(runs, requests=5, slots=2, longest=64)
     fig = picture.figure
-    for axis, (name, iterations) in zip(("y", "y2"), counted.items()):
+    for axis, name in (("y", "V1"), ("y2", "inflight_fused_batching")):
         stays = [bar for kind in ("short", "medium", "long") for bar in bars(one(fig, f"{kind} answer", axis))]
         rows = schedule([8, 8, 64, 16, 8], 2, name).itertuples()
         assert sorted(stays) == sorted((row.slot, row.first - 1, row.last - row.first + 1) for row in rows)
         assert [length for _, _, length in bars(one(fig, "long answer", axis))] == [64]
-        assert set(one(fig, None, axis).x) == {iterations}, "where the run ended"
     assert panel(fig, "yaxis").startswith("static (V1)") and panel(fig, "yaxis2").startswith("in-flight")
     assert "On paper 80 iterations static and 72 in flight" in picture.frame.alt
-    assert "Counted: 90 and 66." in picture.frame.alt
     picture.controls["longest"].value = 8
     assert [bar[2] for bar in bars(one(picture.figure, "long answer", "y"))] == [8], "whose answer it is stays drawn"
     picture.controls["requests"].value = 1

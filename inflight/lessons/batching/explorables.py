@@ -2,11 +2,9 @@
 
 import ipywidgets
 import pandas as pd
-import plotly.graph_objects as go
 
 from inflight.lessons.batching.charts import length_class, slot_map
 from inflight.lessons.batching.simulate import schedule
-from inflight.notebook.charts.palette import INK
 from inflight.notebook.widgets.dashboard import Frame
 from inflight.notebook.widgets.explorable import Explorable
 
@@ -17,7 +15,7 @@ def simulated_slots(lengths: list[int], slots: int) -> Explorable:
     """Draw which request sits in which slot, static above and in flight below.
 
     Controls: `requests`, how many of the list, from its first on; `slots`; `longest`, the tokens that the longest
-    answers have. A measured point has `type` ("V1", "inflight_fused_batching") and `iterations`.
+    answers have.
 
     Parameters
     ----------
@@ -29,16 +27,12 @@ def simulated_slots(lengths: list[int], slots: int) -> Explorable:
     longest_of_all = max(lengths)
     kinds = length_class(pd.Series(lengths))  # which the sliders do not change
 
-    def draw(points: pd.DataFrame, requests: int, slots: int, longest: int) -> Frame:
+    def draw(requests: int, slots: int, longest: int) -> Frame:
         tokens = [longest if length == longest_of_all else length for length in lengths[:requests]]
         plans = {kind: schedule(tokens, slots, kind).assign(kind=kinds) for kind in PANELS}
         fig = slot_map({PANELS[kind]: plan for kind, plan in plans.items()}, slots)
-        counted = dict(zip(points.get("type", ()), points.get("iterations", ())))
-        for number, kind in enumerate(PANELS):
-            if kind in counted:
-                _draw_counted(fig, counted[kind], slots, "" if number == 0 else str(number + 1))
-        fig.update_layout(meta={} if counted else {"device": ""})
-        return Frame(fig, _plans_in_words(plans, counted))
+        fig.update_layout(meta={"device": ""})
+        return Frame(fig, _plans_in_words(plans))
 
     return Explorable(
         {
@@ -53,31 +47,13 @@ def simulated_slots(lengths: list[int], slots: int) -> Explorable:
     )
 
 
-def _draw_counted(fig: go.Figure, iterations: int, slots: int, suffix: str) -> None:
-    """A line across the panel where the run ended."""
-    fig.add_scatter(
-        x=[iterations] * 3,
-        y=[0.4, (slots + 1) / 2, slots + 0.6],
-        mode="lines+markers",
-        line={"color": INK, "width": 2, "dash": "dot"},
-        marker={"symbol": "diamond-open", "size": [0, 12, 0], "color": INK},
-        showlegend=False,
-        hovertemplate=f"measured · the run ended after {iterations:,} iterations<extra></extra>",
-        xaxis=f"x{suffix}",
-        yaxis=f"y{suffix}",
-    )
-
-
-def _plans_in_words(plans: dict[str, pd.DataFrame], counted: dict[str, int]) -> str:
+def _plans_in_words(plans: dict[str, pd.DataFrame]) -> str:
     static, joining = (plans[kind]["last"].max() for kind in PANELS)
     shares = " and ".join(f"{100 * _occupancy(plans[kind]):.0f}" for kind in PANELS)
-    words = (
+    return (
         f"On paper {static:,} iterations static and {joining:,} in flight: static needs {static / joining:.1f} times "
         f"as many. {shares} % of the slots' time is used."
     )
-    if counted:
-        words += f" Counted: {' and '.join(f'{counted[kind]:,}' for kind in PANELS if kind in counted)}."
-    return words
 
 
 def _occupancy(stays: pd.DataFrame) -> float:

@@ -4,7 +4,6 @@ import dataclasses
 import math
 
 import ipywidgets
-import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.engine import BuildConfig, Sizing
@@ -35,7 +34,7 @@ def memory(sizing: Sizing, config: BuildConfig, memory_bytes: float) -> Explorab
     longest = sizing.users(config, config.max_seq_len, memory_bytes)  # who fit, with as many tokens as there may be
     most_users = max(64, 2 ** math.ceil(math.log2(1.3 * longest + 1)))
 
-    def draw(_measured: pd.DataFrame, slots: int, tokens: int, cache: str) -> Frame:
+    def draw(slots: int, tokens: int, cache: str) -> Frame:
         chosen = dataclasses.replace(config, kv_cache_quant_algo=None if cache == AS_COMPUTED else cache)
         weights, per_user = sizing.weight_bytes(chosen), sizing.kv_bytes_per_user(chosen, tokens)
         fit = sizing.users(chosen, tokens, memory_bytes)

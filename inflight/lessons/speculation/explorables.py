@@ -21,7 +21,7 @@ def turning_point(prices: pd.DataFrame) -> Explorable:
         Milliseconds of an iteration: a row a number of users, a column a number of tokens for each of them.
     """
 
-    def draw(_: pd.DataFrame, users: int, right: float, guess: float) -> Frame:
+    def draw(users: int, right: float, guess: float) -> Frame:
         drafts = np.arange(int(prices.columns.max()))
         by_tokens = [np.interp(users, prices.index, prices[tokens]) for tokens in prices]
         price_ms = np.interp(1 + drafts, prices.columns.astype(float), by_tokens)

@@ -1,4 +1,4 @@
-"""A picture that follows its sliders, and how measured points join it; the lessons' own are in `test_charts`."""
+"""A picture that follows its sliders; the lessons' own are in `test_charts`."""
 
 import ipywidgets
 import plotly.graph_objects as go
@@ -12,11 +12,8 @@ from inflight.notebook.widgets.explorable import Explorable
 
 @pytest.fixture
 def explorable():
-    def draw(points, slots, kind):
-        fig = go.Figure(go.Bar(y=[slots], name=kind))
-        if len(points):
-            fig.add_scatter(y=points["iterations"].tolist(), name="measured")
-        return Frame(fig, f"{slots} slots, {kind}.")
+    def draw(slots, kind):
+        return Frame(go.Figure(go.Bar(y=[slots], name=kind)), f"{slots} slots, {kind}.")
 
     slider = ipywidgets.IntSlider(4, 1, 9, description="slots")
     return Explorable({"slots": slider, "kind": ipywidgets.Dropdown(options=["V1", "V2"])}, draw, "Slots")
@@ -33,16 +30,6 @@ def test_each_control_changes_picture_and_words_at_once(explorable):
         explorable.controls[name].value = value
         assert explorable.picture.value != before
     assert drawn(explorable) == [("V2", [7])] and explorable.words.value == "7 slots, V2."
-
-
-def test_measured_points_are_shown_with_the_settings_of_their_run(explorable):
-    for _ in range(2):  # the cell was run twice
-        explorable.measured([{"iterations": 90}], slots=8)
-        assert explorable.controls["slots"].value == 8 and drawn(explorable)[1:] == [("measured", [90])]
-    explorable.controls["kind"].value = "V2"
-    assert drawn(explorable)[1:] == [("measured", [90])], "it was not among the settings"
-    explorable.controls["slots"].value = 3
-    assert drawn(explorable)[1:] == []
 
 
 def test_where_there_is_no_kernel_the_picture_and_its_words_stay(explorable):
