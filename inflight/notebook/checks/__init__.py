@@ -1,7 +1,7 @@
 """Checks of a lab: what an answer is, a grader's findings, the verdict, and what is kept of it.
 
-Reading order: `graders` (how to write one), `findings`, `answers`, `grading`, `isolated`, `verdict`; `record`, `parts`.
-What graders share: `simulate_scheduler`, `simulate_triton`.
+Reading order: `graders` (how to write one), `findings`, `answers`, `checking`, `isolated`, `verdict`; `record`,
+`parts`. What graders share: `simulate_scheduler`, `simulate_triton`.
 """
 
 from inflight.faces import face
