@@ -57,21 +57,24 @@ def graded_apart(
             return {"": Wrong(problem)}
         given[0] = path = str(Path(given[0]).absolute())
         answer = given if isinstance(answer, list | tuple) else path
-    request = {
-        "grade": [grade.__module__, grade.__qualname__],
-        "answer": answer,
-        "path": path,
-        "seed": seed,
-        "within_s": within_s,
-    }
-    told, printed, status = _run(json.dumps(request, default=as_json))
+    with tempfile.NamedTemporaryFile("r") as late_at:  # where it was when its time was up
+        request = {
+            "grade": [grade.__module__, grade.__qualname__],
+            "answer": answer,
+            "path": path,
+            "seed": seed,
+            "within_s": within_s,
+            "late_at": late_at.name,
+        }
+        told, printed, status = _run(json.dumps(request, default=as_json))
+        stack = late_at.read()
     names, found, end = [""], {}, ""
     for line in map(json.loads, told.splitlines()):
         names, end = line.get("parts", names), line.get("end", end)
         if "found" in line:
             found[line["part"]] = _from_json(line["found"])
     if len(found) < len(names):
-        found[names[len(found)]] = Wrong(end or _what_ended(printed, status, path, within_s))
+        found[names[len(found)]] = Wrong(end or _what_ended(stack, printed, status, path, within_s))
     return {part: found.get(part, NOT_YET) for part in names}
 
 
@@ -134,11 +137,11 @@ def _from_json(told: dict) -> Finding:
     return [Measured(**figure) for figure in told["measured"]]
 
 
-def _what_ended(printed: str, status: int, path: str, within_s: float) -> str:
-    """Say why the other process ended before it had reported every part."""
+def _what_ended(stack: str, printed: str, status: int, path: str, within_s: float) -> str:
+    """Say why the other process ended before it had reported every part; it has a `stack` if its time was up."""
     name, last = Path(path).name or "Your answer", printed.strip().splitlines()
-    if any(line.startswith("Timeout (") for line in last):
-        own = re.findall(rf'File "{re.escape(path)}", line (\d+)', printed) if path else []
+    if stack:
+        own = re.findall(rf'File "{re.escape(path)}", line (\d+)', stack) if path else []
         return late(f"{name}, line {own[0]}" if own else name, within_s)
     return f"{name} ended its process (exit status {status}). {last[-1] if last else ''}".strip()
 
@@ -153,10 +156,11 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_WRITTEN, MOST_WRITTEN))  # a print that does not end
     path, (module, name) = request["path"], request["grade"]
+    late_at = os.open(request["late_at"], os.O_WRONLY)
 
     def tell(**what: object) -> None:
         results.write(json.dumps(what, default=as_json) + "\n")
-        faulthandler.dump_traceback_later(request["within_s"], exit=True)
+        faulthandler.dump_traceback_later(request["within_s"], exit=True, file=late_at)
 
     def end_of_thread(failed: threading.ExceptHookArgs) -> None:
         if failed.exc_value is not None and not isinstance(failed.exc_value, SystemExit):
@@ -164,7 +168,7 @@ def main() -> None:
             os._exit(0)
 
     threading.excepthook = end_of_thread
-    faulthandler.dump_traceback_later(request["within_s"], exit=True)
+    faulthandler.dump_traceback_later(request["within_s"], exit=True, file=late_at)
     parts = parts_of(getattr(importlib.import_module(module), name), request["answer"], request["seed"], path)
     tell(parts=list(parts))
     for part, given in parts.items():

@@ -277,6 +277,11 @@ FIRST = "from inflight.notebook.checks.findings import RIGHT\ndef first(): retur
             "it had not ended after 10 s",
         ),
         (FIRST + "import os\ndef second():\n    os._exit(3)", "✓×-", "answer.py ended its process (exit status 3)."),
+        (
+            FIRST + "import os\ndef second():\n    print('Timeout (0:00:10)!', flush=True)\n    os._exit(3)",
+            "✓×-",
+            "answer.py ended its process (exit status 3). Timeout (0:00:10)!",
+        ),
         (FIRST + "def second():\n    return 'a' * (1 << 35)", "✓×✓", "answer.py, line 5: MemoryError."),
         (
             FIRST + "def second():\n    while True: print('a' * (1 << 24))",
