@@ -24,8 +24,8 @@ from string import Template
 
 import numpy as np
 
+from inflight import syllabus
 from inflight.engine import scheduler
-from inflight.notebook.pages import syllabus
 from inflight.paths import COURSE as CLONE
 from tools import address, lessons, titles
 
@@ -49,7 +49,7 @@ SHIPPED = [
     *(f"inflight/notebook/{name}" for name in ("__init__.py", "__init__.pyi")),
     *(f"inflight/notebook/{room}/__init__.py{i}" for room in ("charts", "checks", "pages") for i in ("", "i")),
     "inflight/notebook/charts/palette.py",
-    "inflight/notebook/pages/syllabus.py",
+    "inflight/syllabus.py",
     *(
         f"inflight/notebook/checks/{name}.py"
         for name in ("answers", "findings", "graders", "parts", "simulate_scheduler", "verdict")

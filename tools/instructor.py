@@ -11,10 +11,11 @@ from pathlib import Path
 
 import nbformat
 
+from inflight import syllabus
 from inflight.errors import CourseError
-from inflight.notebook.pages import instructor, syllabus
-from inflight.notebook.pages.syllabus import Lesson
+from inflight.notebook.pages import instructor
 from inflight.paths import COURSE
+from inflight.syllabus import Lesson
 from tools import titles
 
 EXERCISE = re.compile(

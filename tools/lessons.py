@@ -30,10 +30,11 @@ import jupytext
 import nbformat
 from nbformat import NotebookNode
 
+from inflight import syllabus
 from inflight.errors import CourseError
-from inflight.notebook.pages import blanks, syllabus
+from inflight.notebook.pages import blanks
 from inflight.notebook.pages.execution import WIDGET_MIME, execute, select
-from inflight.notebook.pages.syllabus import Lesson
+from inflight.syllabus import Lesson
 from tools import homes, instructor, pictures, titles
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -22,9 +22,10 @@ from pathlib import Path
 
 import jupytext
 
+from inflight import syllabus
 from inflight.errors import CourseError
-from inflight.notebook.pages import blanks, syllabus
-from inflight.notebook.pages.syllabus import Lesson
+from inflight.notebook.pages import blanks
+from inflight.syllabus import Lesson
 
 FIELD = re.compile(r"\{(heading|minutes|core|question|navigation|next|lab|counterpart)\}")
 # A tab shows a notebook's name without its folder: lecture, lab and solution of a lesson are told apart by it.

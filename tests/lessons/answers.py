@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from inflight.notebook.pages import syllabus
+from inflight import syllabus
 from tools import lessons
 
 SERVER, SLOW = pytest.mark.server, pytest.mark.slow

@@ -7,8 +7,8 @@ import shutil
 import nbformat
 import pytest
 
+from inflight import syllabus
 from inflight.errors import CourseError
-from inflight.notebook.pages import syllabus
 from inflight.notebook.pages.instructor import PARTS
 from tools import instructor, lessons, titles
 

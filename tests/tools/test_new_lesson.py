@@ -8,7 +8,8 @@ import sys
 import nbformat
 import pytest
 
-from inflight.notebook.pages import instructor, syllabus
+from inflight import syllabus
+from inflight.notebook.pages import instructor
 from inflight.paths import COURSE
 from tests.browser.chromium import needs_chromium
 

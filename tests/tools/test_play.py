@@ -7,9 +7,9 @@ import zipfile
 
 import pytest
 
+from inflight import syllabus
 from inflight.notebook.checks import check
 from inflight.notebook.checks.answers import load
-from inflight.notebook.pages import syllabus
 from tests.lessons.answers import replaced, written
 from tools import front, lessons
 

@@ -13,13 +13,14 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+from inflight import syllabus
 from inflight.errors import CourseError
 from inflight.notebook.checks import parts, record
 from inflight.notebook.checks.answers import is_untouched, names_a_file
 from inflight.notebook.checks.graders import graded, graders
 from inflight.notebook.checks.isolated import graded_apart
 from inflight.notebook.checks.verdict import DONE, OPEN, SEED, WRONG, Result
-from inflight.notebook.pages import progress, syllabus
+from inflight.notebook.pages import progress
 
 MOST_KEPT = 300  # characters of a hint, in the learner's record
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from inflight import syllabus
 from inflight.errors import CourseError
 from inflight.files import replace_text
 from inflight.notebook import pages
 from inflight.notebook.checks import answers
-from inflight.notebook.pages import syllabus
 
 if TYPE_CHECKING:
     import pandas as pd

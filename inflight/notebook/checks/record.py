@@ -22,11 +22,11 @@ from pathlib import Path
 import lazy_loader
 import pandas as pd
 
-from inflight import __version__
+from inflight import __version__, syllabus
 from inflight.errors import CourseError
 from inflight.notebook.checks import parts
 from inflight.notebook.checks.answers import as_json
-from inflight.notebook.pages import syllabus, workspace
+from inflight.notebook.pages import workspace
 from inflight.paths import COURSE, without_home
 
 nbformat = lazy_loader.load("nbformat")  # one to two seconds, and no check needs it

@@ -1,4 +1,4 @@
-from . import blanks, progress, session, syllabus, workspace
+from . import blanks, progress, session, workspace
 from .comparison import told_apart
 
-__all__ = ["blanks", "progress", "session", "syllabus", "told_apart", "workspace"]
+__all__ = ["blanks", "progress", "session", "told_apart", "workspace"]

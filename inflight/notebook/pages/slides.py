@@ -18,8 +18,9 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell
 from traitlets.config import Config
 
+from inflight import syllabus
 from inflight.errors import CourseError
-from inflight.notebook.pages import blanks, execution, instructor, syllabus
+from inflight.notebook.pages import blanks, execution, instructor
 
 PICTURE = "image/svg+xml"
 SHOWN = [PICTURE, "text/html", "text/markdown", "text/plain"]  # forms of an output, the first that it has is shown

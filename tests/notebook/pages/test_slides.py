@@ -7,8 +7,9 @@ import bs4
 import nbformat
 import pytest
 
+from inflight import syllabus
 from inflight.errors import CourseError
-from inflight.notebook.pages import blanks, execution, instructor, slides, syllabus
+from inflight.notebook.pages import blanks, execution, instructor, slides
 
 LECTURES = sorted(execution.NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="880" height="400"></svg>'
