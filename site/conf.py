@@ -6,7 +6,6 @@ finished pages fetch nothing from another host.
 
 import re
 import sys
-import tomllib
 from pathlib import Path
 
 from docutils import nodes
@@ -36,13 +35,15 @@ include_patterns = [
 ]
 exclude_patterns = [".*", "build", "dist", "tests", "tools", "work"]
 CLONE = Path(__file__).resolve().parents[1]
-PARTS = tomllib.loads((CLONE / "inflight" / "lessons" / "order.toml").read_text(encoding="utf-8"))["part"]
-LESSONS = [(part["title"], topic) for part in PARTS for topic in part["lessons"]]
-LECTURES = [(part, f"notebooks/{number:02}_{topic}") for number, (part, topic) in enumerate(LESSONS)]
+sys.path.append(str(CLONE))
+from inflight import syllabus  # noqa: E402
+from tools import address  # noqa: E402
+
+LESSONS = syllabus.read()
 # A heading, and the pages under it.
 CONTENTS = {
-    "Lectures": [page for part, page in LECTURES if part != "Electives"],
-    "Electives": [page for part, page in LECTURES if part == "Electives"],
+    "Lectures": [f"notebooks/{lesson.name}" for lesson in LESSONS if lesson.part != syllabus.ELECTIVES],
+    "Electives": [f"notebooks/{lesson.name}" for lesson in LESSONS if lesson.part == syllabus.ELECTIVES],
     "Labs": ["labs/*"],
     "Solutions": ["solutions/*"],
     "Look it up": [
@@ -58,14 +59,11 @@ CONTENTS = {
     ],
     "Teach it": [
         "assets/instructor/README",
-        *[f"inflight/lessons/{topic}/instructor" for _, topic in LESSONS],
+        *[f"inflight/lessons/{lesson.topic}/instructor" for lesson in LESSONS],
         "assets/instructor/hub/**",
     ],
     "Work on it": ["CONTRIBUTING", "SECURITY"],
 }
-sys.path.append(str(CLONE))
-from tools import address  # noqa: E402
-
 ADDRESS = address.current(CLONE)
 html_baseurl = f"https://{address.forms(ADDRESS)[1]}/"
 suppress_warnings = [
