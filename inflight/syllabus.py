@@ -6,6 +6,7 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from inflight.errors import CourseError
 from inflight.paths import PACKAGE
 
 LESSONS = PACKAGE / "lessons"
@@ -50,3 +51,11 @@ def read(lessons: Path = LESSONS) -> list[Lesson]:
         for number, (part, topic) in enumerate(places)
         for folder in [lessons / topic]
     ]
+
+
+def select(found: list[Path], lessons: list[str] | None) -> list[Path]:
+    """Return those of `found` that `lessons` names by number or name (None: all); CourseError for a name not there."""
+    for name in lessons or []:
+        if not any(name in (path.stem, path.stem[:2]) for path in found):
+            raise CourseError(f"No lesson {name!r}; the lessons are {', '.join(path.stem for path in found)}.")
+    return [path for path in found if not lessons or path.stem in lessons or path.stem[:2] in lessons]

@@ -33,7 +33,7 @@ from nbformat import NotebookNode
 from inflight import syllabus
 from inflight.errors import CourseError
 from inflight.notebook.pages import blanks
-from inflight.notebook.pages.execution import WIDGET_MIME, execute, select
+from inflight.notebook.pages.execution import WIDGET_MIME, execute
 from inflight.syllabus import Lesson
 from tools import homes, instructor, pictures, titles
 
@@ -143,7 +143,7 @@ def check(root: Path) -> list[str]:
 def _all(root: Path, lessons: list[str] | None = None) -> list[tuple[Lesson, str]]:
     """Each lesson, with each kind of notebook that it gives."""
     known = {Path(lesson.name): lesson for lesson in syllabus.read(titles.folder(root))}
-    chosen = [known[name] for name in select([*known], lessons)]
+    chosen = [known[name] for name in syllabus.select([*known], lessons)]
     return [(one, kind) for one in chosen for kind, script in SCRIPTS.items() if (one.folder / script).exists()]
 
 

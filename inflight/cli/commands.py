@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.tree import Tree
 
 from inflight import checkpoint as checkpoints
-from inflight import engine, models, openai, triton
+from inflight import engine, models, openai, syllabus, triton
 from inflight.checkpoint.sources import DEFAULT
 from inflight.cli import bench, progress, terminal
 from inflight.cli.terminal import ENGINE_DIR, SET, console
@@ -319,7 +319,8 @@ def lab(
     folder = workspace.home()
     numbered = lesson if lesson is None or lesson.isdigit() else lesson[:2]
     prepared = workspace.prepare(folder, fresh=(numbered or "all") if fresh else None)
-    first = workspace.lecture(folder, lesson)
+    lectures = sorted((folder / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+    first, *_ = syllabus.select(lectures, [lesson] if lesson else None)
     if prepared.made:
         console.print(f"Copied {len(prepared.made)} notebooks to {escape(str(folder))}.", soft_wrap=True)
     if prepared.before:

@@ -23,6 +23,7 @@ from plotly.offline import get_plotlyjs
 from traitlets import default
 from traitlets.config import Config
 
+from inflight import syllabus
 from inflight.errors import CourseError
 from inflight.notebook.charts.display import PLOTLY_MIME
 from inflight.notebook.pages import blanks
@@ -85,7 +86,7 @@ def run(lessons: list[str] | None, out: Path, notebooks: Path = NOTEBOOKS) -> di
     CourseError
         No such lesson, or a cell failed: then its notebook's partial copy is in `out`.
     """
-    paths = select(sorted(notebooks.glob("[0-9][0-9]_*.ipynb")), lessons)
+    paths = syllabus.select(sorted(notebooks.glob("[0-9][0-9]_*.ipynb")), lessons)
     if not paths:
         raise CourseError(f"No notebooks in {notebooks}; run `make notebooks` in a clone of the course first.")
     out.mkdir(parents=True, exist_ok=True)
@@ -103,14 +104,6 @@ def run(lessons: list[str] | None, out: Path, notebooks: Path = NOTEBOOKS) -> di
         (out / "index.html").write_text(f"<meta charset='utf-8'><title>The course</title>\n<ul>{links}</ul>", "utf-8")
     print(f"Open {out / 'index.html'} in a browser.")
     return seconds
-
-
-def select(found: list[Path], lessons: list[str] | None) -> list[Path]:
-    """Return those of `found` that `lessons` names by number or name (None: all); CourseError for a name not there."""
-    for name in lessons or []:
-        if not any(name in (path.stem, path.stem[:2]) for path in found):
-            raise CourseError(f"No lesson {name!r}; the lessons are {', '.join(path.stem for path in found)}.")
-    return [path for path in found if not lessons or path.stem in lessons or path.stem[:2] in lessons]
 
 
 def execute(

@@ -68,7 +68,7 @@ def write(lesson: str, output: Path | None = None) -> Path:
     CourseError
         No such lesson, or the file cannot be written.
     """
-    [path] = execution.select(sorted(execution.NOTEBOOKS.glob("[0-9][0-9]_*.ipynb")), [lesson])
+    [path] = syllabus.select(sorted(execution.NOTEBOOKS.glob("[0-9][0-9]_*.ipynb")), [lesson])
     output = output or Path(f"{path.stem}.slides.html")
     try:
         output.write_text(deck(nbformat.read(path, as_version=4), path.stem), encoding="utf-8")

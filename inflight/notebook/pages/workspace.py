@@ -124,15 +124,6 @@ def set_aside(path: Path) -> Path:
     return path.rename(place)
 
 
-def lecture(folder: Path, number: str | None) -> Path:
-    """Return the workspace's lecture of lesson `number`, by default the first; CourseError for a lesson it lacks."""
-    found = sorted((folder / "notebooks").glob("[0-9][0-9]_*.ipynb"))
-    for path in found:
-        if number is None or number in (path.stem, path.stem[:2]):
-            return path
-    raise CourseError(f"No lesson {number!r}; the lessons are {', '.join(path.stem[:2] for path in found)}.")
-
-
 def open_lab(folder: Path, first: Path, arguments: list[str]) -> NoReturn:
     """Replace this process by JupyterLab in the workspace, open at notebook `first`; `arguments` are JupyterLab's own.
 

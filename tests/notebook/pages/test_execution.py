@@ -7,6 +7,7 @@ import re
 import nbformat
 import pytest
 
+from inflight import syllabus
 from inflight.errors import CourseError
 from inflight.notebook.pages import blanks, execution
 
@@ -107,7 +108,7 @@ def test_lessons_are_chosen_by_number_or_name(tmp_path):
     notebooks = write_two(tmp_path / "notebooks")
     assert list(execution.run(["01"], tmp_path / "out", notebooks)) == ["01_engine"]
     found = sorted(notebooks.glob("*.ipynb"))
-    assert execution.select(found, ["01_engine", "00"]) == found
+    assert syllabus.select(found, ["01_engine", "00"]) == found
     with pytest.raises(CourseError, match="No lesson '12'; the lessons are 00_start, 01_engine"):
         execution.run(["12"], tmp_path / "out", notebooks)
 

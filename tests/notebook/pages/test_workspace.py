@@ -144,7 +144,6 @@ def test_a_copy_that_is_no_notebook_any_more_stands_beside_a_new_one(course, tmp
         (lambda course, folder: workspace.prepare(folder, fresh="7", course=course), "no lesson '7'.*00, 01"),
         (lambda course, folder: workspace.prepare(folder, course=course / "assets"), "no notebooks"),
         (lambda course, folder: workspace.prepare(folder / workspace.MARK / "x", course=course), "INFLIGHT_WORK"),
-        (lambda course, folder: workspace.lecture(folder, "02"), "No lesson '02'.*00, 01"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(course, tmp_path, call, words):
