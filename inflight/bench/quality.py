@@ -4,10 +4,10 @@
     result = bench(source, engines(source, workdir))
     result["ratios"]["perplexity_over_checkpoint"]["median"]
 
-The text is the prose of the course's own lessons, which no data set that the course fetches contains, cut into windows
-of 256 tokens. Within a window every model is given each token and asked for the next one. The reference is the
-checkpoint itself: its weights, whatever their format, as float32 in PyTorch. An engine is asked through the very
-function that serves, one token of each of 8 windows an iteration.
+The text is prose of the course's own lessons as it once was (`assets/datasets/prose.txt`), which no data set that the
+course fetches contains, cut into windows of 256 tokens. Within a window every model is given each token and asked for
+the next one. The reference is the checkpoint itself: its weights, whatever their format, as float32 in PyTorch. An
+engine is asked through the very function that serves, one token of each of 8 windows an iteration.
 
 One model is loaded at a time, to save memory: the checkpoint first, then engine after engine.
 """
@@ -15,7 +15,6 @@ One model is loaded at a time, to save memory: the checkpoint first, then engine
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import count, pairwise
@@ -33,9 +32,9 @@ from inflight.engine.model import load
 from inflight.engine.sampling import log_probability
 from inflight.engine.settings import BuildConfig
 from inflight.errors import CourseError
-from inflight.paths import PACKAGE
+from inflight.paths import ASSETS
 
-LESSONS = PACKAGE / "lessons"
+PROSE = ASSETS / "datasets" / "prose.txt"
 WINDOW = 256  # tokens; the first has nothing before it and is not judged
 TOKENS = 20 * WINDOW
 GROUP = 8  # windows that an engine reads side by side
@@ -87,17 +86,8 @@ def _has(tier: str, config: BuildConfig) -> bool:
 
 
 def prose() -> str:
-    """Return the text of all lessons: their markdown, without code and without the lines that a build fills in."""
-    import jupytext
-
-    paragraphs = []
-    parts = tomllib.loads((LESSONS / "order.toml").read_text(encoding="utf-8"))["part"]
-    for topic in (topic for part in parts for topic in part["lessons"]):
-        for cell in jupytext.read(LESSONS / topic / "lecture.py", fmt="py:percent").cells:
-            if cell.cell_type == "markdown":
-                lines = [line for line in cell.source.splitlines() if "{" not in line]
-                paragraphs.append("\n".join(lines).strip())
-    return "\n\n".join(paragraphs)
+    """Return the text that is read: a change of a lesson does not change what is measured."""
+    return PROSE.read_text(encoding="utf-8")
 
 
 def windows(tokenizer: ChatTokenizer, tokens: int = TOKENS) -> np.ndarray:

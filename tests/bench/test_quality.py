@@ -7,7 +7,6 @@ import pytest
 from inflight.bench import quality
 from inflight.checkpoint.sources import fetch
 from inflight.checkpoint.tokenizer import load_tokenizer
-from inflight.paths import COURSE
 from tests.engines import build_small, write_quantized
 
 
@@ -17,8 +16,7 @@ def stored(small_checkpoint, tmp_path_factory):
     return fetch(str(write_quantized(small_checkpoint.path, tmp_path_factory.mktemp("stored") / "q.gguf", "Q4_1")))
 
 
-def test_a_small_models_builds_beside_itself(stored, tmp_path, monkeypatch):
-    monkeypatch.setattr(quality, "prose", lambda: (COURSE / "LICENSE").read_text())  # a text that no lesson changes
+def test_a_small_models_builds_beside_itself(stored, tmp_path):
     folders = {
         name: build_small(stored, tmp_path / name, quant_algo=algo)
         for name, algo in {"W4A8": "W4A8", "W4A16": "W4A16", "float": None}.items()
@@ -43,12 +41,11 @@ def test_a_small_models_builds_beside_itself(stored, tmp_path, monkeypatch):
     assert json.dumps(result) and "±" in quality.in_words(result["rows"])[1]["same_top"]
 
 
-def test_the_lessons_have_twenty_windows_of_prose(course_engine):
+def test_the_prose_has_twenty_windows(course_engine):
     assert quality.windows(load_tokenizer(course_engine)).shape == (20, 256)
 
 
-def test_an_interrupt_keeps_the_builds_that_were_read(stored, tmp_path, monkeypatch):
-    monkeypatch.setattr(quality, "prose", lambda: (COURSE / "LICENSE").read_text())
+def test_an_interrupt_keeps_the_builds_that_were_read(stored, tmp_path):
     folders = {name: build_small(stored, tmp_path / name, quant_algo=name) for name in ("W4A8", "W4A16")}
 
     def interrupted_at(what):
