@@ -24,7 +24,7 @@ import numpy as np
 
 from inflight import checkpoint as checkpoints
 from inflight import engine, machine, models
-from inflight.bench.turns import Progress, result, silent, student_t
+from inflight.bench.turns import Progress, interval, result, silent
 from inflight.checkpoint.sources import Checkpoint
 from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.engine.messages import Chunk
@@ -196,10 +196,10 @@ def in_words(rows: list[dict]) -> list[dict]:
     ]
 
 
-def _with_reach(interval: dict[str, float] | None, places: int) -> str | None:
-    if interval is None:
+def _with_reach(figure: dict[str, float] | None, places: int) -> str | None:
+    if figure is None:
         return None
-    return f"{interval['value']:.{places}f} ± {interval['value'] - interval['low']:.{places}f}"
+    return f"{figure['value']:.{places}f} ± {figure['value'] - figure['low']:.{places}f}"
 
 
 # Quality --------------------------------------------------------------------------------------------------------------
@@ -252,10 +252,9 @@ def _figures(judged: np.ndarray, own: np.ndarray) -> dict:
 
 
 def _interval(values: np.ndarray, most: float = math.inf) -> dict[str, float]:
-    mean, spread = float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values)))
-    reach = student_t(len(values) - 1) * spread
-    return {"value": mean, "low": mean - reach, "high": min(most, mean + reach)}
+    mean, low, high = interval(values.tolist())
+    return {"value": mean, "low": low, "high": min(most, high)}
 
 
-def _exp(interval: dict[str, float]) -> dict[str, float]:
-    return {name: math.exp(value) for name, value in interval.items()}
+def _exp(figure: dict[str, float]) -> dict[str, float]:
+    return {name: math.exp(value) for name, value in figure.items()}

@@ -9,8 +9,9 @@ with their spread over its rounds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from statistics import NormalDist, median
+from statistics import NormalDist, mean, median, stdev
 from typing import TypeVar
 
 from inflight import machine
@@ -62,7 +63,14 @@ def ratio(values: Sequence[float], base: Sequence[float]) -> dict[str, float]:
     return {"median": median(ratios), "min": min(ratios), "max": max(ratios)}
 
 
-def student_t(degrees: int) -> float:
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean of two or more independent values, and both ends of its 95 % confidence interval, by Student's t."""
+    middle = mean(values)
+    reach = _student_t(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    return middle, middle - reach, middle + reach
+
+
+def _student_t(degrees: int) -> float:
     """The 97.5th percentile of Student's t, to 1 % from 2 degrees of freedom (Abramowitz and Stegun, 26.7.5)."""
     z = NormalDist().inv_cdf(0.975)
     terms = (

@@ -1,8 +1,11 @@
 """Ways that take turns: their order, their rounds, and what is left of them when somebody ends it."""
 
+import math
+from statistics import stdev
+
 import pytest
 
-from inflight.bench.turns import ratio, student_t, take_turns
+from inflight.bench.turns import interval, ratio, take_turns
 
 
 def test_the_order_turns_around():
@@ -42,5 +45,8 @@ def test_a_ratio_is_taken_round_by_round():
     ("degrees", "tables", "within"),
     [(2, 4.302653, 0.01), (3, 3.182446, 0.002), (5, 2.570582, 2e-4), (10, 2.228139, 1e-5), (20, 2.085963, 1e-6)],
 )
-def test_students_t_is_that_of_the_tables(degrees, tables, within):
-    assert student_t(degrees) == pytest.approx(tables, rel=within)
+def test_an_interval_is_as_wide_as_students_t_of_the_tables_says(degrees, tables, within):
+    values = list(range(degrees + 1))
+    middle, low, high = interval(values)
+    assert middle == degrees / 2 and high - middle == pytest.approx(middle - low)
+    assert high - middle == pytest.approx(tables * stdev(values) / math.sqrt(len(values)), rel=within)

@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import mean, stdev
 
-from inflight.bench.turns import student_t
+from inflight.bench.turns import interval
 from inflight.errors import CourseError
 
 NOT_TOLD_APART = "not told apart"
@@ -68,8 +67,6 @@ def told_apart(a: Sequence[float], b: Sequence[float], more: str = "more", less:
         raise CourseError(f"{len(a)} and {len(b)} repeats: measure both in the same rounds, at least three.")
     if min(*a, *b) <= 0:
         raise CourseError(f"A repeat measured {min(*a, *b)}: ratios need numbers above zero.")
-    logs = [math.log(one / other) for one, other in zip(a, b)]
-    rounds, middle = len(logs), mean(logs)
-    reach = student_t(rounds - 1) * stdev(logs) / math.sqrt(rounds)
-    word = more if middle - reach > 0 else less if middle + reach < 0 else NOT_TOLD_APART
-    return Comparison(word, math.exp(middle), math.exp(middle - reach), math.exp(middle + reach), rounds)
+    middle, low, high = interval([math.log(one / other) for one, other in zip(a, b)])
+    word = more if low > 0 else less if high < 0 else NOT_TOLD_APART
+    return Comparison(word, math.exp(middle), math.exp(low), math.exp(high), len(a))
