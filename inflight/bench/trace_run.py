@@ -49,20 +49,6 @@ class TraceRun:
         return report.summary(self.run)["tokens_per_s"]
 
     @property
-    def tpot_ms(self) -> pd.Series:
-        """Mean milliseconds from one token of an answer to the next in the engine, a row for each of `requests`.
-
-        From the iteration log: of a static batch no client sees a token before the last. NaN for a single token.
-        """
-        ends_ms = pd.Series((self.log["timestamp"] * 1000 + self.log["iteration_ms"]).to_numpy(), self.log["iteration"])
-        stays = self.stays.groupby("request").agg({"first": "min", "last": "max"})
-        gaps = (stays["last"].map(ends_ms) - stays["first"].map(ends_ms)) / (stays["last"] - stays["first"])
-        # The log knows no client, so the two are matched by length, and those of one length by their order.
-        in_engine = (stays["last"] - stays["first"]).sort_values(kind="stable").index
-        asked = self.requests["output_len"].sort_values(kind="stable").index
-        return pd.Series(gaps[in_engine].to_numpy(), asked).reindex(self.requests.index)
-
-    @property
     def stays(self) -> pd.DataFrame:
         """The slots that the requests ran in: see `telemetry.slots`."""
         return telemetry.slots(self.log)
@@ -72,7 +58,6 @@ def run(
     client: Client,
     requests: list[TimedRequest],
     log_path: str | Path,
-    model: str = "ensemble",
     stream: bool = False,
     tokenizer: ChatTokenizer | None = None,
     concurrency: int | None = None,
@@ -96,7 +81,7 @@ def run(
         A request failed, with the first reason.
     """
     start = files.size(log_path)
-    with Sender(client.url, model, stream, tokenizer, client.timeout_s) as send:
+    with Sender(client.url, stream=stream, tokenizer=tokenizer, timeout_s=client.timeout_s) as send:
         whole = send_all(send, requests, concurrency).whole()
     return TraceRun(whole, _log(log_path, start))
 
