@@ -4,7 +4,7 @@
     requests = from_dataset(read_dataset(), tokenizer)                          # articles to be summarized
     requests = with_times(requests, poisson(len(requests), rate=4.0, seed=0))
 
-`Traffic` is the same as the options of `inflight bench load` and `inflight bench compare` name it.
+`named` makes of it what the options of `inflight bench load` and `inflight bench compare` ask for.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 import random
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -37,8 +37,9 @@ PASSAGE = (
 )
 
 # Name of a dataset -> its file: the course's, then four whose answers repeat ever less of their prompts.
-COPYING = ("rewrite", "edit", "summary", "chat")
-DATASETS = {"dataset": MINI_CNN_EVAL} | {name: ASSETS / "datasets" / f"{name}.json" for name in COPYING}
+DATASETS = {"dataset": MINI_CNN_EVAL} | {
+    name: ASSETS / "datasets" / f"{name}.json" for name in ("rewrite", "edit", "summary", "chat")
+}
 
 
 @dataclass(frozen=True)
@@ -185,75 +186,52 @@ def _check(number: int, rate: float) -> None:
         raise CourseError(f"The rate is {rate} requests per second; it must be above 0.")
 
 
-# Traffic --------------------------------------------------------------------------------------------------------------
+# What the command line names ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """The requests that `inflight bench load` and `compare` send, and their times.
+def named(
+    dataset: str,
+    tokenizer: ChatTokenizer,
+    build: BuildConfig,
+    tell: Callable[[str], None],
+    number: int | None = None,
+    rate: float | None = None,
+    seed: int = 0,
+) -> list[TimedRequest]:
+    """Return the first `number` requests, or all, of what `inflight bench load` and `compare` call `--dataset`.
 
-    Attributes
+    Parameters
     ----------
     dataset : str
         A name of `TRACES` or `DATASETS`, or the path of a file in MLPerf's layout.
-    rate : float or None
-        Requests a second on average. None: all at once.
+    tell : callable
+        Called with a sentence, where prompts are left out because they are longer than the engine takes.
+    rate : float, optional
+        Requests a second on average; by default all at once, or as the trace has them.
     seed : int
         Of all that is drawn.
+
+    Raises
+    ------
+    CourseError
+        A value is out of its range, a file is not right or has fewer requests, or one does not fit into the engine.
     """
-
-    dataset: str = "dataset"
-    rate: float | None = None
-    seed: int = 0
-
-    def requests(
-        self,
-        tokenizer: ChatTokenizer,
-        build: BuildConfig,
-        number: int | None = None,
-        tell: Callable[[str], None] = lambda sentence: None,
-    ) -> list[TimedRequest]:
-        """Return the first `number` requests, or all, at their times.
-
-        Raises
-        ------
-        CourseError
-            A value is out of its range, a file is not right or has fewer requests, or one does not fit into the engine.
-        """
-        found = self._found(tokenizer, build, number, tell)
-        if number is not None and not 1 <= number <= len(found):
-            raise CourseError(f"There are {len(found)} requests: ask for 1 to {len(found)} with --requests.")
-        return self._timed(self._fitting(found[:number], build))
-
-    def _found(
-        self, tokenizer: ChatTokenizer, build: BuildConfig, number: int | None, tell: Callable[[str], None]
-    ) -> list[TimedRequest]:
-        if self.dataset in TRACES:
-            return trace(self.dataset, tokenizer, self.seed, number)
-        path = DATASETS.get(self.dataset) or Path(self.dataset)
+    if dataset in TRACES:
+        found = trace(dataset, tokenizer, seed, number)
+    else:
+        path = DATASETS.get(dataset) or Path(dataset)
         records = read_dataset(path)
         found = from_dataset(records, tokenizer, build.max_input_len)
         if len(found) < len(records):
             tell(f"{len(records) - len(found)} prompts of {path} are longer than the engine takes and left out.")
-        return found
-
-    def _fitting(self, requests: list[TimedRequest], build: BuildConfig) -> list[TimedRequest]:
-        """Return the requests; refuse them where the engine has no room for one and its answer."""
-        for number, request in enumerate(requests):
-            if request.input_len > build.max_input_len or request.input_len + request.max_tokens > build.max_seq_len:
-                raise CourseError(
-                    f"Request {number} has {request.input_len} tokens and asks for {request.max_tokens} more, but the "
-                    f"engine's max_input_len is {build.max_input_len} and its max_seq_len {build.max_seq_len}: ask for "
-                    "less, or build an engine with larger ones."
-                )
-        return requests
-
-    def _timed(self, requests: list[TimedRequest]) -> list[TimedRequest]:
-        """Return the requests with arrivals at the rate; without a rate, unchanged."""
-        if self.rate is None:
-            return requests
-        return with_times(requests, poisson(len(requests), self.rate, self.seed))
-
-    def settings(self) -> dict:
-        """Return what a result states about it."""
-        return asdict(self)
+    if number is not None and not 1 <= number <= len(found):
+        raise CourseError(f"There are {len(found)} requests: ask for 1 to {len(found)} with --requests.")
+    requests = found[:number]
+    for index, request in enumerate(requests):
+        if request.input_len > build.max_input_len or request.input_len + request.max_tokens > build.max_seq_len:
+            raise CourseError(
+                f"Request {index} has {request.input_len} tokens and asks for {request.max_tokens} more, but the "
+                f"engine's max_input_len is {build.max_input_len} and its max_seq_len {build.max_seq_len}: ask for "
+                "less, or build an engine with larger ones."
+            )
+    return requests if rate is None else with_times(requests, poisson(len(requests), rate, seed))

@@ -56,10 +56,9 @@ def load_command(
     bench.report.check_writable(csv)
     if concurrency is not None and rate is not None:
         raise CourseError("With --concurrency each user sends a request after an answer: leave out --rate.")
-    traffic = bench.workload.Traffic(dataset, rate, seed)
     engine_dir = engine_dir or terminal.cached_engine()
-    build = engine.read(engine_dir).build_config
-    asked = traffic.requests(checkpoints.load_tokenizer(engine_dir), build, requests, terminal.tell)
+    tokenizer, build = checkpoints.load_tokenizer(engine_dir), engine.read(engine_dir).build_config
+    asked = bench.workload.named(dataset, tokenizer, build, terminal.tell, requests, rate, seed)
     with terminal.progress("starting") as show, bench.targets.target(url, engine_dir, stream, model) as send:
         show("warming up", 0, 1)
         bench.load.warm_up(send, asked, WARM_UP_REQUESTS)
@@ -70,7 +69,9 @@ def load_command(
         "url": url,
         "model": model,
         "device": bench.targets.device(url, engine_dir),
-        **traffic.settings(),
+        "dataset": dataset,
+        "rate": rate,
+        "seed": seed,
         "requests": len(asked),
         "concurrency": concurrency,
         "loop": "open" if concurrency is None else "closed",
@@ -113,10 +114,8 @@ def compare_command(
     with terminal.progress("Preparing the engine (built once, then kept)"):
         engine_dir = engine.cached(source, BuildConfig(max_batch_size=max_batch_size))
         checkpoint_dir = models.huggingface.folder(source) if BASELINE in (first, second) else None
-    build = engine.read(engine_dir).build_config
-    asked = bench.workload.Traffic(dataset).requests(
-        checkpoints.load_tokenizer(engine_dir), build, requests, terminal.tell
-    )
+    tokenizer, build = checkpoints.load_tokenizer(engine_dir), engine.read(engine_dir).build_config
+    asked = bench.workload.named(dataset, tokenizer, build, terminal.tell, requests)
     with TemporaryDirectory(prefix="inflight-bench-") as scratch, terminal.progress("starting") as show:
         result = bench.compare.compare(
             first, second, engine_dir, asked, scratch, concurrency, rounds, checkpoint_dir, show

@@ -1,4 +1,4 @@
-"""Requests with lengths and times: prompts, named sets, arrivals; and what `Traffic` makes of options."""
+"""Requests with lengths and times: prompts, named sets, arrivals; and what options name."""
 
 import re
 import statistics
@@ -7,7 +7,6 @@ from itertools import pairwise
 import pytest
 
 from inflight.bench import workload
-from inflight.bench.workload import Traffic
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.settings import BuildConfig
 from inflight.errors import CourseError
@@ -72,28 +71,28 @@ def test_arrivals_have_the_rate_and_the_variation_asked_for(cv):
     assert statistics.stdev(gaps) / statistics.mean(gaps) == pytest.approx(cv, rel=0.1)
 
 
-# Traffic --------------------------------------------------------------------------------------------------------------
+# What the command line names ------------------------------------------------------------------------------------------
 
 
-def test_traffic_without_a_rate_comes_as_the_set_says(text):
-    assert Traffic("mild").requests(text, BUILD, 5) == workload.trace("mild", text)[:5]
-    assert {request.at_s for request in Traffic("dataset").requests(text, BUILD, 5)} == {0.0}
+def test_without_a_rate_requests_come_as_the_set_says(text):
+    assert workload.named("mild", text, BUILD, print, 5) == workload.trace("mild", text)[:5]
+    assert {request.at_s for request in workload.named("dataset", text, BUILD, print, 5)} == {0.0}
 
 
 def test_a_rate_draws_the_times_by_the_seed(text):
-    at_s = [request.at_s for request in Traffic("mild", rate=4.0, seed=7).requests(text, BUILD)]
+    at_s = [request.at_s for request in workload.named("mild", text, BUILD, print, rate=4.0, seed=7)]
     assert at_s == workload.poisson(32, 4.0, 7)
 
 
 @pytest.mark.parametrize(
-    ("traffic", "number", "complaint"),
+    ("dataset", "asked", "complaint"),
     [
-        (Traffic("nothing.json"), None, "nothing.json"),
-        (Traffic("dataset"), 101, "There are 100 requests: ask for 1 to 100 with --requests"),
-        (Traffic("mild", rate=0.0), None, "The rate is 0.0 requests per second; it must be above 0."),
-        (Traffic("mild"), 0, "The number of requests is 0"),
+        ("nothing.json", {}, "nothing.json"),
+        ("dataset", {"number": 101}, "There are 100 requests: ask for 1 to 100 with --requests"),
+        ("mild", {"rate": 0.0}, "The rate is 0.0 requests per second; it must be above 0."),
+        ("mild", {"number": 0}, "The number of requests is 0"),
     ],
 )
-def test_traffic_that_cannot_be_made_is_one_sentence(text, traffic, number, complaint):
+def test_requests_that_cannot_be_made_are_one_sentence(text, dataset, asked, complaint):
     with pytest.raises(CourseError, match=re.escape(complaint)):
-        traffic.requests(text, BUILD, number)
+        workload.named(dataset, text, BUILD, print, **asked)
