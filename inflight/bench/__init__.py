@@ -1,6 +1,7 @@
 """Benchmarks: requests sent on a time line, one row a request; ratios measured in one run.
 
-Reading order: `dataset`, `workload`, `load`, `openai`, `targets`, `report`, `turns`, `compare`, `quality`, `trace_run`.
+Reading order: `dataset`, `workload`, `senders`, `load`, `targets`, `report`, `trace_run`; for ratios `turns`,
+`compare`, `quality`.
 """
 
 from inflight.faces import face

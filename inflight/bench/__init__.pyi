@@ -1,3 +1,3 @@
-from . import compare, dataset, load, openai, quality, report, targets, trace_run, turns, workload
+from . import compare, dataset, load, quality, report, senders, targets, trace_run, turns, workload
 
-__all__ = ["compare", "dataset", "load", "openai", "quality", "report", "targets", "trace_run", "turns", "workload"]
+__all__ = ["compare", "dataset", "load", "quality", "report", "senders", "targets", "trace_run", "turns", "workload"]

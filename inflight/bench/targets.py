@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from inflight import engine, machine
 from inflight.bench.load import Sender, Sends
-from inflight.bench.openai import OpenAISender
+from inflight.bench.senders import OpenAISender
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.triton import repository

@@ -3,7 +3,7 @@
 import pytest
 
 from inflight.bench.load import send_all
-from inflight.bench.openai import KEY_VARIABLE, OpenAISender
+from inflight.bench.senders import KEY_VARIABLE, OpenAISender
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
