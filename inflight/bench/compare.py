@@ -11,8 +11,6 @@ batching type of the engine behind `ensemble`; `ngram`, in flight with drafts; `
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -20,12 +18,11 @@ from typing import Any
 
 from inflight import engine
 from inflight.bench import report, targets
-from inflight.bench.load import Run, Sender, Sends, Timing, send_all, warm_up
+from inflight.bench.load import Run, send_all, warm_up
+from inflight.bench.senders import InProcess, Sender, Sends
 from inflight.bench.turns import Progress, ratio, result, silent, take_turns
 from inflight.bench.workload import TimedRequest
-from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.engine.executor import Executor
-from inflight.engine.messages import Request
 from inflight.engine.settings import BATCHING_TYPES
 from inflight.errors import CourseError
 from inflight.triton import repository
@@ -163,31 +160,3 @@ def _run(send: Sends, requests: list[TimedRequest], concurrency: int | None) -> 
             "and with room for every prompt with its answer in each slot."
         )
     return run
-
-
-class InProcess:
-    """Sends requests to an engine in this process, without a server.
-
-    Prompts are tokens already, and answers stay tokens.
-    """
-
-    url = "in this process"
-
-    def __init__(self, executor: Executor, engine_dir: Path, requests: list[TimedRequest]):
-        tokenizer = load_tokenizer(engine_dir)
-        self._executor = executor
-        self._ids = {request.text: tokenizer.encode_chat(request.text) for request in requests}
-        self._aborted = threading.Event()
-
-    def __call__(self, request: TimedRequest) -> Timing:
-        """Have `request` answered; the engine batches it with the others that are under way."""
-        sent = time.perf_counter_ns()
-        response = self._executor.generate(Request(self._ids[request.text], request.max_tokens))
-        return Timing(sent, None, time.perf_counter_ns(), len(response.token_ids))
-
-    def is_alive(self) -> bool:
-        return not self._aborted.is_set()
-
-    def abort(self) -> None:
-        """Send nothing more; what is under way ends with the engine."""
-        self._aborted.set()

@@ -13,17 +13,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import pandas as pd
 
-from inflight.bench.workload import TimedRequest, count_tokens
-from inflight.checkpoint.tokenizer import ChatTokenizer
+from inflight.bench.senders import Sends
+from inflight.bench.workload import TimedRequest
 from inflight.errors import CourseError
-from inflight.triton.client.client import Client
-from inflight.triton.repository.layout import BASELINE
 
-NEVER = -1  # an end id that no token has: answers are exactly as long as asked for
 MOST_UNDER_WAY = 512  # threads of an open loop
 ENDING_S = 0.5  # that requests under way have to end when the run is over early
 
@@ -42,212 +38,6 @@ COLUMNS = [
     "request_id",
     "error",
 ]
-
-
-@dataclass(frozen=True)
-class Timing:
-    """When one request was sent and answered, in nanoseconds of `time.perf_counter_ns`.
-
-    `first_ns` is the arrival of the first piece of a streamed answer, None for a whole one; `output_len` counts tokens;
-    `request_id` is the request's name in the server's log, blank where the sender gave it none.
-    """
-
-    sent_ns: int
-    first_ns: int | None
-    last_ns: int
-    output_len: int
-    request_id: str = ""
-
-
-@dataclass(frozen=True)
-class Run:
-    """The outcome of a load.
-
-    Attributes
-    ----------
-    requests : DataFrame
-        One row a request, in the order of the list that was sent: `request` (its number in that list, from 0);
-        `due_s`, `sent_s`, `first_s`, `last_s` (seconds since the run's start: when it was to be sent, and when it was);
-        `input_len`, `output_len`, `max_tokens` (tokens); `ttft_ms`, `tpot_ms`, `latency_ms` (milliseconds, TTFT and
-        latency since it was due); `request_id`, as in `Timing`; `error` (why there is no answer; blank if there is
-        one). What is not known is NaN: TTFT and TPOT of a whole answer, TPOT of a single token, times of a request
-        that was not sent.
-    started_at : float
-        The run's start in seconds since 1970, as the timestamps of the iteration log.
-    stopped : str
-        Why the run ended before its last request, as a sentence; blank if it did not.
-    interrupt : KeyboardInterrupt, SystemExit or None
-        What ended it, where that was Ctrl-C or SIGTERM.
-    """
-
-    requests: pd.DataFrame
-    started_at: float
-    stopped: str = ""
-    interrupt: BaseException | None = None
-
-    @property
-    def answered(self) -> pd.DataFrame:
-        """The rows without an error."""
-        return self.requests[self.requests["error"] == ""]
-
-    @property
-    def trouble(self) -> str:
-        """Say in a sentence why not every request was answered; blank if every one was."""
-        if self.stopped:
-            return self.stopped
-        failed = self.requests[self.requests["error"] != ""].sort_values("last_s")  # the first is why the others did
-        if failed.empty:
-            return ""
-        return f"{len(failed)} of {len(self.requests)} requests failed, the first with: {failed['error'].iloc[0]}"
-
-    def whole(self) -> Run:
-        """Return the run itself, if every request was answered.
-
-        Raises
-        ------
-        CourseError
-            One was not, with the first reason (`trouble`).
-        KeyboardInterrupt, SystemExit
-            The run was interrupted.
-        """
-        if self.interrupt is not None:
-            raise self.interrupt
-        if self.trouble:
-            raise CourseError(self.trouble)
-        return self
-
-
-# Who sends ------------------------------------------------------------------------------------------------------------
-
-
-class Sends(Protocol):
-    """Protocol of an object that sends requests; a load calls it from several threads.
-
-    Attributes
-    ----------
-    url : str
-        Where they go, for messages.
-    """
-
-    @property
-    def url(self) -> str: ...
-
-    def __call__(self, request: TimedRequest) -> Timing:
-        """Send `request` now and wait for the end of its answer; CourseError when there is none."""
-        ...
-
-    def is_alive(self) -> bool:
-        """Say whether another request should be sent."""
-        ...
-
-    def abort(self) -> None:
-        """End what is under way."""
-        ...
-
-
-class Sender:
-    """Sends requests to one text model of a Triton and takes the times of each. May be called from several threads.
-
-    Every answer is made exactly as long as asked for: no token ends it early. So the tokens received are the request's
-    `max_tokens`, however many pieces a stream brings them in: a piece may hold two tokens, or back half a character.
-    Keep prompt and answer within the engine's `max_seq_len`, where every answer ends. With a `tokenizer`, answers end
-    by themselves instead, `max_tokens` is the most, and the tokens are those that their text is cut into.
-
-    Parameters
-    ----------
-    url : str
-        As `Client` takes it.
-    model : str
-    stream : bool
-        Ask for the answer in pieces, which gives TTFT and TPOT. The model must be decoupled. Over gRPC every stream is
-        a connection of its own, and making it is part of TTFT; whole answers share the client's connection.
-    tokenizer : ChatTokenizer, optional
-        The model's; answers end by themselves then.
-    timeout_s : float
-        Longest time to wait for a whole answer, or for the next piece of one.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        model: str = "ensemble",
-        stream: bool = False,
-        tokenizer: ChatTokenizer | None = None,
-        timeout_s: float = 120,
-    ):
-        self.client, self.stream = Client(url, model, timeout_s), stream
-        self._tokenizer = tokenizer
-        self._aborted = False
-
-    @property
-    def url(self) -> str:
-        return self.client.url
-
-    def __call__(self, request: TimedRequest) -> Timing:
-        """Send `request` now and wait for the end of its answer; CourseError when there is none."""
-        options = {}
-        if self._tokenizer is None:
-            options = {"min_length": request.max_tokens} if self.client.model == BASELINE else {"end_id": NEVER}
-        sent = time.perf_counter_ns()
-        if not self.stream:
-            answer = self.client.ask(request.text, request.max_tokens, **options)
-            return Timing(sent, None, time.perf_counter_ns(), self._tokens(request, answer.pieces), answer.request_id)
-        first = last = None
-        stream = self.client.stream(request.text, request.max_tokens, **options)
-        for _ in stream:
-            last = time.perf_counter_ns()
-            first = first or last
-            if self._aborted:
-                raise CourseError("The request was ended before its answer was there.")
-        if last is None:
-            if self._tokenizer is None:
-                raise CourseError(f"{self.client.model} at {self.client.url} ended the stream without an answer.")
-            first = last = time.perf_counter_ns()  # its first token was the one that ends it
-        return Timing(sent, first, last, self._tokens(request, stream.answer.pieces), stream.answer.request_id)
-
-    def _tokens(self, request: TimedRequest, pieces: list[str]) -> int:
-        if self._tokenizer is None:
-            return request.max_tokens
-        text = "".join(pieces).removeprefix(request.text)  # some servers repeat the prompt
-        return min(request.max_tokens, count_tokens(self._tokenizer, text))
-
-    def is_alive(self) -> bool:
-        """Say whether the server still answers, and `abort` has not been called."""
-        return not self._aborted and self.client.is_live()
-
-    def abort(self) -> None:
-        """End what is under way: whole answers at once, streams at their next piece."""
-        self._aborted = True
-        self.client.close()
-
-    def __enter__(self) -> Sender:
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.client.close()
-
-
-# A load ---------------------------------------------------------------------------------------------------------------
-
-
-def warm_up(send: Sends, requests: list[TimedRequest], number: int) -> None:
-    """Send the first `number` of `requests` at once, and drop their results.
-
-    What an engine does once, at its first requests, is not part of a measurement then. Raises as `Run.whole`.
-    """
-    send_all(send, [replace(request, at_s=0.0) for request in requests[:number]]).whole()
-
-
-class Clock:
-    """The machine's monotonic clock, from which a load takes its times."""
-
-    def now_ns(self) -> int:
-        """Nanoseconds since a fixed moment."""
-        return time.perf_counter_ns()
-
-    def wait_until(self, ns: int, ended: threading.Event) -> bool:
-        """Wait until that moment, or until `ended` is set; return whether it is."""
-        return ended.wait(max(0.0, (ns - self.now_ns()) / 1e9))
 
 
 def send_all(
@@ -312,6 +102,84 @@ def send_all(
             if user.ident is not None:
                 user.join(max(0.0, until - time.monotonic()))
     return run.result(interrupt)
+
+
+def warm_up(send: Sends, requests: list[TimedRequest], number: int) -> None:
+    """Send the first `number` of `requests` at once, and drop their results.
+
+    What an engine does once, at its first requests, is not part of a measurement then. Raises as `Run.whole`.
+    """
+    send_all(send, [replace(request, at_s=0.0) for request in requests[:number]]).whole()
+
+
+@dataclass(frozen=True)
+class Run:
+    """The outcome of a load.
+
+    Attributes
+    ----------
+    requests : DataFrame
+        One row a request, in the order of the list that was sent: `request` (its number in that list, from 0);
+        `due_s`, `sent_s`, `first_s`, `last_s` (seconds since the run's start: when it was to be sent, and when it was);
+        `input_len`, `output_len`, `max_tokens` (tokens); `ttft_ms`, `tpot_ms`, `latency_ms` (milliseconds, TTFT and
+        latency since it was due); `request_id`, as in `Timing`; `error` (why there is no answer; blank if there is
+        one). What is not known is NaN: TTFT and TPOT of a whole answer, TPOT of a single token, times of a request
+        that was not sent.
+    started_at : float
+        The run's start in seconds since 1970, as the timestamps of the iteration log.
+    stopped : str
+        Why the run ended before its last request, as a sentence; blank if it did not.
+    interrupt : KeyboardInterrupt, SystemExit or None
+        What ended it, where that was Ctrl-C or SIGTERM.
+    """
+
+    requests: pd.DataFrame
+    started_at: float
+    stopped: str = ""
+    interrupt: BaseException | None = None
+
+    @property
+    def answered(self) -> pd.DataFrame:
+        """The rows without an error."""
+        return self.requests[self.requests["error"] == ""]
+
+    @property
+    def trouble(self) -> str:
+        """Say in a sentence why not every request was answered; blank if every one was."""
+        if self.stopped:
+            return self.stopped
+        failed = self.requests[self.requests["error"] != ""].sort_values("last_s")  # the first is why the others did
+        if failed.empty:
+            return ""
+        return f"{len(failed)} of {len(self.requests)} requests failed, the first with: {failed['error'].iloc[0]}"
+
+    def whole(self) -> Run:
+        """Return the run itself, if every request was answered.
+
+        Raises
+        ------
+        CourseError
+            One was not, with the first reason (`trouble`).
+        KeyboardInterrupt, SystemExit
+            The run was interrupted.
+        """
+        if self.interrupt is not None:
+            raise self.interrupt
+        if self.trouble:
+            raise CourseError(self.trouble)
+        return self
+
+
+class Clock:
+    """The machine's monotonic clock, from which a load takes its times."""
+
+    def now_ns(self) -> int:
+        """Nanoseconds since a fixed moment."""
+        return time.perf_counter_ns()
+
+    def wait_until(self, ns: int, ended: threading.Event) -> bool:
+        """Wait until that moment, or until `ended` is set; return whether it is."""
+        return ended.wait(max(0.0, (ns - self.now_ns()) / 1e9))
 
 
 class _Load:

@@ -12,8 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from inflight import engine, machine
-from inflight.bench.load import Sender, Sends
-from inflight.bench.senders import OpenAISender
+from inflight.bench.senders import OpenAISender, Sender, Sends
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.triton import repository

@@ -13,7 +13,8 @@ import pandas as pd
 
 from inflight import files
 from inflight.bench import report
-from inflight.bench.load import COLUMNS, Run, Sender, send_all
+from inflight.bench.load import COLUMNS, Run, send_all
+from inflight.bench.senders import Sender
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.triton import telemetry
@@ -69,7 +70,7 @@ def run(
     log_path : path
         The engine's iteration log; the part of it that this run adds is read.
     stream : bool
-        Ask for answers in pieces; see `load.Sender`.
+        Ask for answers in pieces; see `senders.Sender`.
     tokenizer : ChatTokenizer, optional
         The model's: answers end by themselves then, and what is asked for is the most that they may have.
     concurrency : int, optional

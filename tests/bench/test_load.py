@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from inflight.bench.load import COLUMNS, Sender, Timing, send_all
+from inflight.bench.load import COLUMNS, send_all
+from inflight.bench.senders import Sender, Timing
 from inflight.bench.workload import TimedRequest
 from inflight.cli.commands import app
 from inflight.errors import CourseError

@@ -6,7 +6,8 @@ import heapq
 import itertools
 import threading
 
-from inflight.bench.load import Clock, Timing
+from inflight.bench.load import Clock
+from inflight.bench.senders import Timing
 from inflight.bench.workload import TimedRequest
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from inflight import files
-from inflight.bench.load import Run, Sender, send_all
+from inflight.bench.load import Run, send_all
+from inflight.bench.senders import Sender
 from inflight.bench.trace_run import TraceRun
 from inflight.bench.workload import TimedRequest
 from inflight.triton import telemetry

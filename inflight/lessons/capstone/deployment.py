@@ -18,6 +18,7 @@ import pandas as pd
 
 from inflight import engine
 from inflight.bench import load as loads
+from inflight.bench.senders import Sender, Sends
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint import fetch
 from inflight.checkpoint.tokenizer import ChatTokenizer
@@ -155,11 +156,11 @@ def bring_in(server: Server, settings: Settings, contract: Contract, engine_dir:
     values["scheduler_path"] = config.scheduler_path or ""
     folder = engine_dir or engine_of(settings)
     server.load("tensorrt_llm", gpt_model_path=folder, allotted_time_ms=allotted_time_ms, **values)
-    with loads.Sender(server.grpc_url, stream=True) as send:
+    with Sender(server.grpc_url, stream=True) as send:
         loads.warm_up(send, contract.traffic.requests(contract.rate, seed=0, number=2), 2)
 
 
-def measure(server: Server, requests: list[TimedRequest], send: loads.Sends | None = None) -> pd.DataFrame:
+def measure(server: Server, requests: list[TimedRequest], send: Sends | None = None) -> pd.DataFrame:
     """Send a run and wait for all answers: a row a request, columns as in a rehearsal.
 
     Parameters
@@ -172,7 +173,7 @@ def measure(server: Server, requests: list[TimedRequest], send: loads.Sends | No
     CourseError
         The server went away.
     """
-    with loads.Sender(server.grpc_url, stream=True) as courses:
+    with Sender(server.grpc_url, stream=True) as courses:
         run = loads.send_all(send or courses, requests)
     if run.stopped:
         raise CourseError(f"{run.stopped} Start the server again, and repeat the run.")

@@ -12,7 +12,7 @@ import pandas as pd
 from tritonclient.utils import InferenceServerException
 
 from inflight.bench import trace_run
-from inflight.bench.load import NEVER, Timing
+from inflight.bench.senders import NEVER, Timing
 from inflight.bench.workload import TimedRequest
 from inflight.errors import CourseError
 from inflight.lessons.capstone.contract import Traffic
