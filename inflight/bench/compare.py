@@ -27,11 +27,17 @@ from inflight.engine.settings import BATCHING_TYPES
 from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.repository.layout import BASELINE
+from inflight.triton.repository.request import ENGINE, ENSEMBLE
 from inflight.triton.serving.server import Server
 
-IN_PROCESS, ENSEMBLE, NGRAM = "in-process", "ensemble", "ngram"
+IN_PROCESS, NGRAM = "in-process", "ngram"
 WAYS = (IN_PROCESS, *BATCHING_TYPES, NGRAM, ENSEMBLE, BASELINE)  # and the address of a Triton, and openai:URL
-RATIOS = {"throughput": "tokens_per_s", "mean_latency": "latency_ms_mean", "p99_latency": "latency_ms_p99"}
+# Name of a ratio: the column that has both ways' medians, and the figure of `report.summary`.
+RATIOS = {
+    "throughput": ("tokens_per_s", "tokens_per_s"),
+    "mean_latency": ("mean_latency_ms", "latency_ms_mean"),
+    "p99_latency": ("p99_latency_ms", "latency_ms_p99"),
+}
 DRAFTS = {"decoding_type": "NGram", "max_draft_len": 4, "max_matching_ngram_size": 3}  # of `ngram`
 TIMEOUT_S = 600  # for an answer: the baseline takes one request after the other
 BY_DEFAULT = BATCHING_TYPES[-1]  # the batching type of `ensemble`
@@ -98,7 +104,7 @@ def compare(
             if name in served and name != BASELINE:
                 batching = name if name in BATCHING_TYPES else BY_DEFAULT
                 drafts = DRAFTS if name == NGRAM else None
-                server.load("tensorrt_llm", gpt_model_type=batching, speculative_config=drafts)
+                server.load(ENGINE, gpt_model_type=batching, speculative_config=drafts)
             return _run(senders[name], requests, concurrency)
 
         turns = take_turns({name: partial(turn, name) for name in names}, rounds, progress)
@@ -111,18 +117,13 @@ def compare(
         "rounds": len(figures[first]),
     }
     rows = [
-        {
-            "way": name,
-            "device": targets.device(name, engine_dir),
-            "tokens_per_s": median(one["tokens_per_s"] for one in runs),
-            "mean_latency_ms": median(one["latency_ms_mean"] for one in runs),
-            "p99_latency_ms": median(one["latency_ms_p99"] for one in runs),
-        }
+        {"way": name, "device": targets.device(name, engine_dir)}
+        | {column: median(one[key] for one in runs) for column, key in RATIOS.values()}
         for name, runs in figures.items()
     ]
     ratios = {
         name: ratio([one[key] for one in figures[second]], [one[key] for one in figures[first]])
-        for name, key in RATIOS.items()
+        for name, (_, key) in RATIOS.items()
     }
     return result(settings, rows, ratios)
 
