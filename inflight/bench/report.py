@@ -7,7 +7,6 @@ write(Path("run.csv"), run.requests)
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,7 @@ def summary(run: Run) -> dict[str, Any]:
         figures |= {f"{name}_{label}": values.quantile(share) for label, share in PERCENTILES.items()}
     late_ms = _late_ms(run)
     figures |= {"late_ms_p99": late_ms.quantile(0.99), "late_ms_max": late_ms.max()}
-    return {name: number(value) for name, value in figures.items()}
+    return {name: _number(value) for name, value in figures.items()}
 
 
 def _late_ms(run: Run) -> pd.Series:
@@ -84,7 +83,7 @@ def lateness(run: Run) -> str:
     )
 
 
-def number(value: float) -> float | None:
+def _number(value: float) -> float | None:
     """Return a figure for JSON: None where it is not known."""
     if isinstance(value, int):
         return value
@@ -92,20 +91,6 @@ def number(value: float) -> float | None:
 
 
 # Files ----------------------------------------------------------------------------------------------------------------
-
-
-def check_writable(path: Path | None) -> None:
-    """Refuse, before a benchmark, a file that could not be written after it.
-
-    Raises
-    ------
-    CourseError
-        The path is a folder, or its folder is not there or cannot be written.
-    """
-    if path is not None:
-        folder = path.absolute().parent
-        if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-            raise CourseError(f"{path} cannot be written: name a file in a folder that exists and is yours to write.")
 
 
 def write(path: Path, requests: pd.DataFrame) -> None:

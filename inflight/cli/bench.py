@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -53,7 +54,7 @@ def load_command(
 
     Example: [bold]inflight bench load --rate 4 --stream --csv run.csv[/]
     """
-    bench.report.check_writable(csv)
+    check_writable(csv)
     if concurrency is not None and rate is not None:
         raise CourseError("With --concurrency each user sends a request after an answer: leave out --rate.")
     engine_dir = engine_dir or terminal.cached_engine()
@@ -181,3 +182,11 @@ def _cell(name: str, value: object) -> str:
         decimals = 2 if {"over", "share", "rate", "/s"} & set(name.replace("_", " ").split()) else 1
         return f"{value:.{decimals if abs(value) < 1000 else 0}f}"
     return "-" if value is None else str(value)
+
+
+def check_writable(path: Path | None) -> None:
+    """Refuse, before a benchmark, a file that could not be written after it."""
+    if path is not None:
+        folder = path.absolute().parent
+        if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise CourseError(f"{path} cannot be written: name a file in a folder that exists and is yours to write.")

@@ -63,17 +63,6 @@ def test_csv_has_a_line_a_request_can_be_read_again(run, tmp_path):
     pd.testing.assert_frame_equal(read, run.requests, check_dtype=False)
 
 
-def test_what_cannot_be_written_is_refused_and_nothing_left(tmp_path):
-    (tmp_path / "file").write_text("kept")
-    for path in (tmp_path / "nowhere" / "run.csv", tmp_path / "file" / "run.csv", tmp_path):
-        with pytest.raises(CourseError, match="cannot be written"):
-            report.check_writable(path)
-    report.check_writable(tmp_path / "file")
-    report.check_writable(tmp_path / "new")
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-    assert (tmp_path / "file").read_text() == "kept"
-
-
 def test_a_write_that_fails_is_one_sentence(run, tmp_path):
     with pytest.raises(CourseError, match="cannot be written"):
         report.write(tmp_path, run.requests)

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from inflight.bench.compare import RATIOS
+from inflight.cli.bench import check_writable
 from inflight.cli.commands import app
 from inflight.errors import CourseError
 from inflight.paths import COURSE
@@ -36,6 +37,17 @@ def test_what_a_lecture_measures_in_place_of_a_command_is_a_line_of_json(lecture
     lines = "".join(output.get("text", "") for cell in cells for output in cell.get("outputs", [])).splitlines()
     [ratio] = [json.loads(line)[name] for line in lines if line.startswith(f'{{"{name}"')]
     assert list(ratio) == ["median", "min", "max"] and 0 < ratio["min"] <= ratio["median"] <= ratio["max"]
+
+
+def test_what_cannot_be_written_is_refused_and_nothing_left(tmp_path):
+    (tmp_path / "file").write_text("kept")
+    for path in (tmp_path / "nowhere" / "run.csv", tmp_path / "file" / "run.csv", tmp_path):
+        with pytest.raises(CourseError, match="cannot be written"):
+            check_writable(path)
+    check_writable(tmp_path / "file")
+    check_writable(tmp_path / "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "kept"
 
 
 # Ended by a signal ----------------------------------------------------------------------------------------------------
