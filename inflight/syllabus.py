@@ -17,7 +17,8 @@ ELECTIVES = "Electives"  # the part of lessons that no other needs
 class Lesson:
     """One lesson: its folder, its place in the course, and the part of the course it belongs to.
 
-    `parts` are the parts of the learner's own stack that its lab has them write: name -> file or folder.
+    `exercises` is how many its lab has; `parts` are the parts of the learner's own stack that it has them write, each
+    with its file or folder.
     """
 
     folder: Path
@@ -25,6 +26,7 @@ class Lesson:
     part: str
     title: str
     question: str
+    exercises: int = 0
     parts: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -35,6 +37,11 @@ class Lesson:
     def name(self) -> str:
         """The name of its notebooks, such as "04_batching"."""
         return f"{self.number}_{self.topic}"
+
+    @property
+    def exercise_numbers(self) -> list[str]:
+        """The numbers of its exercises, as `check` takes them: "4.1", "4.2", …"""
+        return [f"{int(self.number)}.{place}" for place in range(1, self.exercises + 1)]
 
     @property
     def heading(self) -> str:

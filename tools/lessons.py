@@ -46,6 +46,7 @@ METADATA = {
 }
 ASSERTS = re.compile(r"^[ \t]*assert\b.*", re.M)
 MAX_BYTES = 900_000  # of which the static pictures are up to two thirds
+CHECKED = re.compile(r"""\bcheck\(\s*["'](\d+\.\d+)["']""")
 PART = "part:"  # begins a tag
 MARKER = re.compile(r"^\s*# (BEGIN SOLUTION|END SOLUTION|LAB:).*", re.M)
 REGION = re.compile(r"^([ \t]*)# BEGIN SOLUTION\n(.*?)^[ \t]*# END SOLUTION$", re.M | re.S)
@@ -240,7 +241,7 @@ def _problems(path: Path, lesson: Lesson, kind: str) -> Iterator[str]:
         yield "carries what an editor or a run left in its metadata; run `make notebooks`"
     if path.stat().st_size > MAX_BYTES:
         yield f"{path.stat().st_size} bytes, more than {MAX_BYTES}; show less"
-    yield from _lab_problems(notebook, lesson.folder) if kind == "labs" else _execution_problems(notebook)
+    yield from _lab_problems(notebook, lesson) if kind == "labs" else _execution_problems(notebook)
     if kind == "notebooks":
         yield from _page_problems(notebook)
     prose = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
@@ -293,8 +294,12 @@ def _page_problems(lecture: NotebookNode) -> Iterator[str]:
             yield str(error)
 
 
-def _lab_problems(lab: NotebookNode, folder: Path) -> Iterator[str]:
-    """Outputs; and lines of the answers, long enough to be one, that a learner could read."""
+def _lab_problems(lab: NotebookNode, lesson: Lesson) -> Iterator[str]:
+    """Outputs; exercises that the lesson does not count; lines of the answers, long enough to be one, to be read."""
+    folder = lesson.folder
+    checked = list(dict.fromkeys(CHECKED.findall("\n".join(cell.source for cell in _code(lab)))))
+    if checked != lesson.exercise_numbers:
+        yield f"it checks {checked}; lesson.toml says {lesson.exercises} exercises, {lesson.exercise_numbers}"
     if any(cell.execution_count or cell.outputs for cell in _code(lab)):
         yield "a lab has outputs; run `make notebooks`"
     answers, given = set(), set()

@@ -233,6 +233,11 @@ def shows(text):
         ("labs", lambda nb: nb["cells"][1].update(execution_count=1), "a lab has outputs"),
         ("labs", add_markdown("try `answer = slots - guests % slots`"), "the answer `answer = slots - guests % slots`"),
         ("labs", lambda nb: nb["cells"][2].update(source="# total_of_all_slots = 8"), "can be read in the lab"),
+        (
+            "labs",
+            lambda nb: nb["cells"][2].update(source="check('0.1', 8)"),
+            "lesson.toml says 0 exercises",
+        ),
     ],
 )
 def test_the_gate_names_what_is_wrong(built, kind, edit, says):

@@ -18,6 +18,7 @@ NUMBER, NAME = "14", "14_counting"
 BEFORE = syllabus.read()[-1].name
 LESSON = """title = "Counting"
 question = "How many slots stay empty?"
+exercises = 1
 parts = { counter = "counter.py" }
 """
 LECTURE = """# %% [markdown]

@@ -19,21 +19,19 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import lazy_loader
 import pandas as pd
 
 from inflight import __version__, syllabus
 from inflight.errors import CourseError
 from inflight.notebook.checks import parts
 from inflight.notebook.checks.answers import as_json
+from inflight.notebook.checks.verdict import DONE
 from inflight.notebook.pages import workspace
-from inflight.paths import COURSE, without_home
+from inflight.paths import without_home
 
-nbformat = lazy_loader.load("nbformat")  # one to two seconds, and no check needs it
 FILE = "journal.jsonl"
 BEGIN = '{"at": '  # of each line
 HAND_IN = "hand-in"  # the kind of the first line of a file that is handed in
-CHECKED = re.compile(r"""\bcheck\(\s*["'](\d+\.\d+)["']""")
 
 
 def note(kind: str, **fields: object) -> None:
@@ -76,7 +74,7 @@ def answers(entries: list[dict]) -> dict[str, dict]:
         if entry["kind"] == "exercise":
             answer = found.setdefault(str(entry.get("exercise")), {"tries": 0, "passed": "", "said": ""})
             answer["tries"] += 1
-            if entry.get("status") != "done":
+            if entry.get("status") != DONE:
                 answer["said"] = str(entry.get("said", ""))
             elif not answer["passed"]:
                 answer["passed"] = str(entry.get("at"))
@@ -246,13 +244,8 @@ def _of_workspace(folder: Path | None) -> list[dict]:
 
 
 def _labs() -> dict[str, list[str]]:
-    """Map a lesson's heading to the exercises of its lab, as its cells pass them to `check`."""
-    found = {}
-    for lesson in syllabus.read():
-        for path in (COURSE / "labs").glob(f"{lesson.number}_*.ipynb"):
-            cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-            found[lesson.heading] = list(dict.fromkeys(CHECKED.findall("\n".join(cells))))
-    return found
+    """Map a lesson's heading to the numbers of its exercises."""
+    return {lesson.heading: lesson.exercise_numbers for lesson in syllabus.read() if lesson.exercises}
 
 
 def _now() -> str:
