@@ -44,6 +44,8 @@ class Prediction(Panel):
             )
         else:
             self.field = ipywidgets.RadioButtons(options=list(options), value=None, layout={"width": "auto"})
+        example = "100" if options is None else '"…", the beginning of one of these lines'
+        self.by_hand = f"No buttons here? In a cell of your own: guess.value = {example}"
         self.told = ipywidgets.HTML()
         super().__init__([ipywidgets.HTML(f"<b>{html.escape(question)}</b>"), self.field, self.told], label=question)
         if (said := record.last_guess(question)) is not None and (options is None or said in options):
@@ -66,12 +68,6 @@ class Prediction(Panel):
         if self._options is None and _number(str(said)) is None:
             raise CourseError(f"{said!r} is not a number, and {self.question!r} asks for one: set another value.")
         self.field.value = str(self._right_one(said))
-
-    @property
-    def by_hand(self) -> str:  # type: ignore[override]
-        """How to answer where a page shows no buttons."""
-        example = "100" if self._options is None else '"…", the beginning of one of these lines'
-        return f"No buttons here? In a cell of your own: guess.value = {example}"
 
     def __repr__(self) -> str:
         if self.value is not None:
