@@ -294,7 +294,10 @@ def views(four):
     # your line: the same four callers, as their users would count
     since_due = four["answered_s"] - four["due_s"]
 
-    felt = {"four callers, since sent": since_sent, "four callers, since due": since_due}
+    felt = {
+        "four callers, since sent": since_sent,
+        "four callers, since due": since_due,
+    }
     return 1000 * pd.DataFrame(felt).set_index(four["due_s"])
 
 
@@ -415,6 +418,7 @@ assert rows[0][2] == rows[2][2] == 8 and rows[1][2] >= rows[3][2] >= 1
 #
 # Our front end refuses with status 429, and a header that says when to come back: `Retry-After`, here one second. Forty
 # users at once ask an engine with eight slots and a queue for four. When should the others come back?
+
 
 # %%
 # %%writefile {workdir.name}/retry.py
