@@ -17,37 +17,57 @@ from inflight.notebook.checks.answers import load, plain
 from inflight.notebook.checks.findings import NOT_YET, RIGHT, Case, Finding, Measured, Wrong, asked
 from inflight.notebook.checks.simulate_triton import Names, SimulatedRun, SimulatedStream, Triton
 
-Event = tuple[int, int | None]  # who, and a number; None: the page was closed
+Event = tuple[int, int | None, float]  # who; a number, or None: the page was closed; when
+IDLE_S = 5  # as the lab's adder has it
 
 
 @grades("7.1", "From START to END a sequence keeps its slot, so a forgotten END keeps everybody else waiting.")
 def _marks(marks: Callable, choose: random.Random) -> dict[str, Callable[[], Finding]]:
-    cases: list[list[Event]] = [[(1, 5)], [(1, 5), (1, 6)], [(1, 5), (2, 1), (1, 6), (1, None), (2, 3)]]
-    cases += [[(1, 5), (1, None), (1, 7), (2, None)], [(1, 1), *_events(choose, 6)], [(2, 1), *_events(choose, 20)]]
+    cases: list[list[Event]] = [
+        [(1, 5, 0.5)],
+        [(1, 5, 0.5), (1, 6, 1)],
+        [(1, 5, 0.5), (2, 1, 1), (1, 6, 2), (1, None, 3), (2, 3, 4)],
+        [(1, 5, 0.5), (1, None, 2), (1, 7, 3), (2, None, 4)],
+        [(1, 5, 0.5), (1, 6, 4.5), (1, 7, 8.5)],
+        [(1, 5, 0.5), (1, 6, 4.5), (1, None, 8.5)],
+        [(1, 5, 0.5), (1, 6, 6.5), (1, 7, 7)],
+        [(1, 5, 0.5), (1, None, 6.5), (1, 7, 7)],
+        [(2, 1, 0.5), *_events(choose, 20)],
+    ]
 
-    def right(who: int, value: int | None, talking: set[int]) -> dict | None:
-        start, end = who not in talking, value is None
-        talking ^= {who} if start != end else set()
+    def right(who: int, value: int | None, now_s: float, talking: dict) -> dict | None:
+        start, end = now_s - talking.pop(who, -IDLE_S) >= IDLE_S, value is None
+        talking |= {} if end else {who: now_s}
         return {"sequence_id": who, "sequence_start": start, "sequence_end": end} if not (start and end) else None
 
     def made(function: Callable, name: str, events: list[Event]) -> list | None:
-        talking: set[int] = set()
-        all_marks = [function(who, value, talking) for who, value in events]
+        talking: dict = {}
+        all_marks = [function(*event, talking) for event in events]
         nothing = None if name == "sequence_id" else False
         return None if all_marks[0] is None else [one[name] if one else nothing for one in all_marks]
 
     def part(name: str) -> Callable[[], Finding]:
-        hint = "A user who is not talking begins with a number, and ends by closing the page; None: nothing is sent."
+        hint = (
+            "A user who is not talking begins with a number, and ends by closing the page, or by five seconds of "
+            "silence; None: nothing is sent."
+        )
         return lambda: asked(
             partial(made, marks, name),
-            [Case((events,), made(right, name, events), hint, f"{name} of each event of {events}") for events in cases],
+            [
+                Case(
+                    (events,), made(right, name, events), hint, f"{name} of each event (who, value, now_s) of {events}"
+                )
+                for events in cases
+            ],
         )
 
     return {name: part(name) for name in ("sequence_id", "sequence_start", "sequence_end")}
 
 
 def _events(choose: random.Random, number: int) -> list[Event]:
-    return [(choose.randrange(1, 4), choose.choice([None, choose.randrange(9)])) for _ in range(number)]
+    """One every half a second or so, and never two of a user just five seconds apart."""
+    users = [choose.randrange(1, 6) for _ in range(number)]
+    return [(who, choose.choice([None, choose.randrange(9)]), round(1 + 0.7 * nth, 1)) for nth, who in enumerate(users)]
 
 
 # Exercise 7.2 ---------------------------------------------------------------------------------------------------------
@@ -120,7 +140,7 @@ def _none(played: SimulatedRun, count: str) -> Measured:
 
 
 def _left_over(played: SimulatedRun, whose: str, advice: str) -> Measured:
-    what = f"things that are kept of {whose}"
+    what = f"items more in the model after {whose}"
     return Measured(what, played.growth, at_most=MOST_LEFT, course=0, advice=advice)
 
 

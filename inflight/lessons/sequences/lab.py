@@ -2,8 +2,8 @@
 # # {heading}
 #
 # Three exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You write a gateway that never forgets a
-# START or an END; a model that asks to be called again, for many streams, some of whose clients leave; and the core of
-# one that hears many microphones. A check never stops the notebook.
+# START or an END; the lecture's model, made to keep nothing of readers who leave; and the core of one that hears many
+# microphones. A check never stops the notebook.
 #
 # Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
 # not been run.
@@ -19,13 +19,14 @@ from pathlib import Path
 import numpy as np
 import tritonclient.grpc as triton
 
-from inflight.lessons.sequences import streams, two_lines
+from inflight.lessons.sequences import Voice, streams, two_lines
 from inflight.notebook import check, parts
 from inflight.triton import Server
 
 workdir = tempfile.TemporaryDirectory()
 repo = Path(workdir.name) / "repo"
-(repo / "adder" / "1").mkdir(parents=True)
+for name in "adder", "words", "microphones":
+    (repo / name / "1").mkdir(parents=True)
 
 # %% [markdown]
 # The model of the first exercise adds up what a sequence sends, as in the lecture. It asks for all four controls, so it can
@@ -85,31 +86,32 @@ server = Server(repo).start()
 # %% [markdown]
 # ## Exercise 7.1: never forget an END
 #
-# *Core · importance 4/5 · difficulty 2/5 · 10 minutes*
+# *Core · importance 4/5 · difficulty 3/5 · 15 minutes*
 #
 # Users of a chat gateway send numbers, close the page at some time, and may come back later. The gateway calls `marks` for
-# each event, in the order in which they happen: user `who` has sent `value`, or has closed the page; then `value` is
-# `None`. Nobody knows what comes next. Give the three arguments that `infer` needs, as a dict:
+# each event, in the order in which they happen: at `now_s` seconds user `who` has sent `value`, or has closed the page;
+# then `value` is `None`. Nobody knows what comes next. Give the three arguments that `infer` needs, as a dict:
 #
 # - the first number of a user who is not in a conversation begins one;
 # - a user who closes the page ends it: the gateway sends one more request for that;
-# - `None` where nothing is to be sent: a page was closed, and there was no conversation.
+# - who has been silent for five seconds is in no conversation any more: the next number begins one, and closing the page
+#   sends nothing;
+# - `None` where nothing is to be sent.
 #
-# `talking` is a set, empty at first, that is yours to keep. You are handed the same one each time.
+# `talking` is a dict, empty at first, that is yours to keep. You are handed the same one each time.
 
 
 # %%
-def marks(who: int, value: int | None, talking: set[int]) -> dict | None:
+def marks(who: int, value: int | None, now_s: float, talking: dict) -> dict | None:
     """`sequence_id`, `sequence_start` and `sequence_end` of this event's request."""
     # BEGIN SOLUTION
     # LAB: return ...
-    start, end = who not in talking, value is None
+    # By user: when the latest number came.
+    start, end = now_s - talking.pop(who, -np.inf) >= 5, value is None
+    if not end:
+        talking[who] = now_s
     if start and end:
         return None
-    if end:
-        talking.remove(who)
-    else:
-        talking.add(who)
     return {"sequence_id": who, "sequence_start": start, "sequence_end": end}
     # END SOLUTION
 
@@ -119,51 +121,57 @@ check("7.1", marks)
 
 # %% [markdown]
 # <details><summary>Where to look</summary><code>converse</code> in the lecture: there the values are known, so the
-# first and the last one are, too. Here a user is in a conversation from the first number until the page is closed.</details>
+# first and the last one are, too. And "A client forgets END": what does Triton do with a sequence that is silent for too
+# long?</details>
 #
-# <details><summary>How to begin</summary>Two questions for each event: is <code>who</code> in <code>talking</code>, and is
-# <code>value</code> <code>None</code>? Of the four pairs of answers one sends nothing. Then see to it that
-# <code>talking</code> is right for the next event.</details>
+# <details><summary>How to begin</summary>Two questions for each event: is <code>who</code> in a conversation, and is
+# <code>value</code> <code>None</code>? Of the four pairs of answers one sends nothing. What must <code>talking</code> know
+# to answer the first?</details>
 #
 # <details><summary>The error you see</summary>It names the events up to the one where your answer differs.
 # <em>start</em> after a page was closed: a user who comes back begins anew, so closing takes them out of
 # <code>talking</code>.</details>
 
 # %% [markdown]
-# Now on the real server: three users, and two slots. The third one gets a slot when one of the others closes the page.
-# If `marks` forgets an END, the third waits five seconds.
+# Now on the real server: three users, and two slots. The last one gets a slot when one of the others closes the page.
+# The fourth user thinks for six seconds after each number.
 
 
 # %% tags=["nbval-ignore-output"]
-def converse(who, values):
-    """The sums that a user hears, and at last what the closing request answers."""
-    talking, sums = set(), []
+def converse(who, values, thinks_s):
+    """What each request of a user hears, when it was sent, and when it was answered."""
+    talking, heard = {}, []
     with triton.InferenceServerClient(server.grpc_url) as connection:
         for value in [*values, None]:
-            arguments = marks(who, value, talking)
+            sent_s = time.monotonic()
+            arguments = marks(who, value, sent_s, talking)
             if arguments in (None, ...):
                 continue
             tensor = triton.InferInput("value", [1, 1], "INT32")
             tensor.set_data_from_numpy(np.array([[value or 0]], np.int32))
             result = connection.infer("adder", [tensor], **arguments)
-            sums.append(result.as_numpy("sum").item())
-    return sums
+            heard.append((result.as_numpy("sum").item(), sent_s, time.monotonic()))
+            time.sleep(thinks_s)
+    return heard
 
 
-sent = time.monotonic()
+# %% tags=["nbval-ignore-output"]
+numbers = [10, 20], [100, 200], [1000, 2000]
 with ThreadPoolExecutor(3) as pool:
-    for sums in pool.map(converse, (1, 2, 3), ([10, 20], [100, 200], [1000, 2000])):
-        print(*sums)
-print(f"All have their answers after {time.monotonic() - sent:.1f} s.")
+    users = list(pool.map(converse, (1, 2, 3), numbers, [0.5] * 3))
+for heard in [*users, converse(4, [1, 2], 6)]:
+    print(*(total for total, _, _ in heard))
+if all(users):
+    last = max(users, key=lambda heard: heard[0][2])
+    waited = last[0][2] > min(heard[-1][1] for heard in users)
+    print("The last user had its first answer after another's END:", waited)
 
 # %% [markdown]
 # ## Exercise 7.2: asked again, and some have gone
 #
-# *Core · importance 5/5 · difficulty 4/5 · 40 minutes*
+# *Core · importance 5/5 · difficulty 3/5 · 25 minutes*
 #
-# Write a model that gives texts back word by word, as `words` in the lecture does, and that keeps nothing of a reader
-# who has gone. In each call every request that is ready gets **one** word; then it is rescheduled, or ended with
-# `FINAL`. A text may have no words at all: end it at once. Keep what you know of a stream in `self.states`, a dict by correlation id.
+# Here is the lecture's model, without its log. Make it keep nothing of a reader who has gone.
 #
 # A client can leave at two moments. If the request is in a call of `execute`, `request.is_cancelled()` is true. If it
 # waits in the queue, Triton drops it, and the model is not told. But the request's response sender knows: `sender.is_cancelled()`.
@@ -174,8 +182,8 @@ print(f"All have their answers after {time.monotonic() - sent:.1f} s.")
 # - Never ask a sender after its `FINAL`.
 #
 # The check plays Triton for your model, with four slots: first seven texts at once, then twelve readers, half of whom
-# leave. It counts your calls, compares what each client has heard, and counts what your model keeps of streams that are
-# over, wherever it keeps it.
+# leave. It compares what each client has heard, and counts what your model keeps of streams that are over, wherever it
+# keeps it.
 
 # %% tags=["part:model.py"]
 # %%writefile {workdir.name}/words.py
@@ -201,7 +209,25 @@ def value(request, name):
 # LAB:         self.states = {}  # by correlation id
 # LAB:
 # LAB:     def execute(self, requests):
-# LAB:         raise NotImplementedError  # your code
+# LAB:         ready = [request for request in requests if value(request, "READY")]
+# LAB:         for request in ready:
+# LAB:             if value(request, "START"):
+# LAB:                 words = value(request, "text").decode().split()
+# LAB:                 self.states[int(value(request, "ID"))] = words
+# LAB:         for request in ready:
+# LAB:             self.step(request, int(value(request, "ID")))
+# LAB:         raise NotImplementedError  # your code, here and where else it is needed
+# LAB:
+# LAB:     def step(self, request, who):
+# LAB:         words, sender = self.states[who], request.get_response_sender()
+# LAB:         word = words.pop(0) if words else ""
+# LAB:         output = pb_utils.Tensor("word", np.array([[word.encode()]], object))
+# LAB:         if words:
+# LAB:             sender.send(pb_utils.InferenceResponse([output]))
+# LAB:             request.set_release_flags(RESCHEDULE)
+# LAB:         else:
+# LAB:             del self.states[who]
+# LAB:             sender.send(pb_utils.InferenceResponse([output]), flags=FINAL)
 @dataclass
 class State:
     """What is known of a stream from one call to the next."""
@@ -252,22 +278,15 @@ class TritonPythonModel:
 check("7.2", Path(workdir.name) / "words.py")
 
 # %% [markdown]
-# <details><summary>Where to look</summary>The model <code>words</code> in the lecture, and "A client leaves" there: nothing
-# deletes the states of the three who left. Here there is no log, and a text without words has nothing to
-# <code>pop</code>.</details>
+# <details><summary>Where to look</summary>"A client leaves" in the lecture: nothing deletes the states of the three who
+# left.</details>
 #
-# <details><summary>How to begin</summary>First without those who leave: <code>execute</code> goes through the requests,
-# leaves
-# out those whose <code>READY</code> is 0, makes a state where <code>START</code> is 1, sends a word, and returns
-# <code>None</code>. Then a state becomes two things: the words that are left, and the sender. At the end of each call go
-# through all states and delete those whose sender is cancelled.</details>
+# <details><summary>How to begin</summary>Which calls does a state see after its client has left? Who still knows of the
+# client?</details>
 #
-# <details><summary>The error you see</summary>"Somebody waits in vain": a request was released without <code>FINAL</code>.
-# <code>KeyError</code>: you deleted a state, and its request was still in the batch. "Things that are kept": states of
-# requests
-# that were dropped in the queue. <code>RuntimeError</code>, <em>dictionary changed size</em>: go through
-# <code>list(…)</code>
-# of the dict.</details>
+# <details><summary>The error you see</summary><code>KeyError</code>: you deleted a state, and its request was still in the
+# batch. "Items more in the model": states of requests that were dropped in the queue. <code>RuntimeError</code>,
+# <em>dictionary changed size</em>: go through <code>list(…)</code> of the dict.</details>
 
 # %% [markdown]
 # Once it has passed, your model is kept. Here it runs on the server of this notebook. The second of three readers
@@ -276,7 +295,6 @@ check("7.2", Path(workdir.name) / "words.py")
 # %% tags=["nbval-ignore-output"]
 part = parts.part("iterative_model")
 print(repr(part))
-(repo / "words" / "1").mkdir(parents=True, exist_ok=True)
 (repo / "words" / "1" / "model.py").write_text(part.path.read_text())
 (repo / "words" / "config.pbtxt").write_text("""
 name: "words"  backend: "python"  max_batch_size: 4
@@ -320,9 +338,6 @@ print(heard.groupby("stream")["word"].agg(" ".join).to_string(header=False))
 # - `kept` is a dict, empty at first, that is yours. A client may have gone without an END: then its slot comes with a new
 #   `start`.
 
-
-# %%
-(repo / "microphones" / "1").mkdir(parents=True, exist_ok=True)
 
 # %%
 # %%writefile {repo}/microphones/1/hear.py
@@ -373,10 +388,13 @@ check("7.3", f"{repo}/microphones/1/hear.py")
 # make the loop over frames the outer one.</details>
 
 # %% [markdown]
-# Now Triton has the slots: its model gives the requests of a call to `hear`, with the lecture's network.
+# Now Triton has the slots: its model gives the requests of a call to `hear`, with the lecture's network, and notes how many
+# frames each pass has. A call waits up to 20 ms until two of the four slots have a request.
 
 # %%
 # %%writefile {repo}/microphones/1/model.py
+# from pathlib import Path
+#
 # import numpy as np
 # import triton_python_backend_utils as pb_utils
 # from hear import hear
@@ -386,7 +404,7 @@ check("7.3", f"{repo}/microphones/1/hear.py")
 #
 # class TritonPythonModel:
 #     def initialize(self, args):
-#         self.kept, self.network = {}, Voice()
+#         self.kept, self.network = {}, Counted()
 #
 #     def execute(self, requests):
 #         pieces = [piece(request) for request in requests]
@@ -404,6 +422,13 @@ check("7.3", f"{repo}/microphones/1/hear.py")
 #     return Piece(bool(start), bool(end), sound) if ready else None
 #
 #
+# class Counted(Voice):
+#     def __call__(self, frames, states):
+#         with Path(__file__).with_name("passes.txt").open("a") as log:
+#             print(len(frames), file=log)
+#         return super().__call__(frames, states)
+#
+#
 # def response(scores):
 #     heard = "".join("#" if score > 0.5 else "." for score in scores)
 #     tensor = pb_utils.Tensor("heard", np.array([[heard.encode()]], object))
@@ -416,7 +441,7 @@ check("7.3", f"{repo}/microphones/1/hear.py")
 # output [ { name: "heard"  data_type: TYPE_STRING  dims: [ 1 ] } ]
 # instance_group [ { kind: KIND_CPU } ]
 # sequence_batching {
-#   direct { }
+#   direct { minimum_slot_utilization: 0.5  max_queue_delay_microseconds: 20000 }
 #   control_input [
 #     { name: "START"
 #       control [ { kind: CONTROL_SEQUENCE_START  int32_false_true: [ 0, 1 ] } ] },
@@ -428,7 +453,7 @@ check("7.3", f"{repo}/microphones/1/hear.py")
 # }
 
 # %% [markdown]
-# The lecture's two lines call in at once, in pieces of 20 ms as telephones send them: its rows *own* again.
+# The lecture's two lines call in at once, in pieces of 20 ms as telephones send them: its rows *one* again.
 
 
 # %%
@@ -451,7 +476,17 @@ def call_in(line):
 # %% tags=["nbval-ignore-output"]
 server.load("microphones")
 with ThreadPoolExecutor(2) as pool:
-    print(*pool.map(call_in, range(2)), sep="\n")
+    heard = list(pool.map(call_in, range(2)))
+print(*heard, sep="\n")
+
+network, states, marked = Voice(), np.zeros((2, Voice.size)), []
+for frames in two_lines().swapaxes(0, 1):
+    scores, states = network(frames, states)
+    marked.append(["#" if score > 0.5 else "." for score in scores])
+is_same = heard == ["".join(line) for line in zip(*marked)]
+passes = repo / "microphones" / "1" / "passes.txt"
+counts = [int(line) for line in passes.read_text().split()] if passes.exists() else []
+print(f"{sum(counts)} frames in {len(counts)} passes; as in the lecture: {is_same}")
 
 # %% [markdown]
 # ## Bonus
@@ -477,9 +512,8 @@ with ThreadPoolExecutor(2) as pool:
 #
 # 3. A reader's network fails for ten seconds, and the client sends the text once more. What does your model do?
 #
-# <details><summary>Answer</summary>It begins anew, under another correlation id, and deletes the old state when it sees
-# that
-# the sender is cancelled. To continue where the first stream stopped, the client would have to say how far it had
+# <details><summary>Answer</summary>It begins anew, under another correlation id. The old stream goes on until the server
+# notices that the connection is dead. To continue where it stopped, the client would have to say how far it had
 # come.</details>
 
 # %% [markdown]

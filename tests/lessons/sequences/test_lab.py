@@ -9,10 +9,13 @@ from tests.lessons.answers import Answer, File, of_the_lab, replaced
 from tests.lessons.table import *  # noqa: F403
 
 
-def right_marks(who, value, talking):
-    """Without a word of the set that a reader might use."""
-    state = (value is None, who in talking)
-    talking.symmetric_difference_update([who] if state in ((False, False), (True, True)) else [])
+def right_marks(who, value, now_s, talking):
+    """With who is in a conversation, and of everybody the time of the latest number."""
+    talks, latest = talking.setdefault("talks", set()), talking.setdefault("latest", {})
+    talks -= {one for one in talks if now_s >= latest[one] + 5}
+    state = (value is None, who in talks)
+    talks ^= {who} if state in ((False, False), (True, True)) else set()
+    latest[who] = now_s
     flags = {(False, False): (True, False), (False, True): (False, False), (True, True): (False, True)}
     return (
         dict(zip(("sequence_id", "sequence_start", "sequence_end"), (who, *flags[state]))) if state in flags else None
@@ -20,21 +23,35 @@ def right_marks(who, value, talking):
 
 
 def changed(**marks):
-    return lambda who, value, talking: (right := right_marks(who, value, talking)) and right | marks
+    return lambda *event: (right := right_marks(*event)) and right | marks
 
 
-def never_ends(who, value, talking):
-    return None if value is None else right_marks(who, value, talking)
+def never_ends(who, value, now_s, talking):
+    return None if value is None else right_marks(who, value, now_s, talking)
 
 
-def seen_for_ever(who, value, talking):
+def seen_for_ever(who, value, now_s, talking):
     start = who not in talking
-    talking.add(who)
+    talking[who] = now_s
     return {"sequence_id": who, "sequence_start": start, "sequence_end": value is None}
 
 
-def ends_for_everybody(who, value, talking):
-    return right_marks(who, value, talking) or {"sequence_id": who, "sequence_start": False, "sequence_end": True}
+def ends_for_everybody(who, *event):
+    return right_marks(who, *event) or {"sequence_id": who, "sequence_start": False, "sequence_end": True}
+
+
+def never_silent(who, value, now_s, talking):
+    return right_marks(who, value, 0, talking)
+
+
+def silent_since_the_first(who, value, now_s, talking):
+    start = now_s - talking.setdefault(who, now_s) >= 5 or talking[who] == now_s
+    if start or value is None:
+        talking[who] = now_s
+    if value is None:
+        del talking[who]
+    is_none = start and value is None
+    return None if is_none else {"sequence_id": who, "sequence_start": start, "sequence_end": value is None}
 
 
 # Exercise 7.2: the model ---------------------------------------------------------------------------------------------
@@ -155,16 +172,19 @@ ANSWERS = [
     Answer("7.1", "never ends", never_ends, "wrong", "where [1, 2, 1, 1, 2] is wanted"),
     Answer("7.1", "a user who comes back", seen_for_ever, "wrong", "ends by closing the page"),
     Answer("7.1", "an END for those who never talked", ends_for_everybody, "partly", "None: nothing is sent"),
+    Answer("7.1", "silence changes nothing", never_silent, "wrong", "by five seconds of silence"),
+    Answer("7.1", "silence is counted from the first number", silent_since_the_first, "wrong",
+           "by five seconds of silence"),
     Answer("7.1", "START on all", changed(sequence_start=True), "partly", "sequence_start not right yet, sequence_end ✓"),
     Answer("7.1", "END on all", changed(sequence_end=True), "partly", "sequence_start ✓, sequence_end not right yet"),
 
     Answer("7.2", "no word for an empty text", NO_WORD_FOR_EMPTY),
     Answer("7.2", "first sender", FIRST_SENDER),
     Answer("7.2", "keeps four things", keeps_some(4, 12)),
-    Answer("7.2", "keeps five things", keeps_some(5, 12), "partly", "things that are kept of readers"),
-    Answer("7.2", "keeps five things of texts that end", keeps_some(5, 7), "partly", "things that are kept of texts"),
-    Answer("7.2", "never forgets", KEEPS_ALL, "partly", "things that are kept"),
-    Answer("7.2", "words elsewhere", KEEPS_WORDS, "partly", "things that are kept"),
+    Answer("7.2", "keeps five things", keeps_some(5, 12), "partly", "items more in the model after readers"),
+    Answer("7.2", "keeps five things of texts that end", keeps_some(5, 7), "partly", "items more in the model after texts"),
+    Answer("7.2", "never forgets", KEEPS_ALL, "partly", "items more in the model after"),
+    Answer("7.2", "words elsewhere", KEEPS_WORDS, "partly", "items more in the model after"),
     Answer("7.2", "no model", model(("class TritonPythonModel", "class Model")), "wrong", "load"),
     Answer("7.2", "all at once", model((BODY, AT_ONCE)), "partly", "in one call with another of their stream: "),
     Answer("7.2", "one a call", model((EACH, ONE_OF_THEM)), "partly", "ready requests that got no word: "),
@@ -172,8 +192,8 @@ ANSWERS = [
     Answer("7.2", "one state", ONE_STATE, "wrong", "model.py, line"),
     Answer("7.2", "FINAL at each word", model(("sender.send(pb_utils.InferenceResponse([output]))", ENDED)), "wrong", "FINAL"),
     Answer("7.2", "an answer is returned", RETURNS, "wrong", "a decoupled model returns None"),
-    Answer("7.2", "lost", model((LOOK, "")), "partly", "things that are kept"),
-    Answer("7.2", "senders in the module", KEEPS_SENDERS, "partly", "things that are kept"),
+    Answer("7.2", "lost", model((LOOK, "")), "partly", "items more in the model after"),
+    Answer("7.2", "senders in the module", KEEPS_SENDERS, "partly", "items more in the model after"),
     Answer("7.2", "no end, in another place", model(("[output]), flags=FINAL", "[output])")), "wrong", "in vain"),
     Answer("7.2", "released at once", model((RESCHEDULED, "")), "partly", "reschedule a cancelled request"),
     Answer("7.2", "cancelled", model((IF_CANCELLED, "        if False:"), (LOOK, "")), "partly"),
