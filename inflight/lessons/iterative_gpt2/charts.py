@@ -82,7 +82,7 @@ def _ends(tokens: pd.DataFrame, near_s: float) -> pd.DataFrame:
 
 
 def through_each_pass(runs: dict[str, pd.DataFrame]) -> go.Figure:
-    """The tokens that go through the model in each forward pass, by stream: a panel for each run, on one scale.
+    """The tokens that go through the model in each forward pass, by stream: a panel for each run, on its own scale.
 
     Parameters
     ----------
@@ -101,10 +101,9 @@ def through_each_pass(runs: dict[str, pd.DataFrame]) -> go.Figure:
                 hovertemplate=f"stream {stream} · %{{y}} tokens in pass %{{x}}<extra></extra>",
                 **axes_of(number),
             )
-    most = max(run.groupby("pass")["tokens"].sum().max() for run in runs.values())
     fig.update_layout(barmode="stack", bargap=0, meta={"device": ""})
     fig.update_xaxes(title="forward pass", row=len(runs), col=1)
-    fig.update_yaxes(range=[0, 1.05 * most], title="tokens in the pass")
+    fig.update_yaxes(title="tokens in the pass")
     once_in_legend(fig)
     return fig
 
