@@ -6,6 +6,7 @@ network is counted, and its answers are set beside those of the plain way withou
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from inflight.notebook.checks.simulate_triton import SimulatedStream
 
 TRIAL_S = 90  # longest time for a learner's model; it takes a tenth of that
 SLOTS, IN_BATCH = 4, 8
+NO_CACHE = "without a cache"  # each text alone, and whole at every step
 MOST_GROWN = 100  # items and bytes: those of a text or two, which may be forgotten when the next one comes
 BEGINNINGS = ("a cat", "the river", "one king", "our train", "my book", "Once upon a time", "Programming", "The city")
 REST = ("is like", "and then", "was never", "in the night", "can be", "because of", "with a friend", "wants to")
@@ -71,6 +73,7 @@ def _prompt_in_parts(next_part: Callable, choose: random.Random) -> dict[str, Fi
         exactly=wanted,
         course=wanted,
         nothing=3 * sum(map(sum, ends)),
+        nothing_is=NO_CACHE,
         advice="Each token goes once through query, key and value; keep what came out.",
     )
     return {"one projection each": projected, "the result": result}
@@ -109,10 +112,10 @@ def _few_slots_many_readers(path: str, choose: random.Random) -> list[Measured]:
     beside, differ = _beside(path, "iterative_gpt2", _streams(choose), HINTS)
     return [
         Measured("answers that differ", differ, exactly=0, advice=HINTS["texts"]),
-        beside.measured("together", "texts in the fullest pass", at_most=SLOTS),
+        _of_two(beside, "together", "texts in the fullest pass", at_most=SLOTS),
         beside.measured("computed", "tokens computed", at_most=beside.course.computed),
         beside.measured("passes", "forward passes", at_most=beside.course.passes + 2),
-        beside.measured("grown", "more kept after the same texts once more", at_most=MOST_GROWN),
+        _of_two(beside, "grown", "items and bytes more after the same texts once more", at_most=MOST_GROWN),
     ]
 
 
@@ -126,11 +129,11 @@ def _blocks_in_place_of_slots(path: str, choose: random.Random) -> list[Measured
     beside, differ = _beside(path, "paged_gpt2", _streams_for_blocks(choose), IN_BLOCKS)
     return [
         Measured("answers that differ", differ, exactly=0, advice=IN_BLOCKS["texts"]),
-        beside.measured("together", "texts in the fullest pass", at_least=beside.course.together),
-        beside.measured("kept", "bytes kept", at_most=beside.course.kept + 10 * MOST_GROWN),
+        _of_two(beside, "together", "texts in the fullest pass", at_least=beside.course.together),
+        _of_two(beside, "kept", "bytes kept", at_most=beside.course.kept + 10 * MOST_GROWN),
         beside.measured("computed", "tokens computed", at_most=beside.course.computed),
         beside.measured("passes", "forward passes", at_most=beside.course.passes + 4),
-        beside.measured("grown", "more kept after the same texts once more", at_most=MOST_GROWN),
+        _of_two(beside, "grown", "items and bytes more after the same texts once more", at_most=MOST_GROWN),
     ]
 
 
@@ -140,7 +143,12 @@ def _beside(path: str, part: str, streams: list[SimulatedStream], hints: dict[st
     own = simulate_gpt2.with_model(path, streams, IN_BATCH, again=True)
     course = simulate_gpt2.with_model(COURSES_OWN[part], streams, IN_BATCH)
     differ = sum(got[: len(right)] != right for got, right in zip(own.texts, plain.texts, strict=True))
-    return Compared(own, course, plain, hints), differ
+    return Compared(own, course, plain, hints, nothing_is=NO_CACHE), differ
+
+
+def _of_two(beside: Compared, count: str, what: str, **budget: float) -> Measured:
+    """A figure that the way without a cache does not have."""
+    return replace(beside.measured(count, what, **budget), nothing=None)
 
 
 def _streams(choose: random.Random) -> list[SimulatedStream]:

@@ -24,12 +24,6 @@ class TritonPythonModel(Gpt2Model):
                 self.texts[number].slot = self.free.pop()
         return [number for number in numbers if self.texts[number].slot is not None]
 
-    def forget_those_who_left(self, batch):
-        """Forget the sequences that are not in this call because their clients left."""
-        for number in [number for number in self.texts if number not in batch]:
-            if self.texts[number].sender.is_cancelled():
-                self.forget(number)
-
     def forget(self, number):
         """Keep nothing more of a sequence."""
         text = self.texts.pop(number)
