@@ -522,7 +522,7 @@ without, with_it = [], []
 with Server(plain) as other, triton.InferenceServerClient(other.grpc_url) as alone:
     for _ in progress.over(range(8), "Round"):
         for to, rates in (alone, without), (connection, with_it):
-            sent = tester(lambda number: embed(text, to), [0] * 32, 16)
+            sent = tester(lambda number, to=to: embed(text, to), [0] * 32, 16)
             rates.append(32 / sent["answered_s"].max())
 told = told_apart(with_it[1:], without[1:], "faster", "slower")  # the first prepares
 print("Batched, answers come", told)
