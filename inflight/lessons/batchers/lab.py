@@ -244,7 +244,7 @@ def embed(texts):
 def in_order(waiting, limit=256):
     """As many as fit, in the order of arrival."""
     fits = [n * max(waiting[:n]) <= limit for n in range(2, len(waiting) + 1)]
-    return range((fits + [False]).index(False) + 1)
+    return range([*fits, False].index(False) + 1)
 
 
 def gateway(lengths, take):
