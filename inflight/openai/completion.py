@@ -93,7 +93,8 @@ class Completion:
                 if said:
                     yield chunk({"content": said}, index=index)
                 if arguments or (parser.name and not was_named):
-                    yield chunk({"tool_calls": [_tool_call(parser, arguments, is_first=not was_named)]})
+                    call = _tool_call(parser, arguments, is_first=not was_named)
+                    yield chunk({"tool_calls": [{"index": 0, **call}]})
                 if reason:
                     yield chunk({}, "tool_calls" if parser.is_call else reason, index)
             if wants_usage:
@@ -239,9 +240,8 @@ class Completion:
 def _tool_call(parser: ToolParser, arguments: str, is_first: bool = True) -> dict[str, Any]:
     """Return a tool call or, in a stream, a piece of one; only a call's first piece has its id and name."""
     if not is_first:
-        return {"index": 0, "function": {"arguments": arguments}}
-    function = {"name": parser.name, "arguments": arguments}
-    return {"index": 0, "id": parser.id, "type": "function", "function": function}
+        return {"function": {"arguments": arguments}}
+    return {"id": parser.id, "type": "function", "function": {"name": parser.name, "arguments": arguments}}
 
 
 def _event(content: dict[str, Any]) -> str:

@@ -82,6 +82,7 @@ def test_a_required_tool_is_called_whole_and_streamed(ask, choice):
     assert whole.message.content is None and whole.finish_reason == "tool_calls"
     [call] = whole.message.tool_calls
     assert call.function.name == "weather-of" and Weather.model_validate_json(call.function.arguments)
+    assert call.model_dump().keys() == {"id", "type", "function"}, "an index is of pieces alone"
 
     pieces = [chunk.choices[0] for chunk in must(stream=True)]
     calls = [piece.delta.tool_calls[0].function for piece in pieces if piece.delta.tool_calls]
