@@ -16,6 +16,7 @@ from inflight.openai.errors import OpenAIError, of_body
 from inflight.openai.tools import (
     MOST_TOOLS,
     AllowedTools,
+    Called,
     Given,
     NamedTool,
     ResponseFormat,
@@ -33,8 +34,10 @@ LARGEST = 1e38  # that FP32 holds
 def read(data: bytes, is_chat: bool, engine: Engine) -> ChatBody | CompletionBody:
     """Read the body of a request; raises OpenAIError, which says what is wrong with it, or that we do not have it."""
     given = _json_object(data)
-    if isinstance(nested := given.get("nvext"), dict):  # LangChain's ChatNVIDIA, and benchmarks written for Dynamo
-        given = {**_without_nulls(nested), **given}
+    # Clients unpack the first, a request made by hand may not; ChatNVIDIA and benchmarks for Dynamo send the second.
+    for name in ("extra_body", "nvext"):
+        if isinstance(nested := given.get(name), dict):
+            given = {**_without_nulls(nested), **given}
     _check_number(given.get("messages" if is_chat else "prompt"), is_chat, engine)
     for name, field in fields(OPENAI).items():
         if name in given and (refusal := field.refusal(OPENAI, given[name])):
@@ -88,22 +91,23 @@ class Part(BaseModel):
 
 
 class Message(Given):
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Part] | None = Field(None, validation_alias=AliasChoices("content", "refusal"))
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
+    function_call: Called | None = None
     tool_call_id: str | None = None
 
     def for_template(self) -> dict[str, Any]:
         """Return the message as chat templates read it: most know neither `developer` nor parts, null and calls."""
         content = self.content
-        calls = [str(call.function) for call in self.tool_calls or ()]
+        calls = [*(call.function for call in self.tool_calls or ()), *([self.function_call] * bool(self.function_call))]
         if content is None and not (self.role == "assistant" and calls):
             raise OpenAIError(f"A message of the role {self.role} has no content: give it a text.", "messages")
         text = "".join(part.text for part in content) if isinstance(content, list) else content or ""
-        role = "system" if self.role == "developer" else self.role
+        role = {"developer": "system", "function": "tool"}.get(self.role, self.role)
         told = self.model_dump(exclude_none=True, include={"name", "tool_call_id"})
-        return {**told, "role": role, "content": "\n".join(filter(None, (text, *calls)))}
+        return {**told, "role": role, "content": "\n".join(filter(None, (text, *map(str, calls))))}
 
 
 # The fields of sampling, by OpenAI's names -> the course's.

@@ -51,18 +51,21 @@ class JsonSchema(BaseModel):
 
 
 class ResponseFormat(Form):
-    """OpenAI's form; instructor's mode JSON_SCHEMA and clients of llama.cpp put `schema` beside json_object."""
+    """OpenAI's form, and that of those who put `schema` beside `type`: llama.cpp, SGLang, Together."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
     schema_: Schema | None = Field(None, alias="schema")
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
 
     @model_validator(mode="after")
     def _has_schema(self) -> Self:
-        if (self.type == "json_schema") != (self.json_schema is not None):
+        if (self.type == "json_schema") != (self.json_schema is not None) and self.schema_ is None:
             raise ValueError("json_schema belongs to the type json_schema, which must have it")
-        if self.schema_ is not None and self.type != "json_object":
-            raise ValueError("schema belongs to the type json_object")
+        if self.schema_ is not None and (self.type == "text" or self.json_schema is not None):
+            raise ValueError("schema belongs to the types json_object and json_schema, and stands for json_schema")
         return self
 
     def guide(self) -> Guide | None:

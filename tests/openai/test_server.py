@@ -187,7 +187,7 @@ ASK_NOTHING = {
 UNKNOWN = {
     "service_tier": "auto", "prompt_cache_key": "k", "skip_special_tokens": True, "name_of_my_own": [1],
     "no_stop_trim": True, "user": "me", "metadata": {"a": "b"}, "parallel_tool_calls": True, "reasoning_effort": "low",
-    "verbosity": "low", "safety_identifier": "x", "extra_body": {"n": 2}, "mirostat": 2, "cache_prompt": True,
+    "verbosity": "low", "safety_identifier": "x", "extra_body": {}, "mirostat": 2, "cache_prompt": True,
     "text": {"format": {"type": "text"}, "verbosity": "low"}, "output_config": {"effort": "low"},
 }  # fmt: skip
 
@@ -221,6 +221,10 @@ def test_what_asks_for_nothing_and_what_is_not_known_is_taken(http, path, more):
                 "content": None,
                 "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f"}}],
             }
+        ],
+        [
+            {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}},
+            {"role": "function", "content": "5"},
         ],
         [{"role": "tool", "content": [{"type": "text", "text": "5"}], "tool_call_id": "1"}],
         [{"role": "user", "content": [{"type": "input_text", "text": "Hello."}], "name": "ana"}],
@@ -280,6 +284,7 @@ NO_MESSAGES = [
 ]
 
 
+NESTED = ("nvext", "extra_body")
 NO_PROMPTS = (["x", [-1]], [-1], "", None, [""], ["x"] * 257)
 
 
@@ -287,8 +292,11 @@ NO_PROMPTS = (["x", [-1]], [-1], "", None, [""], ["x"] * 257)
     ("path", "body", "status", "param", "code"),
     [
         *((TEXT, {"prompt": "x", name: value}, 400, name, None) for name, value in REFUSED),
-        *((TEXT, {"prompt": prompt}, 400, "prompt", None) for prompt in NO_PROMPTS),
-        (TEXT, {"prompt": "x", "nvext": {"guided_json": {}, "regex": "x"}}, 400, "regex", None),
+        *(
+            (TEXT, {"prompt": prompt}, 400, "prompt", None)
+            for prompt in (["x", [-1]], [-1], "", None, [""], ["x"] * 257)
+        ),
+        *((TEXT, {"prompt": "x", name: {"guided_json": {}, "regex": "x"}}, 400, "regex", None) for name in NESTED),
         (TEXT, {}, 400, "prompt", None),
         (TEXT, {"prompt": "x " * 1900}, 400, "prompt", "context_length_exceeded"),
         (TEXT, {"prompt": "x" * 100_000}, 400, "prompt", "context_length_exceeded"),

@@ -99,6 +99,7 @@ FORMS = {
     "schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "P", "schema": {"enum": ["a", 7]}}}},
     "any object": {"response_format": {"type": "json_object"}},
     "its schema": {"response_format": {"type": "json_object", "schema": {"enum": ["a", 7]}}},
+    "flat schema": {"response_format": {"type": "json_schema", "name": "P", "schema": {"enum": ["a", 7]}}},
     "regex": {"structured_outputs": {"regex": "[0-9]{3}"}},
     "choice": {"structured_outputs": {"choice": ["Lima", "nowhere"]}},
     "GBNF": {"structured_outputs": {"grammar": 'root ::= "Lima" | "no"'}},
@@ -242,7 +243,6 @@ def test_without_need_an_answer_may_be_text(ask, choice):
         ("response_format", {"response_format": {"type": "json_object", "value": {"type": "object"}}}),
         ("response_format", {"response_format": {"type": "structural_tag", "structures": []}}),
         ("response_format", {"response_format": {"type": "text", "schema": {}}}),
-        ("response_format", {"response_format": {"type": "json_schema", "schema": {}}}),
         (
             "response_format",
             {"response_format": {"type": "json_object", "schema": {"uniqueItems": True}}, "tools": [TOOL]},
