@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import io
 import signal
 import sys
+import threading
+from types import FrameType
 
 from inflight import paths
 from inflight.errors import CourseError
@@ -16,16 +19,22 @@ class Ended(SystemExit):
 
 
 ended: list[Ended] = []
+AGAIN_S = 0.05  # when a signal came in the middle of an import
 
 
 def main() -> None:
     """Run the command; a CourseError is one sentence and exit code 1.
 
-    Ctrl-C and SIGTERM end it as an exception does, so that whatever it began is put away; also while the command itself
-    is being loaded, which takes a moment.
+    Ctrl-C and SIGTERM end it as an exception does, so that whatever it began is put away. An import ends first: a
+    compiled library prints what comes while it is imported, and where that is a SystemExit, Python ends on the spot.
     """
 
-    def end(number: int, _) -> None:
+    def end(number: int, frame: FrameType | None) -> None:
+        if _is_importing(frame):
+            again = threading.Timer(AGAIN_S, signal.pthread_kill, [threading.get_ident(), number])
+            again.daemon = True
+            again.start()
+            return
         ended.append(Ended(128 + number))
         raise ended[-1]
 
@@ -39,7 +48,7 @@ def main() -> None:
 
         app()
     except BaseException as error:
-        if ended:  # whatever has become of it: in the import of a compiled library it turns into an ImportError
+        if ended:  # whatever has become of it
             print("Ended; nothing that was started is left running.", file=sys.stderr)
             raise ended[0] from None
         if isinstance(error, OSError) and _is_full(error):
@@ -51,6 +60,14 @@ def main() -> None:
 
         Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]error:[/] {escape(str(error))}")
         sys.exit(1)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_globals.get("__name__") == importlib._bootstrap.__name__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_full(error: OSError) -> bool:

@@ -75,6 +75,19 @@ def ended_at(tmp_path):
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 
 
+@SIGNALS
+def test_a_signal_in_an_import_waits_for_its_end(tmp_path, number):
+    (tmp_path / "slow.py").write_text(f"import os\nos.kill(os.getpid(), {number:d})\nprint('imported', flush=True)\n")
+    (tmp_path / "command.py").write_text(
+        "import time\nfrom inflight import cli\nfrom inflight.cli import commands\n\n\n"
+        "def app():\n    import slow\n    time.sleep(60)\n\n\n"
+        "commands.app = app\ncli.main()\n"
+    )
+    done = subprocess.run([sys.executable, tmp_path / "command.py"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (128 + number, "imported\n")
+    assert done.stderr == "Ended; nothing that was started is left running.\n"
+
+
 @pytest.mark.server
 @pytest.mark.parametrize(
     ("number", "step", "arguments"),
