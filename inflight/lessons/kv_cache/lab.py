@@ -131,8 +131,8 @@ for name, row in {
 # Now the rule itself. Before each iteration the engine asks a scheduler: `schedule(now)` sees which requests wait and
 # which run, and how many blocks there are, and returns a `Plan`.
 #
-# Write the admission of `guaranteed_no_evict`. In the order in which they came, append to `running` each request of
-# `now.waiting` that fits
+# Write the admission of `guaranteed_no_evict`. In the order in which they came, append requests of `now.waiting` to
+# `running`, and stop at the first that does not fit
 #
 # - into a slot (`now.max_batch_size`),
 # - into this iteration: its prompt takes `pending_tokens` of the `room` that is left,
@@ -290,7 +290,7 @@ check("5.3", Path(workdir.name) / "scheduler.py")
 # </details>
 #
 # Now put `running[-1]`, the youngest, in place of your choice, and run the check again: what is left of your gain is
-# the reserve's. Then put yours back.
+# the reserve's. Then put yours back, and run it once more: the last file that passes is kept.
 #
 # In the real server, beside both built-in policies. Once your scheduler has passed, the later labs use it:
 
@@ -325,11 +325,13 @@ record.tries("5.3")
 #    `longest_wait` of the iteration log says which request waits longest, and for how many iterations:
 
 # %% tags=["nbval-ignore-output"]
-log = telemetry.iterations(log_path)
+since = len(telemetry.iterations(log_path))
+serve(scheduler_path=f"{workdir.name}/scheduler.py")
+log = telemetry.iterations(log_path)[since:]
 waits = pd.DataFrame(
     log["longest_wait"].dropna().tolist(), columns=["request", "iterations"]
 )
-waits.groupby("request")["iterations"].max().tail(len(captions))
+waits.groupby("request")["iterations"].max()
 
 # %% [markdown]
 # ## Elsewhere

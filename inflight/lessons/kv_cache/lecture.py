@@ -335,17 +335,18 @@ for _ in progress.over(range(7), "Round"):
         ends_s = log["timestamp"] + log["iteration_ms"] / 1000
         rounds.append(ends_s.max() - log["timestamp"].min())
 ours, theirs = done_s["max_utilization"], done_s[no_evict]
-print("Under max_utilization the last answer is", end=" ")
-print(told_apart(ours, theirs, "later", "earlier"))
+print("The time until the last answer, compared with guaranteed_no_evict, is", end=" ")
+print(told_apart(ours, theirs, "longer", "shorter"))
 
 # %% [markdown]
-# Time falls less than iterations do: an iteration with eight answers takes longer than one with three (lesson 01).
+# Time falls less than iterations do: the eight prompts cost the same under both, and an iteration with eight answers takes
+# longer than one with three (lesson 01).
 #
 # | your service | policy |
 # |---|---|
 # | answers end long before `max_tokens` | `max_utilization`, or ask for fewer tokens |
 # | answers come near `max_tokens`, and users watch them come | `guaranteed_no_evict`: a later first token, no stop |
-# | answers come near `max_tokens`, nobody watches | whichever needs fewer iterations: count them |
+# | answers come near `max_tokens`, nobody watches | weigh iterations saved against tokens computed twice: here 2 against 459 |
 # | many pauses, and you want to keep `max_utilization` | more blocks, or a reserve (the lab's 5.3) |
 #
 # ## Turn the knob
@@ -411,13 +412,13 @@ def long_prompt(path):
 
 # %% tags=["nbval-ignore-output"]
 def around_it(log):
-    """The iterations that compute the long prompt, and those before and after."""
+    """The iterations that compute the long prompt, and ten after them."""
     table = telemetry.shares(log)
     newcomer = table.groupby("request")["context"].sum().idxmax()
     its = table[(table["request"] == newcomer) & (table["context"] > 0)]["iteration"]
     log["computes"] = log["iteration"].isin(its).map({True: "prompt", False: "answers"})
     log["from its arrival"] = log["iteration"] - its.min()
-    return log[log["iteration"].between(its.min() - 5, its.max() + 10)]
+    return log[log["iteration"].between(its.min(), its.max() + 10)]
 
 
 ways = {"whole": "", "in parts": f"{workdir.name}/in_parts.py"}
@@ -440,7 +441,7 @@ for way, its in took.items():
     summary += f"; {way}: it takes {count}, the longest {most:.0f} ms"
 drawn = pd.concat(logs[middle].assign(prompt=way) for way, logs in seen.items())
 charts.show(lesson.iterations_around(drawn), f"{summary}.")
-print("In parts, a reader's longest wait is", end=" ")
+print("A reader's longest wait, in parts compared with whole, is", end=" ")
 print(told_apart(waits["in parts"], waits["whole"], "longer", "shorter"))
 
 # %% tags=["remove-cell"]
