@@ -176,11 +176,9 @@ def steady(rate, fixed_s=0.040, item_s=0.004):
 # %% tags=["nbval-ignore-output"]
 longer = batch_run.at([0.010 * number for number in range(150)])
 settled = batch_run.run(server, "batch-cost", longer, log_path).executions[4:-1]
-between_s = settled["start_s"].diff().mean()
-beyond_s = between_s - 0.040 - 0.004 * settled["size"].mean()
-print(f"On paper {steady(100):.1f} in a batch, measured {settled['size'].mean():.1f}.")
-print(f"A cycle takes {1000 * beyond_s:.1f} ms more than its batch costs;")
-print(f"with those, {steady(100, 0.040 + beyond_s):.1f} are expected.")
+beyond_s = settled["start_s"].diff().mean() - 0.040 - 0.004 * settled["size"].mean()
+print(f"On paper {steady(100):.1f} in a batch, measured {settled['size'].mean():.1f}:")
+print(f"a cycle takes {1000 * beyond_s:.1f} ms more than its batch costs.")
 
 # %% tags=["remove-cell"]
 assert 6 < settled["size"].mean() <= 8
@@ -343,11 +341,11 @@ def ask(number):
 
 
 alone_s = np.median(timeit.repeat(partial(ask, 0), number=1, repeat=10))
-print(f"A question alone takes {1000 * alone_s:.0f} ms; three times that is late.")
+print(f"A question alone takes {1000 * alone_s:.0f} ms; five times that is late.")
 
 # %% tags=["nbval-ignore-output"]
 due_s = workload.poisson(100, rate=1 / alone_s, seed=3)
-limit_ms = round(3000 * alone_s)
+limit_ms = round(5000 * alone_s)
 summarize = lambda number: client.ask(articles[number], 1, end_id=-1)
 with progress.wait("100 questions"), ThreadPoolExecutor(1) as somebody:
     somebody.submit(tester, summarize, [due_s[30]] * 2, 2)
@@ -412,7 +410,8 @@ assert rows[0][2] == rows[2][2] == 8 and rows[1][2] >= rows[3][2] >= 1
 
 # %% [markdown]
 # Eight requests are 320 tokens, or 4,000: such a rule lets in long prompts that come too late, or refuses short ones that
-# would be in time. A limit in tokens, target times speed of prefill less a margin, counts the work. vLLM has it as [`--max-num-queued-tokens`](https://docs.vllm.ai/en/latest/api/vllm/config/scheduler/).
+# would be in time. A limit in tokens, target times speed of prefill less a margin, counts the work. vLLM has it as
+# [`--max-num-queued-tokens`](https://docs.vllm.ai/en/latest/api/vllm/config/scheduler/).
 #
 # ## Come back later
 #
@@ -471,8 +470,8 @@ assert counted[200] == 40
 assert refusals["at once"] > refusals["when told"] >= refusals["spread out"]
 
 # %% [markdown]
-# All are answered each time; the refusals differ. Users who return at once add to the overload. Those who return when
-# told meet again; the random part, **jitter**, parts them, and they wait longer. The `openai` package
+# All are answered each time. Users who return at once add to the overload. Those who return when
+# told come as one crowd again; a random part, **jitter**, spreads them, and each waits longer. The `openai` package
 # retries twice (`max_retries`), exactly when told.
 #
 # ## A real model
@@ -501,16 +500,15 @@ for words in (60, 6):
     item_ms, fixed_ms = np.polyfit(at_once, ms, 1)
     most = 8 * (fixed_ms + item_ms) / (fixed_ms + 8 * item_ms)
     off_ms = abs(fixed_ms + item_ms * at_once - ms).max()
-    print(f"{words} words: {fixed_ms:.1f} + {item_ms:.1f} n ms?", end=" ")
+    print(f"{words} words: {fixed_ms:.1f} + {item_ms:.1f} n ms,", end=" ")
+    print(f"off by at most {off_ms:.1f} ms.")
     if off_ms < fixed_ms:
-        print(f"Yes, within {off_ms:.1f} ms.")
         print(f"On paper full batches give {most:.1f} times as many answers.")
     else:
-        print(f"No, it is off by {off_ms:.1f} ms.")
         print("That is more than its fixed part: there is little to share.")
 
 # %% [markdown]
-# Requests of one short text each. The same sixteen callers, on a server without the batcher and on this one:
+# Sixteen callers send texts of 6 words, one a request, to a server without the batcher and to this one:
 
 # %% tags=["nbval-ignore-output"]
 plain = repository.assemble(
@@ -594,7 +592,7 @@ except triton.InferenceServerException as error:
 #
 # - A batch is what came during the one before it. It grows until it fits the traffic.
 # - In a closed loop a delay pays while it is shorter than the fixed cost it saves; in an open loop it buys no answers.
-# - A tester that waits for answers leaves out the requests that would have waited, in front of an LLM engine, too.
+# - A tester that waits for answers leaves out the requests that would have waited.
 # - Bound a queue by what its requests cost, not by how many they are.
 # - A client that is refused waits as long as it is told, and a random time (jitter) more.
 #
