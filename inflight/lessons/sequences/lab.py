@@ -134,7 +134,7 @@ check("7.1", marks)
 
 # %% [markdown]
 # Now on the real server: three users, and two slots. The last one gets a slot when one of the others closes the page.
-# The fourth user thinks for six seconds after each number.
+# The fourth user thinks for six seconds after each number, so each begins a conversation: 1 2, not 1 3.
 
 
 # %% tags=["nbval-ignore-output"]
@@ -159,8 +159,8 @@ def converse(who, values, thinks_s):
 numbers = [10, 20], [100, 200], [1000, 2000]
 with ThreadPoolExecutor(3) as pool:
     users = list(pool.map(converse, (1, 2, 3), numbers, [0.5] * 3))
-for heard in [*users, converse(4, [1, 2], 6)]:
-    print(*(total for total, _, _ in heard))
+for who, heard in enumerate([*users, converse(4, [1, 2], 6)], 1):
+    print(f"user {who}: sums", *(total for total, _, _ in heard))
 if all(users):
     last = max(users, key=lambda heard: heard[0][2])
     waited = last[0][2] > min(heard[-1][1] for heard in users)
@@ -512,7 +512,7 @@ print(f"{sum(counts)} frames in {len(counts)} passes; as in the lecture: {is_sam
 #
 # 3. A reader's network fails for ten seconds, and the client sends the text once more. What does your model do?
 #
-# <details><summary>Answer</summary>It begins anew, under another correlation id. The old stream goes on until the server
+# <details><summary>Answer</summary>It begins anew. The old stream goes on until the server
 # notices that the connection is dead. To continue where it stopped, the client would have to say how far it had
 # come.</details>
 

@@ -9,7 +9,7 @@
 #
 # You need lesson 06. Whose state is it, where does it live, and who deletes it? Every server that remembers something meets
 # these three questions: streaming speech recognition, tracking in video, voice agents. LLM engines answer them inside, and
-# a router in front of several servers meets the second one again (lesson 12). Only Triton has a sequence batcher.
+# a router in front of several servers meets the second one again (lesson 12). The configuration of the sequence batcher is Triton's.
 #
 # {navigation}
 
@@ -262,7 +262,8 @@ for line, (one, two) in enumerate(zip(listen(1), listen(2)), 1):
 assert listen(1) != listen(2)
 
 # %% [markdown]
-# Each instance has heard every other frame. Again no error, and so few frames are wrong that nobody looks for one.
+# Each instance has heard every other frame. On line 1 the pause is gone, and the speaker is heard for two frames, 64 ms,
+# after the end. Again no error.
 #
 # ## Who begins it, who ends it
 #
@@ -300,7 +301,8 @@ print("8 again:", try_to_send(8, 1))
 assert time.monotonic() - began > 0.9
 
 # %% [markdown]
-# A forgotten START is refused at once. A forgotten END is silent: its slot stays taken until the sequence has been idle for
+# A forgotten START is refused, unless a sequence with this id is open: then the request continues it. A forgotten END is
+# silent: its slot stays taken until the sequence has been idle for
 # too long, while others wait. Then Triton gives the sequence up, and refuses any later request for it.
 #
 # The model can ask to be told: `control_input` names inputs that say which sequence it is (`CORRID`), whether it begins
@@ -451,9 +453,9 @@ assert heard.groupby("stream")["word"].agg(" ".join).tolist() == texts
 # | More sequences than slots | wait until one ends | the candidates take turns; the others wait |
 # | For a model that keeps its state | by slot, or by correlation id as ours | by correlation id |
 #
-# Giving up idle sequences is where Triton has failed others: [two clients in one
+# Known bugs in giving up idle sequences: [two clients in one
 # slot](https://github.com/triton-inference-server/server/issues/7117) ([partly
-# mended](https://github.com/triton-inference-server/core/pull/341)) and a
+# fixed](https://github.com/triton-inference-server/core/pull/341)) and a
 # [crash](https://github.com/triton-inference-server/server/issues/8391), both with `oldest`; a
 # [loop](https://github.com/triton-inference-server/server/issues/8449).
 #
@@ -482,8 +484,8 @@ assert kept == 3 and again <= 3  # one call may have been under way
 #
 # Apply a change in the editor, then run the cell below it again. Predict the table first:
 #
-# 1. `max_batch_size` 2, the other field empty: in which call does the third text begin?
-# 2. `max_batch_size` 2, candidates 3: in which call does it begin now, and how many calls are there?
+# 1. `max_batch_size` 2, the other field empty: in which call does the text that comes last begin?
+# 2. `max_batch_size` 2, candidates 3: in which call does that text begin now, and how many calls are there?
 #
 # <details><summary>What to see</summary>
 #
@@ -518,8 +520,8 @@ rows.pivot(index="call", columns="slot", values="word").fillna("")
 #
 # - With the wrong batcher, each instance has a part of a conversation's state, and there is no error. With one instance
 #   every test passes.
-# - A sequence holds a slot from START to END. A forgotten START is refused; a forgotten END blocks others for the idle
-#   time.
+# - A sequence holds a slot from START to END. A forgotten START is refused unless the id is still open; a forgotten END
+#   blocks others for the idle time.
 # - A model that puts its request back is called again, and finds under the correlation id what it left.
 # - The model is told when a sequence begins, never when its client has gone. What it keeps, it must delete itself.
 #
