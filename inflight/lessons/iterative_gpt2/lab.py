@@ -315,7 +315,7 @@ print("the answers of iterative-gpt2:", *(each == plain for each in own))
 # <details><summary>Answer</summary>
 #
 # The table, and that each token goes in once. But blocks whose tokens are all older than 256 may be given back while the
-# text goes on, so entry 0 of the table no longer has token 0.
+# text goes on, so entry 0 then points to no block; the other entries stay where they are.
 # </details>
 #
 # **3. Users come back with a follow-up question, and their text so far is the beginning of the new prompt.** May the blocks

@@ -256,7 +256,7 @@ assert 56 <= through["pass"].max() < 80
 assert tokens.groupby("stream").size().tolist() == [wanted] * 4
 
 # %% [markdown]
-# A user joins at the next pass, and streams at once. The last one sends after 12 passes and needs 48: on paper, 60 passes
+# A user joins at the pass after the prompt has come, and streams at once. The last one sends after 12 passes and needs 48: on paper, 60 passes
 # give all 192 tokens. A prompt that comes in mid-pass waits for the next one: each pass beyond 60 is one that the last
 # prompt waited for. This is in-flight batching, and no engine did it.
 #
@@ -344,7 +344,8 @@ guess
 
 # %% [markdown]
 # `attend` writes the new keys and values into the text's slot, behind those of earlier passes, and reads all of them. A
-# prompt needs `is_causal`; a single new token may look at everything there is. The third case, several new tokens behind
+# prompt needs `is_causal`, with which the first query sees the first key only, the second two, and so on. A single new token
+# must see everything, so it goes without. The third case, several new tokens behind
 # known ones, is what chunked prefill, prefix reuse and the verification of a draft need. It is the lab's first exercise.
 
 # %%
