@@ -1,7 +1,10 @@
 """Lab 13: a policy over a hidden day, a seal, bytes on paper, what a full store forgets, an answer that goes on."""
 
 import random
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import wraps
 from math import ceil
 
 from inflight.engine.own.part import OwnPart
@@ -75,7 +78,7 @@ ENGINE = {"weights": "a1b2", "build": "W4A8", "tokens_per_block": 32, "kv_cache"
 def _seal(path: str, choose: random.Random) -> Finding:
     answer = load(path)
     seal, opened = answer.seal, answer.opened
-    tokens, keys = [choose.randrange(1000) for _ in range(64)], choose.randbytes(2000)
+    tokens, keys = [choose.randrange(1000) for _ in range(64)], choose.randbytes(1999) + b"\n"
     sealed = seal(dict(ENGINE), "a", list(tokens), keys)
     if sealed is None:
         return NOT_YET
@@ -89,17 +92,29 @@ def _seal(path: str, choose: random.Random) -> Finding:
         return Wrong("opened() must give back the keys and values where everything is as it was sealed.")
     if reads(dict(reversed(ENGINE.items()))) != keys:
         return Wrong("The same engine, its fields in another order: opened() must give the keys and values back.")
-    place = choose.randrange(len(sealed))
+    if _sealed_apart(path, [ENGINE, "a", tokens], keys, opened) != keys:
+        return Wrong("Sealed by an engine in another process: opened() must give the keys and values back.")
+    place, middle = choose.randrange(len(sealed)), len(sealed) // 2
     changed = bytearray(sealed)
     changed[place] ^= 1 << choose.randrange(8)
+    turned = sealed[:middle] + sealed[middle : middle + 9][::-1] + sealed[middle + 9 :]
     another = ENGINE | {"weights": "ffff"}
+    renamed = {"cache" if name == "kv_cache" else name: value for name, value in ENGINE.items()}
     refusals = [
         *(
-            (f"It lets in a block of an engine with another {name}.", reads({**ENGINE, name: other}))
+            (f"It lets in a block of an engine that differs in {name}.", reads({**ENGINE, name: other}))
             for name, other in (("weights", "c3d4"), ("build", "W4A16"), ("tokens_per_block", 64), ("kv_cache", "INT8"))
         ),
-        ("It lets in another tenant's block: the salt belongs in the seal.", reads(salt="b")),
-        ("It lets in a block of other tokens.", reads(text=[*tokens[:-1], tokens[-1] + 1])),
+        ("It lets in a block of an engine whose fields have other names.", reads(renamed)),
+        *(
+            (f"It lets in the block of another tenant, {salt!r}: the salt belongs in the seal.", reads(salt=salt))
+            for salt in ("b", "A", "a ", "aä", "")
+        ),
+        *(
+            ("It lets in a block of other tokens.", reads(text=[*tokens[:-1], tokens[-1] + more]))
+            for more in (1, 1 << 16)
+        ),
+        ("It lets in a block of the same tokens in another order.", reads(text=tokens[::-1])),
         (
             "It looks at the block's own tokens alone: keys depend on all before.",
             reads(text=[tokens[0] + 1, *tokens[1:]]),
@@ -108,7 +123,11 @@ def _seal(path: str, choose: random.Random) -> Finding:
         ("It lets in an empty file.", reads(data=b"")),
         ("It lets in a block with bytes behind its end.", reads(data=sealed + b"x")),
         (f"Bit flipped in byte {place} of {len(sealed)}: it lets that in.", reads(data=bytes(changed))),
-        ("It takes one seal for another: salt and tokens run together.", _run_together(seal, opened, keys)),
+        ("Bytes in another order: it lets that in.", reads(data=turned)),
+        *(
+            ("It takes one seal for another: salt and tokens run together.", found)
+            for found in _run_together(seal, opened, keys)
+        ),
         ("It lets in another engine's block.", reads(another, data=seal(dict(ENGINE), "a", list(tokens), keys))),
     ]
     for words, found in refusals:
@@ -117,9 +136,21 @@ def _seal(path: str, choose: random.Random) -> Finding:
     return RIGHT
 
 
-def _run_together(seal: Callable, opened: Callable, keys: bytes) -> object:
-    """Two texts whose numbers give the same digits where nothing stands between them."""
-    return opened(dict(ENGINE), "a", [12, 3], seal(dict(ENGINE), "a", [1, 23], keys))
+def _sealed_apart(path: str, of: list, keys: bytes, opened: Callable) -> object:
+    """What is read of a file that another process has made, in which `hash` gives other numbers."""
+    code = f"""import runpy, sys
+out, sys.stdout = sys.stdout.buffer, sys.stderr
+out.write(runpy.run_path({path!r})["seal"](*{of!r}, {keys!r}))"""
+    made = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    return opened(*of, made.stdout)
+
+
+def _run_together(seal: Callable, opened: Callable, keys: bytes) -> Iterator[object]:
+    """Salts and tokens whose letters are the same where nothing, a comma or a blank stands between them."""
+    for salt, tokens in (("a", [12, 3]), ("a1", [23]), ("a1", [2, 3]), ("a,1", [23]), ("a 1", [23])):
+        for between in ([1, 23], [12, 3]):
+            if (salt, tokens) != ("a", between):
+                yield opened(dict(ENGINE), salt, tokens, seal(dict(ENGINE), "a", between, keys))
 
 
 @grades("13.3", "Memory holds who is answered now; the store holds whoever may come back, and a common beginning once.")
@@ -152,6 +183,7 @@ def _needs(needs: Callable, choose: random.Random) -> Finding:
         for token_bytes in (11_520, 46_080, 131_072) * 3
     ]
 
+    @wraps(needs)
     def listed(*given: object) -> object:
         found = needs(*given)
         return list(found) if isinstance(found, tuple) else found
@@ -202,6 +234,7 @@ def _whole(path: str, choose: random.Random) -> Finding:
         return NOT_YET
     for _ in range(100):
         prompt, most = [choose.randrange(1, 999) for _ in range(choose.randrange(1, 40))], choose.randrange(1, 30)
+        prompt = [END, *prompt]  # the end of what was said before
         end = len(prompt) + choose.randrange(0, 40)
         lives = [choose.randrange(0, 1 + min(most, 12)) for _ in range(choose.randrange(0, 4))]
         if choose.random() < 0.2:  # it dies when all has been said
@@ -229,12 +262,14 @@ def _played(whole: Callable, prompt: list[int], most: int, end: int, lives: list
                 break
     except ConnectionRefusedError:
         refused = True
+    except GeneratorExit:
+        pass
     except ConnectionResetError:
         return Wrong("An engine died, others were left, and the client saw ConnectionResetError.")
     if engines.held_back:
         return Wrong("A token was asked for before the last one was yielded: pass each on when it comes.")
     case = f"Of {len(expected)} tokens, engines that die after {lives}"
-    if again := engines.computed - engines.received:
+    if (again := engines.computed - engines.received) > 0:
         return Wrong(f"{case}: {again} tokens were computed again.")
     if said != expected:
         return Wrong(f"{case}: the client got {len(said)}, and not those of the answer.")

@@ -132,9 +132,10 @@ class Dying:
         if prompt[-1] == END:
             raise CourseError("An engine was asked to go on after END: the answer had been said.")
         if not self._lives:
-            raise ConnectionRefusedError("no engine is left")
-        text = list(prompt)
-        while len(text) < len(prompt) + most and text[-1] != END:
+            # Who asks for ever catches errors, and a GeneratorExit is none.
+            raise GeneratorExit if self._calls > 1000 else ConnectionRefusedError("no engine is left")
+        text, longest = list(prompt), len(prompt) + most  # the list may become longer meanwhile
+        while len(text) < longest and text[-1] != END:
             self._live()
             self._lives[0] -= 1
             self.computed += 1

@@ -49,6 +49,15 @@ def sealed(before, after):
     return File(replaced(SEAL, (before, after)), "seal.py")
 
 
+BY_HASH = """
+def seal(engine, salt, tokens, keys):
+    number = hash((*sorted(engine.items()), salt, *tokens, keys))
+    return number.to_bytes(8, "big", signed=True) + keys
+
+
+def opened(engine, salt, tokens, content):
+    return content[8:] if seal(engine, salt, tokens, content[8:]) == content else None
+"""
 UNUSUAL = """
 import hmac
 
@@ -120,6 +129,19 @@ def whole(ask, prompt, most):
         if most and last != 0:
             yield from whole(ask, prompt, most)
 """
+GROWS = """
+def whole(ask, prompt, most):
+    text, last = list(prompt), None
+    most += len(text)
+    while len(text) < most and last != 0:
+        try:
+            for last in ask(text, most - len(text)):
+                text.append(last)
+                yield last
+            return
+        except ConnectionResetError:
+            continue
+"""
 FROM_THE_BEGINNING = """
 def whole(ask, prompt, most):
     number = 0
@@ -159,9 +181,9 @@ ANSWERS = [
     Answer("13.2", "a keyed digest", File(UNUSUAL, "seal.py")),
     Answer("13.2", "a digest in front and one behind", File(SEAL, "seal.py")),
     Answer("13.2", "no salt", sealed("json.dumps([engine, salt, tokens]", "json.dumps([engine, tokens]"), "wrong",
-           "another tenant's block"),
+           "another tenant, 'b'"),
     Answer("13.2", "no engine", sealed("json.dumps([engine, salt, tokens]", "json.dumps([salt, tokens]"), "wrong",
-           "another weights"),
+           "differs in weights"),
     Answer("13.2", "the block's own tokens", sealed("salt, tokens]", "salt, tokens[-32:]]"), "wrong",
            "the block's own tokens alone"),
     Answer("13.2", "no checksum", sealed("sha256(content[:-32]).digest() == content[-32:]", "len(content) == 2064"),
@@ -169,6 +191,24 @@ ANSWERS = [
     Answer("13.2", "run together",
            sealed("json.dumps([engine, salt, tokens], sort_keys=True)",
                   "(json.dumps(engine, sort_keys=True) + salt + ''.join(map(str, tokens)))"), "wrong", "run together"),
+    *(
+        Answer("13.2", name, sealed("[engine, salt, tokens]", of), "wrong", says)
+        for name, of, says in (
+            ("salt and tokens by comma", "[engine, ','.join([salt, *map(str, tokens)])]", "run together"),
+            ("the salt before the first token", "[engine, salt + ','.join(map(str, tokens))]", "run together"),
+            ("tokens in order", "[engine, salt, sorted(tokens)]", "same tokens in another order"),
+            ("tokens in two bytes", "[engine, salt, [token % 65536 for token in tokens]]", "other tokens"),
+            ("values without names", "[[engine[name] for name in sorted(engine)], salt, tokens]", "other names"),
+            ("salts without case", "[engine, salt.lower(), tokens]", "another tenant, 'A'"),
+            ("salts without blanks", "[engine, salt.strip(), tokens]", "another tenant, 'a '"),
+        )
+    ),
+    Answer("13.2", "a sum", File(SEAL.replace("sha256(content).digest()", "sum(content).to_bytes(32)")
+                                     .replace("sha256(content[:-32]).digest()", "sum(content[:-32]).to_bytes(32)"), "seal.py"),
+           "wrong", "Bytes in another order"),
+    Answer("13.2", "keys without their end", sealed("return content[32:-32]", "return content[32:-32].strip()"), "wrong",
+           "as it was sealed"),
+    Answer("13.2", "by hash", File(BY_HASH, "seal.py"), "wrong", "in another process"),
     Answer("13.2", "in the order of the fields", sealed(", sort_keys=True", ""), "wrong", "in another order"),
 
     Answer("13.3", "a list", lambda *given: list(needs(*given))),
@@ -176,6 +216,7 @@ ANSWERS = [
     Answer("13.3", "the last block kept", lambda *given: needs(*given, keeps_part=True), "wrong",
            "not kept in the store"),
     Answer("13.3", "tokens", lambda *given: needs(*given, tokens=True), "wrong", "in blocks, not in tokens"),
+    Answer("13.3", "no bytes", lambda *given: given, "wrong", "your function(8, 500"),
     Answer("13.3", "store first", lambda *given: needs(*given)[::-1], "wrong", "Memory first"),
 
     Answer("13.4", "from the end", end_first),
@@ -189,6 +230,13 @@ ANSWERS = [
 
     Answer("13.5", "calls itself", File(CALLS_ITSELF, "whole.py")),
     Answer("13.5", "from the beginning", File(FROM_THE_BEGINNING, "whole.py"), "wrong", "computed again"),
+    Answer("13.5", "a list that grows", File(GROWS, "whole.py")),
+    Answer("13.5", "asks for ever", whole(("ConnectionResetError", "ConnectionError")), "wrong",
+           "did not see ConnectionRefusedError"),
+    Answer("13.5", "an end in the prompt", whole(("said[-1:] != [END]", "END not in prompt + said")), "wrong",
+           "the client got 0"),
+    Answer("13.5", "more than is asked for", whole(("            return", "            yield from [1] * 40; return")), "wrong",
+           "not those of the answer"),
     Answer("13.5", "ends with its engine", whole(("            continue", "            return")), "wrong",
            "not those of the answer"),
     Answer("13.5", "without what was said", whole(("prompt + said", "prompt")), "wrong", "not those of the answer"),
