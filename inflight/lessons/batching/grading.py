@@ -28,9 +28,8 @@ SLACK = 1.03  # so much of the built-in rule's count is another way to do the sa
 @grades("4.1", "Two rows that follow one another say who left and who came: a slot map needs no more.")
 def _slots_of_a_log(stays: Callable, choose: random.Random) -> Finding:
     for rule in (StaticBatching(), GuaranteedNoEvict()) * 3:
-        smallest = choose.randint(10, 900)
-        played = _short_prompts(choose).run(rule)
-        computed = [[smallest + sequence.id for sequence in iteration.chunks] for iteration in played]
+        played, names = _short_prompts(choose).run(rule), choose.sample(range(10, 1000), 100)  # in no order
+        computed = [[names[sequence.id] for sequence in iteration.chunks] for iteration in played]
         drawn = stays(copy.deepcopy(computed))
         if drawn is None:
             return NOT_YET
@@ -55,8 +54,9 @@ def _unlike(drawn: object, computed: list[list[int]]) -> str:
             return f"Request {request}: (slot, first, last) is {its}, where {(slot, first, last)} is wanted. " + (
                 "Iterations count from 1." if its and its[1:] == (first - 1, last - 1) else
                 "Slots count from 1." if its and its[0] == 0 else
-                "A slot is free again in the iteration after its request's last." if its and its[0] > slot else
-                "It takes the lowest slot that is free in its first iteration, and keeps it until its last."
+                "A slot is free again in the iteration after its request's last."
+                if its and its[0] > slot and first > 1 else
+                "It takes the lowest slot that is free in its first iteration, in the row's order, and keeps it."
             )  # fmt: skip
     return ""
 
@@ -128,10 +128,12 @@ def _short_prompts(choose: random.Random) -> Simulation:
 
 def _long_prompts(choose: random.Random) -> Simulation:
     """All wait from the start, and the prompts of all slots together are more than an iteration takes."""
-    limits = BuildConfig(max_batch_size=choose.randint(5, 8), max_num_tokens=256, max_input_len=256, max_seq_len=512)
+    slots = choose.randint(5, 8)
+    limits = BuildConfig(max_batch_size=slots, max_num_tokens=246 + slots, max_input_len=256, max_seq_len=512)
     # The first fits alone, the second not beside it, and the third would: here it shows who overtakes.
     prompts = [180, 190, 60, *(choose.choice((60, 90, 180, 200)) for _ in range(17))]
-    prompts[8] = prompts[14] = 254  # fits beside two that run: here it shows who forgets that these compute, too
+    # These fit beside two that run: here it shows who forgets that these compute, too.
+    prompts[8] = prompts[14] = limits.max_num_tokens - 2
     lengths = [choose.randint(4, 40) for _ in prompts]
     return _trial([SimulatedRequest(prompt, length, length) for prompt, length in zip(prompts, lengths)], limits)
 
