@@ -121,6 +121,16 @@ ANSWERS = [
     ),
     Answer("9.1", "row by row", instead(attainment=row_by_row, machines=highest(least))),
     Answer("9.1", "a Series", instead(attainment=lambda *case: pd.Series(ATTAINMENT(*case)))),
+    Answer("9.1", "below the limits", instead(attainment=lambda run, slos: row_by_row(run, {
+        kind: [limit - 1e-9 for limit in limits] for kind, limits in slos.items()})), "partly", "who just meets it"),
+    Answer("9.1", "no share of 0", instead(attainment=lambda *case: {kind: share for kind, share in ATTAINMENT(*case).items() if share}),
+           "partly", "'notice': 0"),
+    Answer("9.1", "a machine more than whole ones",
+           instead(machines=lambda runs, slos, rate: MACHINES(runs, slos, rate * (1 - 1e-12)) + (MACHINES(runs, slos, rate)
+                                                     < MACHINES(runs, slos, rate * (1 + 1e-12)))), "partly", "Without a spare one"),
+    Answer("9.1", "the last rate that is kept", instead(machines=lambda runs, slos, rate: math.ceil(
+        rate / [tried for tried, run in runs.items() if least(run, slos) >= 0.95][-1])), "partly", "A higher rate is kept, too"),
+    Answer("9.1", "a mean over kinds", instead(machines=highest(lambda *case: np.mean([*ATTAINMENT(*case).values()]))), "partly"),
     Answer("9.1", "of all", instead(attainment=lambda run, slos: dict.fromkeys(slos, good_of(run, slos) / len(run))), "partly",
            "take each kind by itself"),
     Answer("9.1", "no TPOT", instead(attainment=lambda *case: row_by_row(*case, tpot=False)), "partly", "a TPOT above theirs"),
