@@ -111,7 +111,7 @@ def _hidden_addresses(choose: random.Random) -> list[tuple[str, str, int]]:
             words.insert(place, f"{choose.choice(('', '<', 'ä'))}{name}@{host}{choose.choice(('', '>', ','))}")
             masked.insert(place, MASKED)
         blanks = [choose.choice((" ", "  ", "\n")) for _ in words]
-        text, wanted = ("".join(map("".join, zip(each, blanks))).strip() for each in (words, masked))
+        text, wanted = ("".join(map("".join, zip(blanks, each))) for each in (words, masked))
         made.append((text, wanted, choose.randint(40, 60)))
     return made
 

@@ -212,6 +212,8 @@ ANSWERS = [
     Answer("2.1", "one row", rows("masked = np.array([[self.mask(texts.item())]], object)"), "partly", "3 rows", [SERVER]),
     Answer("2.1", "a smaller batch", extended(config=CONFIG.replace("64", "8")), "wrong", "Triton says", [SERVER, SLOW]),
     Answer("2.1", "all is masked", masks('return b"[e-mail]"'), "partly", "prompts passed on correctly: 0, where exactly 5", [SERVER, SLOW]),
+    Answer("2.1", "blanks in front go", masks('return re.sub(r"\\S+@\\S+", "[e-mail]", text.decode().strip()).encode()'), "partly",
+           "prompts passed on correctly: 0, where exactly 5", [SERVER]),
     Answer("2.1", "blanks change", masks(SPLIT), "partly", "mask changes its blanks", [SERVER, SLOW]),
     Answer("2.1", "the first alone", masks('return re.sub(r"\\S+@\\S+", "[e-mail]", text.decode(), 1).encode()'), "partly",
            "only the first address", [SERVER, SLOW]),
