@@ -90,7 +90,7 @@ def _where_blocks_matter(config: dict[str, int], empty: int, choose: random.Rand
     users, blocks = choose.randint(50, 200), choose.randint(3, 20)
     tokens = PER_BLOCK * blocks - empty
     of_each = blocks * PER_BLOCK * _kv_bytes(config)
-    memory = users * of_each + choose.randrange(of_each // 4)
+    memory = users * of_each + choose.randrange(of_each)
     round_up = "A block belongs to one user: round the tokens up to whole blocks of 32 before you divide."
     return Case(
         (config, memory, tokens), users,

@@ -266,6 +266,8 @@ ANSWERS = [
     Answer("1.1", "numbers of NumPy", (lambda config: np.float64(kv_bytes(config)), lambda *asked: np.int64(users(*asked)))),
     Answer("1.1", "one function", (kv_bytes, not_written), "partly", "latent ✓, whole blocks still open"),
     Answer("1.1", "a guess", (kv_bytes, lambda *rest: 57), "partly", "whole blocks not right yet"),
+    Answer("1.1", "rounded users", (kv_bytes, lambda config, memory, tokens: round(memory / (-(-tokens // 32) * 32 * kv_bytes(config)))),
+           "partly", "whole blocks not right yet"),
     Answer("1.1", "no blocks", (kv_bytes, lambda config, memory, tokens: memory // (tokens * kv_bytes(config))), "partly",
            "A block belongs to one user"),
     Answer("1.1", "rounded down", (kv_bytes, lambda config, memory, tokens: memory // (tokens // 32 * 32 * kv_bytes(config))),
