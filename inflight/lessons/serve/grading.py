@@ -81,7 +81,7 @@ def _streamed(
 ) -> Case:
     """A stream in chunks, as one kind of server sends it, and what its events say."""
     thoughts = [choose.choice(PIECES) for _ in range(choose.randint(1, 4) if reasoning else 0)]
-    pieces = [choose.choice(PIECES) for _ in range(choose.randint(1, 6))]
+    pieces = [choose.choice(PIECES) for _ in range(choose.randint(0, 6))]
     end = choose.choice(("stop", "length", "tool_calls"))
     name = choose.choice(reasoning or ("reasoning",))
     nothing = {"content": None} if choose.random() < 0.5 else {}
@@ -102,7 +102,7 @@ def _streamed(
         events.append({"choices": [{"delta": {}, "finish_reason": end}]})
     if usage:
         right["tokens"] = choose.randint(1, 999)
-        events = [{**event, "usage": None} for event in events]
+        events = [{**event, "usage": None, "error": None} for event in events]
         events.append({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": right["tokens"]}})
     is_ascii = choose.random() < 0.3
     lines = [f"{prefix}{json.dumps(event, ensure_ascii=is_ascii)}{newline}{newline}" for event in events]

@@ -42,7 +42,7 @@ def answer_of(chunks):
     deltas = [choice["delta"] for choice in choices]
     thoughts = [one.get(name) or "" for one in deltas for name in ("reasoning", "reasoning_content")]
     used = [event["usage"]["completion_tokens"] for event in found if event.get("usage")]
-    failed = [event["error"]["message"] for event in found if "error" in event]
+    failed = [event["error"]["message"] for event in found if event.get("error")]
     ends = [choice["finish_reason"] for choice in choices if choice.get("finish_reason")]
     return {
         "text": "".join(one.get("content") or "" for one in deltas),
@@ -168,6 +168,9 @@ ANSWERS = [
            "cut anywhere ✓, other servers' lines not right yet"),
     Answer("3.1", "one name of reasoning", events((' or delta.get("reasoning")', "")), "partly", "reasoning not right yet"),
     Answer("3.1", "null is text", events(('delta.get("content") or ""', 'delta.get("content", "")')), "partly", "TypeError"),
+    Answer("3.1", "null is an error", events(('event.get("error")', '"error" in event')), "partly", "usage not right yet"),
+    Answer("3.1", "no text is none", events(("    return told\n\n\ndef take", '    return told | {"text": told["text"] or None}\n\n\ndef take')),
+           "wrong", "'text': None"),
     Answer("3.1", "choices[0]", events(('for choice in event.get("choices") or []:', 'for choice in event["choices"][:1]:')),
            "partly", "KeyError"),
     Answer("3.1", "[DONE] is the end", events(('data.strip() != b"[DONE]":', 'data.strip() == b"[DONE]":\n'
