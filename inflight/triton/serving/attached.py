@@ -32,7 +32,6 @@ from inflight.triton.repository.request import ENGINE, is_llmapi
 
 LOG_PATH = "iteration_log_path"
 NO_SUCH_MODEL = "inflight-is-anything-loaded-on-request"
-PLACES = ("_path", "_dir", "_file")  # how parameters end that name files of the machine where Triton runs
 
 
 @dataclass(frozen=True)
@@ -69,8 +68,9 @@ class Attached:
         """Return a model's config with our settings, but with the server's own paths of files."""
         theirs = _config(self.grpc_url, config.name)
         theirs.model_transaction_policy.CopyFrom(config.model_transaction_policy)
+        rows = repository.PARAMETERS.get(config.name, {})
         for name, value in config.parameters.items():
-            if not name.endswith(PLACES):
+            if name not in rows or rows[name].kind != "path":
                 theirs.parameters[name].CopyFrom(value)
         return theirs
 
