@@ -152,3 +152,12 @@ def test_the_courses_client_fits_its_requests_to_the_older_contract(whole, strea
     streamed = client.stream(PROMPT, LENGTH).read()
     assert streamed.text == answers[model] and len(streamed.pieces) > 1
     assert client.stream(PROMPT, LENGTH, stop_words=[""], bad_words=[""]).read().text == answers[model]
+
+
+def test_an_answer_whose_reader_has_left_is_stopped(streaming):
+    with Client(streaming.grpc_url) as client:
+        answer = iter(client.stream(PROMPT, LONG, min_length=LONG))
+        next(answer)
+        wait_until(lambda: active_requests(streaming) == 1, "it runs")
+    wait_until(lambda: active_requests(streaming) == 0, "its slot is free")
+    assert "could not be stopped" not in streaming.log_tail(LONG)

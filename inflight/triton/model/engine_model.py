@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 from inflight.engine.messages import Request, Response
 from inflight.errors import CourseError
 from inflight.triton.model import python_model
-from inflight.triton.repository.request import FIELDS, Input
+from inflight.triton.repository.layout import OLDEST_CONTRACT
+from inflight.triton.repository.request import ENGINE, FIELDS, Input
 
 if TYPE_CHECKING:
     from inflight.engine.executor import Executor
@@ -249,16 +250,17 @@ def _words(name: str, packed: NDArray[Any]) -> list[list[int]]:
     return words
 
 
-def stop(engine: str, stop_id: str) -> None:
+def stop(stop_id: str, contract: str) -> None:
     """Tell the engine's model, inside Triton, that nobody waits for an answer any more; one that has ended stays so.
 
     Besides `stop` and the id, the request has what each of the engine's must have, with any content.
     """
     zero = np.zeros((1, 1), np.int32)
-    inputs = {"input_ids": zero, "input_lengths": zero, "request_output_len": zero, "stop": np.array([[True]])}
+    length = zero.astype(np.uint32 if contract == OLDEST_CONTRACT else np.int32)
+    inputs = {"input_ids": zero, "input_lengths": zero, "request_output_len": length, "stop": np.array([[True]])}
     request = pb_utils.InferenceRequest(
         request_id=stop_id,
-        model_name=engine,
+        model_name=ENGINE,
         inputs=[pb_utils.Tensor(name, array) for name, array in inputs.items()],
         requested_output_names=["sequence_length"],
     )

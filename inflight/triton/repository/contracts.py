@@ -116,6 +116,8 @@ def apply_contract(config: ModelConfig, contract: str) -> None:
                 _put(config, kind, name, tensor)
         if config.name == BASELINE:
             config.max_batch_size = 0
+        if config.name == "postprocessing":  # which tells the engine to stop
+            config.parameters["contract"].string_value = contract
 
 
 def _put(config: ModelConfig, kind: str, name: str, form: Tensor) -> None:

@@ -13,7 +13,15 @@ from typing import Any, get_args, get_type_hints
 
 from inflight.engine.settings import ExecutorConfig
 from inflight.errors import CourseError, did_you_mean
-from inflight.triton.repository.layout import BASELINE, BATCH_COST, EMBEDDING, LLMAPI, VARIABLE
+from inflight.triton.repository.layout import (
+    BASELINE,
+    BATCH_COST,
+    CONTRACTS,
+    DEFAULT_CONTRACT,
+    EMBEDDING,
+    LLMAPI,
+    VARIABLE,
+)
 
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 _NUMBERS = {"int": "a whole number", "ints": "whole numbers with commas between them, each", "float": "a number"}
@@ -185,6 +193,7 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
     "postprocessing": {
         **_TOKENIZER,
         "skip_special_tokens": Parameter("bool", True, "Leave special tokens out of the text."),
+        "contract": Parameter("choice", DEFAULT_CONTRACT, "That of the engine's tensors.", CONTRACTS, variable=""),
     },
     "ensemble": {},
     LLMAPI: {},  # its settings stand in a file of their own: `llmapi`

@@ -29,7 +29,7 @@ class TritonPythonModel:
     def _text(self, request):
         [stop_id] = python_model.texts(request, "STOP_ID", "STOP_ID") or [""]
         if stop_id and request.is_cancelled():
-            engine_model.stop("tensorrt_llm", stop_id)
+            engine_model.stop(stop_id, self.parameters["contract"])
             return [pb_utils.Tensor("OUTPUT", np.array([b""], np.object_))]
         beams, lengths = self._answers(request)
         preceding = [
