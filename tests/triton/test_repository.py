@@ -199,8 +199,8 @@ def test_a_required_input_that_a_step_does_not_give(repo):
     del config.ensemble_scheduling.step[1].input_map["request_output_len"]
     repository.write_config(config, path)
     [problem] = problems(repo)
-    assert problem.field == "ensemble_scheduling.step[1] (tensorrt_llm).input_map"
-    assert "'request_output_len'" in problem.message
+    assert problem.where[-1] == "ensemble_scheduling.step[1] (tensorrt_llm).input_map"
+    assert "'request_output_len'" in problem.what
 
 
 def test_an_output_that_no_step_produces(repo):
@@ -208,14 +208,14 @@ def test_an_output_that_no_step_produces(repo):
     config = read_config(path)
     config.output[0].name = "answer"
     repository.write_config(config, path)
-    assert [problem.field for problem in problems(repo)] == ["output answer"]
+    assert [problem.where[-1] for problem in problems(repo)] == ["output answer"]
 
 
 def test_missing_files(repo):
     (repo / "tensorrt_llm" / "1" / "model.py").unlink()
-    assert [problem.field for problem in problems(repo)] == ["model.py"]
+    assert [problem.where[-1] for problem in problems(repo)] == ["model.py"]
     shutil.rmtree(repo / "tensorrt_llm" / "1")
-    assert [problem.field for problem in problems(repo)] == ["1/"]
+    assert [problem.where[-1] for problem in problems(repo)] == ["1/"]
 
 
 @pytest.mark.parametrize("name", ["mein modell", "modèle", "it's", "a;b"])
@@ -224,7 +224,7 @@ def test_a_name_that_a_line_of_shell_does_not_take(tmp_path, name):
     replace(repo / "batch-cost" / "config.pbtxt", '"batch-cost"', f'"{name}"')
     (repo / "batch-cost").rename(repo / name)
     [problem] = problems(repo)
-    assert "line of shell" in problem.message and problem.file == str(repo / name)
+    assert "line of shell" in problem.what and problem.where[0] == name
 
 
 def test_a_folder_without_models(tmp_path):

@@ -193,7 +193,7 @@ def test_a_model_with_a_bug_gives_its_error(small_repo):
 def test_a_repository_with_a_problem_is_not_served(small_repo):
     (small_repo / "tensorrt_llm" / "1" / "model.py").unlink()
     server = Server(small_repo)
-    with pytest.raises(CourseError, match="The repository is not ready to be served: .*The Python model is missing"):
+    with pytest.raises(CourseError, match="is not ready to be served: .*The Python model is missing"):
         server.start()
     assert not server.is_alive()
 

@@ -32,7 +32,7 @@ def _read(repo: Path) -> dict[str, ModelConfig]:
     """The configs by model. CourseError: what is wrong first of all in the repository, with paths as they are in it."""
     problems = repository.problems(repo)
     if problems:
-        raise CourseError(f"In its files: {str(problems[0]).replace(f'{repo}/', '')}")
+        raise CourseError(f"In its files: {problems[0]}")
     return {name: repository.read_config(Path(repo) / name / repository.CONFIG) for name in repository.models(repo)}
 
 

@@ -149,8 +149,8 @@ check("2.1", extended)
 # %%
 broken = broken_repositories(Path(folder.name) / "broken", engine_dir)
 for name, path in broken.items():
-    problems = [str(one).replace(f"{path}/", "") for one in repository.problems(path)]
-    print(name, *(problems or ["nothing found in the files"]), sep="\n    ")
+    problems = repository.problems(path) or ["nothing found in the files"]
+    print(name, *problems, sep="\n    ")
 
 # %%
 repaired = None

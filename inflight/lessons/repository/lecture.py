@@ -465,7 +465,7 @@ def tried(file, change):
     intact, pattern = path.read_text(), "|".join(map(re.escape, change))
     broken = re.sub(pattern, lambda found: change[found[0]], intact, count=len(change))
     path.write_text(broken)
-    listed = [str(one).replace(f"{llm}/", "") for one in repository.problems(llm)]
+    listed = list(map(str, repository.problems(llm)))
     loaded = load(server, model)
     logged = last_error(server) if loaded != "loaded" else ""
     reply = client.ask(question, max_tokens=16, stop_words=[" of"]).text

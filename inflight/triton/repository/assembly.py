@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -138,7 +137,7 @@ def _made_aside(target: Path) -> Iterator[Path]:
     with files.written_aside(target, "repository") as aside:
         yield aside
         if found := problems(aside):
-            raise CourseError(str(found[0]).replace(f"{aside}{os.sep}", ""))
+            raise found[0]
 
 
 def _take_settings(config: ModelConfig, settings: ModelConfig) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from inflight import files
-from inflight.errors import CourseError
 from inflight.triton.repository import batchers
 from inflight.triton.repository.layout import CONFIG
 from inflight.triton.repository.parameters import PARAMETERS, Parameter, parameter_problems
@@ -43,8 +42,8 @@ def set_value(config: ModelConfig, name: str, value: object) -> None:
     if name in batchers.FIELDS:
         batchers.set_field(config, name, text)
         return
-    if problems := parameter_problems(config.name, {name: text}, only_given=True):
-        raise CourseError(f"{config.name}: {problems[0].field}: {problems[0].message} {problems[0].fix}")
+    if problems := parameter_problems(config.name, config.name, {name: text}, only_given=True):
+        raise problems[0]
     config.parameters[name].string_value = text
 
 

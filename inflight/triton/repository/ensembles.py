@@ -9,10 +9,9 @@ from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
-from inflight.errors import did_you_mean
+from inflight.errors import CourseError, did_you_mean
 from inflight.triton.repository.contracts import NEVER_GIVEN
 from inflight.triton.repository.layout import CONFIG, models
-from inflight.triton.repository.parameters import Problem
 from inflight.triton.repository.pbtxt import read_config
 from inflight.triton.repository.request import ENSEMBLE, fields
 
@@ -59,7 +58,7 @@ def _edge(source: str, target: str, shared: str, tensor: Any, own: str, optional
     return Edge(source, target, shared, tensor.name, own, kind, tuple(tensor.dims), optional)
 
 
-def ensemble_problems(file: str, config: ModelConfig, configs: dict[str, ModelConfig]) -> list[Problem]:
+def ensemble_problems(file: str, config: ModelConfig, configs: dict[str, ModelConfig]) -> list[CourseError]:
     """Find what does not fit together in an ensemble's steps, outputs, and the models that they name."""
     found: list[tuple[str, str, str]] = []  # field, what, fix
     available = {tensor.name: ("the ensemble's inputs", tensor) for tensor in config.input}
@@ -80,7 +79,7 @@ def ensemble_problems(file: str, config: ModelConfig, configs: dict[str, ModelCo
             found += _fit_problems(f"output {tensor.name}", available[tensor.name], tensor)
         else:
             found.append((f"output {tensor.name}", "No step produces it.", "Add it to a step's output_map."))
-    return [Problem(file, *one) for one in found]
+    return [CourseError(what, fix, where=(file, field)) for field, what, fix in found]
 
 
 def _step_problems(

@@ -7,6 +7,7 @@ of a config.pbtxt, `--set` and the models themselves read the rows. A new settin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -97,21 +98,6 @@ class Parameter:
         words += [] if self.low is None else [f"of at least {self.low:g}"]
         words += [] if self.high is None else [f"{'and ' if len(words) > 1 else 'of '}at most {self.high:g}"]
         return " ".join(words)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A fault that would keep a repository from working: where it is, what it is, what to do."""
-
-    file: str
-    field: str
-    message: str
-    fix: str
-
-    def __str__(self) -> str:
-        text = f"{self.file}: {self.field}: {self.message} {self.fix}"
-        # A folder's name may hold bytes that are no text, which cannot be printed.
-        return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 # The table ------------------------------------------------------------------------------------------------------------
@@ -276,22 +262,23 @@ def typed_parameters(model: str, texts: dict[str, str]) -> dict[str, Any]:
     CourseError
         An unknown key or a wrong value; the message says which and what is allowed.
     """
-    problems = parameter_problems(model, texts)
-    if problems:
-        raise CourseError(f"model {model!r}: {problems[0].field}: {problems[0].message} {problems[0].fix}")
+    if problems := parameter_problems(f"model {model!r}", model, texts):
+        raise problems[0]
     return {name: row.parse(texts.get(name, "")) for name, row in PARAMETERS[model].items()}
 
 
-def parameter_problems(model: str, texts: dict[str, str], only_given: bool = False) -> list[Problem]:
+def parameter_problems(where: str, model: str, texts: Mapping[str, str], only_given: bool = False) -> list[CourseError]:
     """List what is wrong with the texts of a model's parameters; `only_given`: missing ones are not looked for."""
     known, problems = PARAMETERS[model], []
+
+    def note(name: str, what: str, fix: str) -> None:
+        problems.append(CourseError(what, fix, where=(where, f"parameters.{name}")))
+
     for name, text in texts.items():
-        field, variable = f"parameters.{name}", VARIABLE.search(text)
         if name not in known:
-            problems.append(Problem(model, field, "This key is unknown.", did_you_mean(name, known)))
-        elif variable:
-            fix = "Give it a value when assembling."
-            problems.append(Problem(model, field, f"The variable {variable[0]} is not filled.", fix))
+            note(name, "This key is unknown.", did_you_mean(name, known))
+        elif variable := VARIABLE.search(text):
+            note(name, f"The variable {variable[0]} is not filled.", "Give it a value when assembling.")
     for name, row in known.items():
         text = texts.get(name, "")
         if (only_given and name not in texts) or VARIABLE.search(text):
@@ -299,6 +286,5 @@ def parameter_problems(model: str, texts: dict[str, str], only_given: bool = Fal
         try:
             row.parse(text)
         except ValueError as allowed:
-            what = f"It is {text!r}." if text else "It has no value."
-            problems.append(Problem(model, f"parameters.{name}", what, f"It must be {allowed}."))
+            note(name, f"It is {text!r}." if text else "It has no value.", f"It must be {allowed}.")
     return problems

@@ -168,7 +168,7 @@ class Server:
 
     def _begin(self) -> None:
         if self._arguments is None and (found := repository.problems(self.repo)):
-            raise CourseError(f"The repository is not ready to be served: {found[0]}")
+            raise CourseError(f"The repository at {self.repo} is not ready to be served: {found[0]}")
         self._running = ours = start_triton(self._arguments or self._usual(), self._ports, not self.open_control)
         self.http_url, self.grpc_url, self.metrics_url = ours.address
         self._ports = ours.ports
