@@ -17,12 +17,12 @@ from tests.engines import build_small, write_small_gguf, write_tiny
 def pytest_configure(config):
     # A shell has what it starts in the background ignore interrupts, of which some tests send one.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # A worker, with all that it starts, keeps to one processor: an engine with two threads is hardly quicker than one
-    # with one, and takes half as much again of the time of the processors.
-    worker = os.environ.get("PYTEST_XDIST_WORKER")
-    if worker and hasattr(os, "sched_setaffinity"):
-        mine = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {mine[int(worker.removeprefix("gw")) % len(mine)]})
+    # A worker, with all that it starts, keeps to its share of the processors: beside others an engine with two threads
+    # is hardly quicker than one with one, and takes half as much again of the time of the processors.
+    if (worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_setaffinity"):
+        processors, workers = sorted(os.sched_getaffinity(0)), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        first = int(worker.removeprefix("gw")) % len(processors)
+        os.sched_setaffinity(0, processors[first::workers])
 
 
 def pytest_xdist_auto_num_workers(config):

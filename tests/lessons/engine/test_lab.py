@@ -232,7 +232,8 @@ def of_the_course(quant_algo):
     return Made(make)
 
 
-SWAYED = [SLOW, pytest.mark.skipif(os.cpu_count() == 1, reason="on a single core company sways no engine")]
+CORES = len(os.sched_getaffinity(0))
+SWAYED = [SLOW, pytest.mark.skipif(CORES == 1, reason="on a single core company sways no engine: run it with -n 0")]
 ANSWERS = [
     *of_the_lab("engine", {"1.3": "quantizer.py", "1.4": "decode", "1.1": "(kv_bytes, users_that_fit)", "1.2": "limits_for"}),
     Answer("1.3", "with loops", File(WITH_LOOPS)),
