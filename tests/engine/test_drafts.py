@@ -15,7 +15,6 @@ from inflight.engine.fake_model import FakeModel, next_token
 from inflight.engine.messages import Guide, Request
 from inflight.engine.settings import BuildConfig, ExecutorConfig, SamplingConfig
 from inflight.errors import CourseError
-from tests.engine.test_executor import load_real  # noqa: F401  the runners that compute
 from tests.engines import SMALL_VOCAB, fake_answer, wait_until
 
 VOCAB = 3  # so few that a lookup is often right
@@ -123,7 +122,7 @@ def test_an_answer_is_the_same_with_and_without(asked):
         assert replace(plain, request_id=0) == replace(drafted, request_id=0)
 
 
-def test_both_runners_answer_the_same_with_and_without(load_real):  # noqa: F811
+def test_both_runners_answer_the_same_with_and_without(load_real):
     """In floating point, with nothing rounded to fewer bits: a row computed among others is the row computed alone."""
     prompts = [[(7 * number + index % (2 + number % 5)) % SMALL_VOCAB for index in range(40)] for number in range(24)]
     requests = [Request(prompt, 24) for prompt in prompts]

@@ -23,7 +23,7 @@ from inflight.engine.sampling import Sampler
 from inflight.engine.scheduler import EMPTY_PLANS, POLICIES, GuaranteedNoEvict, Plan
 from inflight.engine.settings import ExecutorConfig, SamplingConfig
 from inflight.errors import CourseError
-from tests.engines import SMALL_BUILD, SMALL_VOCAB, build_small, build_tiny, fake_answer, wait_until
+from tests.engines import SMALL_BUILD, SMALL_VOCAB, fake_answer, wait_until
 
 MAX_OUTPUT = 32
 # Prompts of 1 to 48 tokens: within a cache block, at its edge, over it.
@@ -40,22 +40,6 @@ def load(config=None, **options) -> Executor:
 
 
 ALONE = [fake_answer(prompt, MAX_OUTPUT, SMALL_VOCAB) for prompt in PROMPTS]
-
-
-@pytest.fixture(scope="session", params=["openvino", "torch"])  # session: one after the other
-def load_real(request, tmp_path_factory):
-    """Makes executors over one of the runners that compute: `load_real(config, **build_options)`."""
-    build_engine = {"openvino": build_small, "torch": build_tiny}[request.param]
-    checkpoint = request.getfixturevalue({"openvino": "small_checkpoint", "torch": "tiny_llama"}[request.param])
-    folders = {}
-
-    def load(config=None, **options):
-        build = replace(SMALL_BUILD, **options)
-        if build not in folders:
-            folders[build] = build_engine(checkpoint, tmp_path_factory.mktemp("runner") / "engine", **options)
-        return Executor.load(folders[build], config)
-
-    return load
 
 
 @pytest.fixture(scope="module")
@@ -558,27 +542,6 @@ def test_ending_a_request_that_is_over_does_nothing(executor):
 # Time that is allotted ------------------------------------------------------------------------------------------------
 
 
-def run_out(executor, request):
-    """Its receiver, after its time was over while the engine was held up."""
-    held = hold(executor)
-    receiver = send(executor, request)
-    threading.Event().wait(request.allotted_time_ms / 1000)
-    held.set()
-    return receiver.wait()
-
-
-@pytest.mark.parametrize("batching", ["V1", "inflight_fused_batching"])
-def test_a_request_whose_time_is_over_while_it_waits_is_told_so_and_never_computed(batching):
-    with load(ExecutorConfig(gpt_model_type=batching)) as executor:
-        receiver = run_out(executor, Request(PROMPTS[3], MAX_OUTPUT, allotted_time_ms=20))
-        assert len(receiver.responses) == 1 and receiver.last.finish_reason == "timed_out"
-        assert receiver.last.error.startswith(
-            "The request was not finished within 20 ms, its wait included, and was ended"
-        )
-        wait_until(lambda: is_idle(executor), "slots and blocks are free")
-        assert sum(len(stats.requests) for stats in executor.iteration_stats) == 1  # of the one that held it up
-
-
 @pytest.fixture
 def clock(monkeypatch):
     """The executor's clock, which stands still until it is set."""
@@ -586,6 +549,22 @@ def clock(monkeypatch):
     clock.monotonic = lambda: clock.now_s
     monkeypatch.setattr("inflight.engine.executor.time", clock)
     return clock
+
+
+@pytest.mark.parametrize("batching", ["V1", "inflight_fused_batching"])
+def test_a_request_whose_time_is_over_while_it_waits_is_told_so_and_never_computed(clock, batching):
+    with load(ExecutorConfig(gpt_model_type=batching)) as executor:
+        held = hold(executor)
+        receiver = send(executor, Request(PROMPTS[3], MAX_OUTPUT, allotted_time_ms=20))
+        clock.now_s = 0.021
+        held.set()
+        receiver.wait()
+        assert len(receiver.responses) == 1 and receiver.last.finish_reason == "timed_out"
+        assert receiver.last.error.startswith(
+            "The request was not finished within 20 ms, its wait included, and was ended"
+        )
+        wait_until(lambda: is_idle(executor), "slots and blocks are free")
+        assert sum(len(stats.requests) for stats in executor.iteration_stats) == 1  # of the one that held it up
 
 
 @pytest.mark.parametrize("streaming", [True, False])

@@ -387,14 +387,13 @@ def test_a_request_that_has_waited_for_blocks_follows_its_guide(tmp_path):
         assert executor.generate(Request(PROMPT, 8, guide=Guide("json"))).finish_reason == "end_id"
 
 
-@pytest.mark.parametrize(("seconds", "most"), [(0.45, 2 * FULL // BLOCK), (1.5, 1)])
-def test_a_slow_engine_does_not_make_requests_wait_for_one_another(seconds, most, tmp_path):
+def test_a_slow_engine_does_not_make_requests_wait_for_one_another(tmp_path):
     asked = [Request([number, *PROMPT], 2) for number in range(4)]
     with fake(tmp_path / "theirs") as executor:
         executor.generate_all(asked)
-    with served(tmp_path / "theirs", seconds) as url, fake(tmp_path / "ours", kv_peer_url=url) as executor:
+    with served(tmp_path / "theirs", 1.5) as url, fake(tmp_path / "ours", kv_peer_url=url) as executor:
         executor.generate_all(asked)
-        assert counts(executor)[2] <= most
+        assert counts(executor)[2] <= 1
 
 
 def test_a_request_that_a_silent_engine_is_asked_for_ends_in_time_and_a_short_one_does_not_ask(tmp_path):
@@ -445,12 +444,18 @@ def test_a_policy_that_fails_ends_the_request_that_it_was_asked_for_and_no_other
 def test_what_is_fetched_slowly_does_not_make_computing_look_expensive(tmp_path, monkeypatch):
     with fake(tmp_path) as executor:
         executor.generate(Request(PROMPT, 2))
-    read = BlockFolder.read
-    monkeypatch.setattr(BlockFolder, "read", lambda *given: time.sleep(0.25) or read(*given))
+    read, now_s = BlockFolder.read, [0.0]
+
+    def read_slowly(*given):
+        now_s[0] += 0.25
+        return read(*given)
+
+    monkeypatch.setattr(BlockFolder, "read", read_slowly)
+    monkeypatch.setattr(time, "perf_counter", lambda: now_s[0])
     with fake(tmp_path) as executor:
         executor.generate(Request([*PROMPT, *range(1, 41)], 2))  # 128 tokens are fetched, 62 computed
         prices = executor.moving.prices()
-    assert prices["fetch"] > 5 > prices["compute"]
+    assert prices["fetch"] > 5 and prices["compute"] < 0.2
 
 
 @pytest.mark.parametrize("chosen", ["None", "[]", "'take' if way == 'fetch' else 'fetch'", "1 / 0"])
