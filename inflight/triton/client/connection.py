@@ -35,7 +35,7 @@ MOST_REASON_BYTES = 1 << 20
 # Triton writes it in front of its reasons; the message of a failed connection has none.
 _PREFIX = re.compile(r"^(\[request id: [^\]]*\] |in ensemble '[^']*', )+")
 _CODE = re.compile(r" #([a-z_]+)$")  # behind the reason of a model, where `request.ERROR_CODE` asks for it
-# Triton's own reasons have no code. Their words are read here and nowhere else.
+# Triton's own reasons have no code: by their words.
 _CODES_OF_TRITON = {
     QUEUE_FULL: "Exceeds maximum queue size",
     TIMED_OUT: "Request timeout expired",
