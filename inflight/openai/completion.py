@@ -9,7 +9,6 @@ import time
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import grpc
@@ -56,6 +55,7 @@ class Completion:
             raise OpenAIError(f"tool_choice: {error}.", "tool_choice") from None
         if self._tools and not self._is_chat:
             raise OpenAIError("tools must be left out: calls are answers of a chat. Ask /v1/chat/completions.", "tools")
+        self._form, self._guide = self._guided()
         try:
             self._asked = [self._ask(ids) for ids in self._tokens()]
         except CourseError as error:
@@ -152,8 +152,7 @@ class Completion:
                 raise OpenAIError(f"A token is an id from 0 to {tokenizer.vocab_size - 1}.", "prompt")
         return [tokenizer.encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
 
-    @cached_property
-    def _guide(self) -> tuple[str, Guide | None]:
+    def _guided(self) -> tuple[str, Guide | None]:
         """Return the field that says what form the answers must have, and the guide that they must follow."""
         asked = {name: getattr(self.body, name) for name in ("response_format", "structured_outputs")}
         guides = {name: guide for name, each in asked.items() if each and (guide := each.guide())}
@@ -177,7 +176,7 @@ class Completion:
             inputs["end_id"] = self._engine.tokenizer.end_id
         if self.body.cache_salt:
             inputs["cache_salt"] = self.body.cache_salt
-        if guide := self._guide[1]:
+        if guide := self._guide:
             inputs |= {"guided_decoding_guide_type": guide.kind, "guided_decoding_guide": guide.text}
         return {**inputs, "stream": True, **{SAMPLING[name]: value for name, value in given.items()}}
 
@@ -228,7 +227,7 @@ class Completion:
         except (InferenceServerException, grpc.RpcError) as error:
             # `course_error` waits for the record that says how a server died; so it runs in a thread.
             meant = await asyncio.to_thread(course_error, error, self._engine.url)
-            raise errors.of_engine(meant, {TOO_LONG: self._prompt, GUIDE: self._guide[0]}) from None
+            raise errors.of_engine(meant, {TOO_LONG: self._prompt, GUIDE: self._form}) from None
         except asyncio.CancelledError:
             if not self._engine.is_ending:  # the client has gone
                 raise
