@@ -32,11 +32,12 @@ COMPLETION_TOKENS = 16  # of /v1/completions where max_tokens is left out; a cha
 
 @dataclass
 class Asked:
-    """One prompt: its tokens, how many its answer may have, and what Triton is sent."""
+    """One prompt: its tokens, how many its answer may have, what Triton is sent, and how many have come."""
 
     ids: list[int]
     max_tokens: int
     arrays: dict[str, NDArray[Any]]
+    num_tokens: int = 0
 
 
 class Completion:
@@ -67,16 +68,16 @@ class Completion:
 
     async def whole(self) -> dict[str, Any]:
         """Return the answers in one piece."""
-        said, ends, numbers = [""] * len(self._asked), dict[int, str | None](), [0] * len(self._asked)
-        async for index, piece, ends[index], numbers[index] in self._pieces():
+        said, ends = [""] * len(self._asked), dict[int, str | None]()
+        async for index, piece, reason in self._pieces():
             said[index] += piece
+            ends[index] = reason
         choices = [self._answered(index, text, ends[index]) for index, text in enumerate(said)]
-        return {**self._head, "choices": choices, "usage": self._usage(numbers)}
+        return {**self._head, "choices": choices, "usage": self._usage()}
 
     async def events(self) -> AsyncIterator[str]:
         """Yield the answers as server-sent events. An error before the first is raised; a later one is an event."""
         wants_usage, has_begun = self.body.stream_options.get("include_usage"), False
-        numbers = [0] * len(self._asked)
         rest = {"usage": None} if wants_usage else {}
         parsers = [ToolParser(self._tools.begins) for _ in self._asked]
 
@@ -84,7 +85,7 @@ class Completion:
             return _event({**self._head, "choices": [self._choice(index, delta, reason)], **rest})
 
         try:
-            async for index, piece, reason, numbers[index] in self._pieces():
+            async for index, piece, reason in self._pieces():
                 if self._is_chat and not has_begun:
                     yield chunk({"role": "assistant", "content": ""})
                 has_begun, parser = True, parsers[index]
@@ -98,7 +99,7 @@ class Completion:
                 if reason:
                     yield chunk({}, "tool_calls" if parser.is_call else reason, index)
             if wants_usage:
-                yield _event({**self._head, "choices": [], "usage": self._usage(numbers)})
+                yield _event({**self._head, "choices": [], "usage": self._usage()})
         except OpenAIError as error:
             if not has_begun:
                 raise
@@ -120,8 +121,8 @@ class Completion:
         content = {name: said} if self._is_chat else {"text": said.get("content", "")}
         return {"index": index, **content, "logprobs": None, "finish_reason": reason}
 
-    def _usage(self, numbers: list[int]) -> dict[str, int]:
-        prompt, answer = sum(len(asked.ids) for asked in self._asked), sum(numbers)
+    def _usage(self) -> dict[str, int]:
+        prompt, answer = sum(len(asked.ids) for asked in self._asked), sum(asked.num_tokens for asked in self._asked)
         return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
 
     def _ask(self, ids: list[int]) -> Asked:
@@ -180,8 +181,8 @@ class Completion:
             inputs |= {"guided_decoding_guide_type": guide.kind, "guided_decoding_guide": guide.text}
         return {**inputs, "stream": True, **{SAMPLING[name]: value for name, value in given.items()}}
 
-    async def _pieces(self) -> AsyncIterator[tuple[int, str, str | None, int]]:
-        """Yield the answers' texts as they come: of which prompt, piece, why it ends (None: it goes on), tokens so far.
+    async def _pieces(self) -> AsyncIterator[tuple[int, str, str | None]]:
+        """Yield the answers' texts as they come: of which prompt, piece, why it ends (None: it goes on).
 
         The first error ends all of them.
         """
@@ -207,8 +208,8 @@ class Completion:
             for task in reading:
                 task.cancel()
 
-    async def _answer(self, name: str, asked: Asked) -> AsyncIterator[tuple[str, str | None, int]]:
-        """Yield the answer to one prompt, which is called `name` in Triton: piece, why it ends, tokens so far."""
+    async def _answer(self, name: str, asked: Asked) -> AsyncIterator[tuple[str, str | None]]:
+        """Yield the answer to one prompt, called `name` in Triton, and count its tokens: piece, why it ends."""
         stops = [self.body.stop] if isinstance(self.body.stop, str) else self.body.stop
         metrics = RequestMetrics(self._engine.metrics, len(asked.ids))
         text = Detokenizer(self._engine.tokenizer, stops, self.body.min_tokens or 0)
@@ -217,11 +218,12 @@ class Completion:
                 async for result in results:
                     is_final = bool(result.as_numpy("is_final").item())
                     piece, reason = text.add(result.as_numpy("output_ids").reshape(-1).tolist(), is_final), None
+                    asked.num_tokens = len(text.ids)
                     if text.stopped_by or is_final:
-                        is_full = len(text.ids) >= asked.max_tokens and not text.stopped_by
+                        is_full = asked.num_tokens >= asked.max_tokens and not text.stopped_by
                         reason = "length" if is_full else "stop"
-                    metrics.count(len(text.ids), reason)
-                    yield piece, reason, len(text.ids)
+                    metrics.count(asked.num_tokens, reason)
+                    yield piece, reason
                     if reason and not is_final:
                         return
         except (InferenceServerException, grpc.RpcError) as error:
