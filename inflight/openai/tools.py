@@ -105,11 +105,6 @@ class Function(Given):
     description: str | None = None
     parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
 
-    @property
-    def begin(self) -> str:
-        """How a call of it begins."""
-        return f'{{"name": "{self.name}", "arguments": '
-
     def guide(self) -> Guide:
         """Make the guide that a call follows. A function whose schema names no parameters has none."""
         arguments = {"type": "object", **json.loads(json.dumps(self.parameters))}
@@ -167,7 +162,7 @@ class Called(Given):
     def __str__(self) -> str:
         """As the model writes it."""
         arguments = self.arguments if isinstance(self.arguments, str) else json.dumps(self.arguments)
-        return f'{{"name": {json.dumps(self.name)}, "arguments": {arguments or "{}"}}}'
+        return f"{_begin(self.name)}{arguments or '{}'}}}"
 
 
 class ToolCall(BaseModel):
@@ -207,7 +202,7 @@ class Tools:
     @property
     def begins(self) -> dict[str, str]:
         """How a call begins -> the name of its function."""
-        return {each.begin: each.name for each in self._functions}
+        return {_begin(each.name): each.name for each in self._functions}
 
     def tell(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the messages with the functions described in the system's turn."""
@@ -229,6 +224,11 @@ class Tools:
             return Guide("ebnf_grammar", _any_of({**calls, form_is: ANY_TEXT}))
         other = {form_is: rule(NO_CALL if form == ANY_OBJECT else form)}
         return Guide("call_or_form", json.dumps([_any_of({**calls, **other}), _any_of(other)]))
+
+
+def _begin(name: str) -> str:
+    """Return how a call of a function begins."""
+    return f'{{"name": {json.dumps(name)}, "arguments": '
 
 
 def _any_of(rules: dict[str, str]) -> str:
@@ -263,9 +263,10 @@ class ToolParser:
             if not begun and not is_last and any(begin.startswith(self._text) for begin in self._begins):
                 return "", ""
             self.name, self._num_given, self._begins = self._begins.get(begun, ""), len(begun), {}
-        # The last character of a whole call is the brace that closes it, behind its arguments.
         self.is_call = bool(self.name) and is_last and _is_json(self._text)
-        end = len(self._text) - (bool(self.name) and (self.is_call or not is_last))
+        end = len(self._text)
+        if self.name and (self.is_call or not is_last):
+            end -= 1  # the last character of a whole call is the brace that closes it, behind its arguments
         added, self._num_given = self._text[self._num_given : end], max(self._num_given, end)
         return ("", added) if self.name else (added, "")
 
