@@ -126,8 +126,7 @@ class OpenAIServer:
         v1.add_api_route("/models/{name:path}", self._model, methods=["GET", "HEAD"])
         v1.add_api_route("/chat/completions", self._complete, methods=["POST"])
         v1.add_api_route("/completions", self._complete, methods=["POST"])
-        if self._engine.store is not None:
-            v1.add_api_route("/kv_blocks/{name}", self._block, methods=["GET"])
+        v1.add_api_route("/kv_blocks/{name}", self._block, methods=["GET"])
         app.include_router(v1)
         return app
 
@@ -169,13 +168,13 @@ class OpenAIServer:
 
     async def _block(self, name: str) -> Response:
         """Give a block of the store to another engine."""
-        assert self._engine.store is not None
+        gone = OpenAIError("There is no such block in the store.", None, 404)
+        if not (self._engine.store and NAME.fullmatch(name)):
+            raise gone
         try:
-            if not NAME.fullmatch(name):
-                raise FileNotFoundError
             content = await asyncio.to_thread((self._engine.store / name).read_bytes)
         except OSError:
-            raise OpenAIError("There is no such block in the store.", None, 404) from None
+            raise gone from None
         self._engine.metrics.blocks_sent.inc()
         return Response(content, media_type="application/octet-stream")
 
