@@ -6,7 +6,7 @@ Fields of the protocol: https://platform.openai.com/docs/api-reference (of `cach
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, BaseModel, Field, ValidationError
 from pydantic_core import from_json
@@ -31,19 +31,19 @@ MOST_STOPS, LONGEST_STOP = 64, 256  # the detokenizer looks for each of them aft
 LARGEST = 1e38  # that FP32 holds
 
 
-def read(data: bytes, is_chat: bool, engine: Engine) -> ChatBody | CompletionBody:
+def read(data: bytes, kind: type[ChatBody | CompletionBody], engine: Engine) -> ChatBody | CompletionBody:
     """Read the body of a request; raises OpenAIError, which says what is wrong with it, or that we do not have it."""
     given = _json_object(data)
     # Clients unpack the first, a request made by hand may not; ChatNVIDIA and benchmarks for Dynamo send the second.
     for name in ("extra_body", "nvext"):
         if isinstance(nested := given.get(name), dict):
             given = {**_without_nulls(nested), **given}
-    _check_number(given.get("messages" if is_chat else "prompt"), is_chat, engine)
+    _check_number(given.get(kind.PROMPT), kind.PROMPT, engine)
     for name, field in fields(OPENAI).items():
         if name in given and (refusal := field.refusal(OPENAI, given[name])):
             raise OpenAIError(refusal, name)
     try:
-        body = ChatBody(**given) if is_chat else CompletionBody(**given)
+        body = kind(**given)
     except ValidationError as error:
         raise of_body(error, given) from None
     check_model(body.model)
@@ -56,14 +56,14 @@ def check_model(name: str) -> None:
         raise OpenAIError(f"There is no model {name!r} here, but {ENGINE!r}.", "model", 404, "model_not_found")
 
 
-def _check_number(given: Any, is_chat: bool, engine: Engine) -> None:
-    """Refuse too many prompts, messages or tokens before any is looked at."""
+def _check_number(given: Any, field: str, engine: Engine) -> None:
+    """Refuse too many prompts, messages or tokens, the value of `field`, before any is looked at."""
     if not isinstance(given, list) or not given:
         return
-    if is_chat or not isinstance(given[0], (str, list)):  # each item has at least one token
-        engine.check_length(len(given), engine.limits.max_input_len, "items", "messages" if is_chat else "prompt")
+    if field == ChatBody.PROMPT or not isinstance(given[0], (str, list)):  # each item has at least one token
+        engine.check_length(len(given), engine.limits.max_input_len, "items", field)
     elif len(given) > MOST_PROMPTS:
-        raise OpenAIError(f"There are {len(given)} prompts: send at most {MOST_PROMPTS} at once.", "prompt")
+        raise OpenAIError(f"There are {len(given)} prompts: send at most {MOST_PROMPTS} at once.", field)
 
 
 def _json_object(data: bytes) -> dict[str, Any]:
@@ -139,8 +139,10 @@ class Body(BaseModel):
 
 
 class CompletionBody(Body):
+    PROMPT: ClassVar = "prompt"  # the name of the field that has it
     prompt: str | list[int] | list[str] | list[list[int]] = Field(min_length=1)
 
 
 class ChatBody(Body):
+    PROMPT: ClassVar = "messages"
     messages: list[Message] = Field(min_length=1)

@@ -49,7 +49,6 @@ class Completion:
     def __init__(self, body: ChatBody | CompletionBody, engine: Engine):
         self.body, self._engine = body, engine
         self._is_chat = isinstance(body, ChatBody)
-        self._prompt = "messages" if self._is_chat else "prompt"
         try:
             self._tools = Tools(body.tools, body.tool_choice)
         except ValueError as error:
@@ -128,9 +127,9 @@ class Completion:
     def _ask(self, ids: list[int]) -> Asked:
         """Make the engine's request for one prompt."""
         if not ids:
-            raise OpenAIError("A prompt is empty: it needs at least one token.", self._prompt)
+            raise OpenAIError("A prompt is empty: it needs at least one token.", self.body.PROMPT)
         limits = self._engine.limits
-        self._engine.check_length(len(ids), limits.max_input_len, "tokens", self._prompt)
+        self._engine.check_length(len(ids), limits.max_input_len, "tokens", self.body.PROMPT)
         room = limits.max_seq_len - len(ids)
         max_tokens = min(room, self.body.max_tokens or (room if self._is_chat else COMPLETION_TOKENS))
         return Asked(ids, max_tokens, arrays_for(self._engine.config, self._inputs(ids, max_tokens)))
@@ -229,7 +228,7 @@ class Completion:
         except (InferenceServerException, grpc.RpcError) as error:
             # `course_error` waits for the record that says how a server died; so it runs in a thread.
             meant = await asyncio.to_thread(course_error, error, self._engine.url)
-            raise errors.of_engine(meant, {TOO_LONG: self._prompt, GUIDE: self._form}) from None
+            raise errors.of_engine(meant, {TOO_LONG: self.body.PROMPT, GUIDE: self._form}) from None
         except asyncio.CancelledError:
             if not self._engine.is_ending:  # the client has gone
                 raise

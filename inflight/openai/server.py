@@ -35,6 +35,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from inflight.engine.store import NAME
 from inflight.errors import CourseError
 from inflight.openai import bodies, errors
+from inflight.openai.bodies import ChatBody, CompletionBody
 from inflight.openai.completion import Completion
 from inflight.openai.engine import Engine
 from inflight.openai.errors import OpenAIError
@@ -124,8 +125,8 @@ class OpenAIServer:
         v1 = fastapi.APIRouter(prefix="/v1", dependencies=[fastapi.Depends(self._check_key)])
         v1.add_api_route("/models", self._models, methods=["GET", "HEAD"])
         v1.add_api_route("/models/{name:path}", self._model, methods=["GET", "HEAD"])
-        v1.add_api_route("/chat/completions", self._complete, methods=["POST"])
-        v1.add_api_route("/completions", self._complete, methods=["POST"])
+        v1.add_api_route("/chat/completions", self._chat, methods=["POST"])
+        v1.add_api_route("/completions", self._text, methods=["POST"])
         v1.add_api_route("/kv_blocks/{name}", self._block, methods=["GET"])
         app.include_router(v1)
         return app
@@ -178,13 +179,16 @@ class OpenAIServer:
         self._engine.metrics.blocks_sent.inc()
         return Response(content, media_type="application/octet-stream")
 
-    def _completion(self, data: bytes, is_chat: bool) -> Completion:
-        """Read and tokenize a request; in a thread, since that takes too long for the event loop."""
-        return Completion(bodies.read(data, is_chat, self._engine), self._engine)
+    async def _chat(self, request: Request) -> Response:
+        return await self._complete(request, ChatBody)
 
-    async def _complete(self, request: Request) -> Response:
-        data, is_chat = await _body(request, self._most_bytes), "/chat/" in request.url.path
-        completion = await asyncio.to_thread(self._completion, data, is_chat)
+    async def _text(self, request: Request) -> Response:
+        return await self._complete(request, CompletionBody)
+
+    async def _complete(self, request: Request, kind: type[ChatBody | CompletionBody]) -> Response:
+        data = await _body(request, self._most_bytes)
+        # In a thread: to read and tokenize a request takes too long for the event loop.
+        completion = await asyncio.to_thread(lambda: Completion(bodies.read(data, kind, self._engine), self._engine))
         if not completion.body.stream:
             return JSONResponse(await _unless_gone(request, completion.whole()))
         events = completion.events()
