@@ -14,7 +14,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from inflight import files
-from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.errors import CourseError
 from inflight.paths import ASSETS
 
@@ -74,8 +73,3 @@ def _problem(thing: object) -> str | None:
         if not isinstance(thing.get(field.name), str) or not thing[field.name].strip():
             return f"has no {field.name}, or one that is not text"
     return None
-
-
-def input_len(text: str, tokenizer: ChatTokenizer) -> int:
-    """Count the tokens of a prompt as the engine gets it, chat template included."""
-    return len(tokenizer.encode_chat(text))

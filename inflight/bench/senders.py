@@ -140,7 +140,7 @@ class Sender:
         if self._tokenizer is None:
             return request.max_tokens
         text = "".join(pieces).removeprefix(request.text)  # some servers repeat the prompt
-        return min(request.max_tokens, count_tokens(self._tokenizer, text))
+        return min(request.max_tokens, count_tokens(text, self._tokenizer))
 
     def is_alive(self) -> bool:
         """Say whether the server still answers, and `abort` has not been called."""
@@ -208,7 +208,7 @@ class OpenAISender:
                 pieces.append(text)
         if last is None:
             raise CourseError(f"The server at {self.url} answered without a character of text. See its log.")
-        tokens = min(request.max_tokens, count_tokens(self._tokenizer, "".join(pieces)))
+        tokens = min(request.max_tokens, count_tokens("".join(pieces), self._tokenizer))
         return Timing(sent, first if self._stream else None, last, tokens)
 
     def is_alive(self) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
-from inflight.bench.dataset import MINI_CNN_EVAL, Record, input_len, read_dataset
+from inflight.bench.dataset import MINI_CNN_EVAL, Record, read_dataset
 from inflight.checkpoint.tokenizer import ChatTokenizer
 from inflight.engine.settings import BuildConfig
 from inflight.errors import CourseError
@@ -114,7 +114,12 @@ def trace(name: str, tokenizer: ChatTokenizer, seed: int = 0, num_requests: int 
 # Texts ----------------------------------------------------------------------------------------------------------------
 
 
-def count_tokens(tokenizer: ChatTokenizer, text: str) -> int:
+def input_len(text: str, tokenizer: ChatTokenizer) -> int:
+    """Count the tokens of a prompt as the engine gets it, chat template included."""
+    return len(tokenizer.encode_chat(text))
+
+
+def count_tokens(text: str, tokenizer: ChatTokenizer) -> int:
     """Tokens into which the tokenizer cuts a text, without any that it would put before or after it."""
     return len(tokenizer.encode(text, add_special_tokens=False))
 

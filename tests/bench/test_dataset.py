@@ -7,7 +7,7 @@ import statistics
 import numpy as np
 import pytest
 
-from inflight.bench import dataset
+from inflight.bench import dataset, workload
 from inflight.bench.dataset import Record
 from inflight.bench.workload import from_dataset
 from inflight.checkpoint.tokenizer import load_tokenizer
@@ -104,7 +104,7 @@ def test_the_readme_states_the_lengths_of_the_shipped_dataset(text):
     measured = {
         "article, words": [len(record.input.split()) for record in records],
         "article, tokens": [len(text.encode(record.input)) for record in records],
-        "prompt, tokens": [dataset.input_len(record.prompt, text) for record in records],
+        "prompt, tokens": [workload.input_len(record.prompt, text) for record in records],
         "summary, words": [len(record.output.split()) for record in records],
         "summary, tokens": [len(text.encode(record.output)) for record in records],
         "answer asked for, tokens": [record.output_len for record in records],

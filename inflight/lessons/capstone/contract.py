@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from inflight import engine
-from inflight.bench.dataset import input_len, read_dataset
-from inflight.bench.workload import TimedRequest, gamma
+from inflight.bench.dataset import read_dataset
+from inflight.bench.workload import TimedRequest, gamma, input_len
 from inflight.checkpoint import fetch
 from inflight.checkpoint.tokenizer import ChatTokenizer, load_tokenizer
 from inflight.engine.folder import EngineInfo
