@@ -30,9 +30,6 @@ from inflight.triton.repository.layout import BASELINE
 
 KEY_VARIABLE = "INFLIGHT_PEER_API_KEY"
 TIMEOUT_S = 300
-# Beyond the protocol: an answer as long as asked for, in the words of vLLM and llama.cpp; and, by llama.cpp, nothing
-# remembered of an earlier prompt, which other servers may refuse to read.
-EXACT, FORGET = ("ignore_eos", "min_tokens"), "cache_prompt"
 NEVER = -1  # an end id that no token has: answers are exactly as long as asked for
 
 
@@ -246,9 +243,12 @@ class OpenAISender:
             "max_tokens": request.max_tokens,
             "temperature": 0,
             "stream": self._stream,
-            **dict(zip(EXACT, (True, request.max_tokens))),
+            # Beyond the protocol: an answer as long as asked for, in the words of vLLM and llama.cpp; below, by
+            # llama.cpp, nothing remembered of an earlier prompt, which other servers may refuse to read.
+            "ignore_eos": True,
+            "min_tokens": request.max_tokens,
         }
-        return {**body, FORGET: False} if self._forgets else body
+        return {**body, "cache_prompt": False} if self._forgets else body
 
     def _pieces(self, body: dict) -> Iterator[str]:
         """Yield the text of an answer as it comes."""
