@@ -170,6 +170,9 @@ class Run:
         return self
 
 
+NO_RUN = Run(pd.DataFrame(columns=COLUMNS), 0.0)  # before anything is sent
+
+
 class Clock:
     """The machine's monotonic clock, from which a load takes its times."""
 

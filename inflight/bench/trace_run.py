@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import pandas as pd
 
 from inflight import files
 from inflight.bench import report
-from inflight.bench.load import COLUMNS, Run, send_all
+from inflight.bench.load import NO_RUN, Run, send_all
 from inflight.bench.senders import Sender
 from inflight.bench.workload import TimedRequest
 from inflight.checkpoint.tokenizer import ChatTokenizer
@@ -93,13 +92,13 @@ def follow(client: Client, requests: list[TimedRequest], log_path: str | Path) -
     For pictures, not for measurements: reading the log takes time from the engine. Closed early, as when a loop over it
     is left, it ends the requests that are under way.
     """
-    start, started_at = files.size(log_path), time.time()
+    start = files.size(log_path)
     with Sender(client.url, timeout_s=client.timeout_s) as send, ThreadPoolExecutor(1) as pool:
         running = pool.submit(send_all, send, requests)
         try:
             while not wait([running], timeout=LOOK_EVERY_S).done:
                 if files.size(log_path) > start:
-                    yield TraceRun(Run(pd.DataFrame(columns=COLUMNS), started_at), _log(log_path, start))
+                    yield TraceRun(NO_RUN, _log(log_path, start))
         finally:
             if not running.done():
                 send.abort()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from inflight.bench import trace_run
-from inflight.bench.load import COLUMNS, Run
+from inflight.bench.load import NO_RUN
 from inflight.bench.trace_run import TraceRun
 from inflight.bench.workload import TimedRequest
 from inflight.engine.messages import IterationStats
@@ -19,7 +19,7 @@ from inflight.triton.client.client import Client
 from inflight.triton.serving.server import Server
 
 NO_ITERATION = pd.DataFrame(columns=[field.name for field in dataclasses.fields(IterationStats)])
-NOTHING_YET = TraceRun(Run(pd.DataFrame(columns=COLUMNS), started_at=0.0), NO_ITERATION)
+NOTHING_YET = TraceRun(NO_RUN, NO_ITERATION)
 
 
 class Runs:
