@@ -12,7 +12,7 @@ device=$("$python" -c "from inflight import machine; print('-'.join(machine.devi
 results=build/results rounds=${ROUNDS:-3} trace=() pair=(--requests 16) text=(--tokens 5120) default=smollm2-135m-instruct
 mkdir -p "$results"
 if [[ -n ${SMALL:-} ]]; then
-    rounds=1 trace=(--dataset mild --requests 4 --max-batch-size 2) pair=(--requests 2) text=(--tokens 512)
+    rounds=1 trace=(--dataset mild --requests 4 --max-batch-size 2) pair=(--requests 2) text=(--tokens 768)
 fi
 failed=()
 

@@ -96,13 +96,13 @@ def windows(tokenizer: ChatTokenizer, tokens: int = TOKENS) -> np.ndarray:
     Raises
     ------
     CourseError
-        Too few tokens for two windows, or more than the text has.
+        Too few tokens for three windows, or more than the text has.
     """
     ids = np.array(tokenizer.encode(prose()), np.int64)
-    if not 2 * WINDOW <= tokens <= len(ids):
+    if not 3 * WINDOW <= tokens <= len(ids):
         raise CourseError(
-            f"{tokens} tokens were asked for: ask for {2 * WINDOW}, two windows of {WINDOW}, to {len(ids)}, as many as "
-            "the lessons' prose has with this checkpoint's tokenizer."
+            f"{tokens} tokens were asked for: ask for {3 * WINDOW}, three windows of {WINDOW}, to {len(ids)}, as many "
+            "as the lessons' prose has with this checkpoint's tokenizer."
         )
     return ids[: tokens // WINDOW * WINDOW].reshape(-1, WINDOW)
 

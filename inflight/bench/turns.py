@@ -64,7 +64,7 @@ def ratio(values: Sequence[float], base: Sequence[float]) -> dict[str, float]:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean of two or more independent values, and both ends of its 95 % confidence interval, by Student's t."""
+    """Mean of three or more independent values, and both ends of its 95 % confidence interval, by Student's t."""
     middle = mean(values)
     reach = _student_t(len(values) - 1) * stdev(values) / math.sqrt(len(values))
     return middle, middle - reach, middle + reach

@@ -22,8 +22,8 @@ def test_a_small_models_builds_beside_itself(stored, tmp_path):
         for name, algo in {"W4A8": "W4A8", "W4A16": "W4A16", "float": None}.items()
     }
     steps = []
-    result = quality.bench(stored, folders, 600, lambda what, done, total: steps.append((done, total)))
-    assert result["settings"]["tokens"] == 512 and result["settings"]["default_build"] == "W4A8"
+    result = quality.bench(stored, folders, 800, lambda what, done, total: steps.append((done, total)))
+    assert result["settings"]["tokens"] == 768 and result["settings"]["default_build"] == "W4A8"
     assert [row["build"] for row in result["rows"]] == ["checkpoint", *folders]
     assert all(done < total for done, total in steps) and steps == sorted(steps)
     own, *builds = result["rows"]
@@ -55,7 +55,7 @@ def test_an_interrupt_keeps_the_builds_that_were_read(stored, tmp_path):
 
         return tell
 
-    result = quality.bench(stored, folders, 512, interrupted_at("W4A16 reads"))
+    result = quality.bench(stored, folders, 768, interrupted_at("W4A16 reads"))
     assert [row["build"] for row in result["rows"]] == ["checkpoint", "W4A8"]
     with pytest.raises(SystemExit):
-        quality.bench(stored, folders, 512, interrupted_at("W4A8 reads"))
+        quality.bench(stored, folders, 768, interrupted_at("W4A8 reads"))
