@@ -31,16 +31,19 @@ from inflight.triton.repository.request import ENGINE, ENSEMBLE
 from inflight.triton.serving.server import Server
 
 IN_PROCESS, NGRAM = "in-process", "ngram"
-WAYS = (IN_PROCESS, *BATCHING_TYPES, NGRAM, ENSEMBLE, BASELINE)  # and the address of a Triton, and openai:URL
+DRAFTS = {"decoding_type": "NGram", "max_draft_len": 4, "max_matching_ngram_size": 3}  # of `ngram`
+BY_DEFAULT = BATCHING_TYPES[-1]  # the batching type of `ensemble`
+# The ways behind `ensemble` -> batching type and drafts of the engine.
+OURS: dict[str, tuple[str, dict | None]] = {kind: (kind, None) for kind in BATCHING_TYPES}
+OURS |= {NGRAM: (BY_DEFAULT, DRAFTS), ENSEMBLE: (BY_DEFAULT, None)}
+WAYS = (IN_PROCESS, *OURS, BASELINE)  # and the address of a Triton, and openai:URL
 # Name of a ratio: the column that has both ways' medians, and the figure of `report.summary`.
 RATIOS = {
     "throughput": ("tokens_per_s", "tokens_per_s"),
     "mean_latency": ("mean_latency_ms", "latency_ms_mean"),
     "p99_latency": ("p99_latency_ms", "latency_ms_p99"),
 }
-DRAFTS = {"decoding_type": "NGram", "max_draft_len": 4, "max_matching_ngram_size": 3}  # of `ngram`
 TIMEOUT_S = 600  # for an answer: the baseline takes one request after the other
-BY_DEFAULT = BATCHING_TYPES[-1]  # the batching type of `ensemble`
 FEWEST = 0.9  # of the tokens asked for, below which an answer's text is too short to be the same work
 
 
@@ -101,9 +104,8 @@ def compare(
                 senders[name] = stack.enter_context(Sender(server.grpc_url, model, timeout_s=TIMEOUT_S))
 
         def turn(name: str) -> Run:
-            if name in served and name != BASELINE:
-                batching = name if name in BATCHING_TYPES else BY_DEFAULT
-                drafts = DRAFTS if name == NGRAM else None
+            if name in OURS:
+                batching, drafts = OURS[name]
                 server.load(ENGINE, gpt_model_type=batching, speculative_config=drafts)
             return _run(senders[name], requests, concurrency)
 
