@@ -83,8 +83,8 @@ def compare(
     Raises
     ------
     CourseError
-        A way that is not known, before anything starts; a server that is not there; a request that failed; a server
-        whose answers are much shorter than asked for.
+        A way that is not known, before anything starts; a server that is not there; a request that failed; answers of
+        an openai:URL that are much shorter than asked for. A Triton's are not counted: see `senders.Sender`.
     """
     validate(first, second, rounds)
     names, engine_dir = (first, second), Path(engine_dir)
