@@ -26,8 +26,7 @@ from inflight.engine.executor import Executor
 from inflight.engine.settings import BATCHING_TYPES
 from inflight.errors import CourseError
 from inflight.triton import repository
-from inflight.triton.repository.layout import BASELINE
-from inflight.triton.repository.request import ENGINE, ENSEMBLE
+from inflight.triton.repository.layout import BASELINE, ENGINE, ENSEMBLE
 from inflight.triton.serving.server import Server
 
 IN_PROCESS, NGRAM = "in-process", "ngram"

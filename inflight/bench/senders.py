@@ -26,7 +26,7 @@ from inflight.engine.executor import Executor
 from inflight.engine.messages import Request
 from inflight.errors import CourseError
 from inflight.triton.client.client import Client
-from inflight.triton.repository.layout import BASELINE
+from inflight.triton.repository.layout import BASELINE, ENSEMBLE
 
 KEY_VARIABLE = "INFLIGHT_PEER_API_KEY"
 TIMEOUT_S = 300
@@ -98,7 +98,7 @@ class Sender:
     def __init__(
         self,
         url: str,
-        model: str = "ensemble",
+        model: str = ENSEMBLE,
         stream: bool = False,
         tokenizer: ChatTokenizer | None = None,
         timeout_s: float = 120,

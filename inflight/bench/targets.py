@@ -16,7 +16,7 @@ from inflight.bench.senders import OpenAISender, Sender, Sends
 from inflight.checkpoint.tokenizer import load_tokenizer
 from inflight.errors import CourseError
 from inflight.triton import repository
-from inflight.triton.repository.layout import BASELINE
+from inflight.triton.repository.layout import BASELINE, ENSEMBLE
 from inflight.triton.serving.server import Server
 
 OPENAI = "openai:"
@@ -28,7 +28,7 @@ def is_url(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def target(url: str | None, engine_dir: str | Path, stream: bool = False, model: str = "ensemble") -> Iterator[Sends]:
+def target(url: str | None, engine_dir: str | Path, stream: bool = False, model: str = ENSEMBLE) -> Iterator[Sends]:
     """A sender to a server that runs already or, without a URL, to one of `engine_dir` that ends with the context.
 
     Parameters

@@ -24,7 +24,8 @@ from inflight.openai.tools import (
     Tool,
     ToolCall,
 )
-from inflight.triton.repository.request import ENGINE, OPENAI, fields
+from inflight.triton.repository.layout import ENGINE
+from inflight.triton.repository.request import OPENAI, fields
 
 MOST_PROMPTS = 256  # of a request
 MOST_STOPS, LONGEST_STOP = 64, 256  # the detokenizer looks for each of them after every token

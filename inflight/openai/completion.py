@@ -25,7 +25,8 @@ from inflight.openai.metrics import RequestMetrics
 from inflight.openai.tools import ToolParser, Tools
 from inflight.triton.client.connection import course_error
 from inflight.triton.model.detokenizer import Detokenizer
-from inflight.triton.repository.request import ENGINE, arrays_for
+from inflight.triton.repository.layout import ENGINE
+from inflight.triton.repository.request import arrays_for
 
 COMPLETION_TOKENS = 16  # of /v1/completions where max_tokens is left out; a chat may go on to the model's end
 

@@ -22,7 +22,8 @@ from inflight.openai.metrics import Metrics
 from inflight.triton.client.client import Client
 from inflight.triton.client.connection import tensors
 from inflight.triton.repository import get_parameter
-from inflight.triton.repository.request import ENGINE, ERROR_CODE, is_llmapi
+from inflight.triton.repository.layout import ENGINE
+from inflight.triton.repository.request import ERROR_CODE, is_llmapi
 
 HEALTH_TIMEOUT_S = 5
 

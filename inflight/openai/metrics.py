@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from inflight.errors import CourseError
 from inflight.triton import telemetry
-from inflight.triton.repository.request import ENGINE
+from inflight.triton.repository.layout import ENGINE
 
 Family = TypeVar("Family", GaugeMetricFamily, CounterMetricFamily)
 

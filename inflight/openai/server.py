@@ -39,7 +39,7 @@ from inflight.openai.bodies import ChatBody, CompletionBody
 from inflight.openai.completion import Completion
 from inflight.openai.engine import Engine
 from inflight.openai.errors import OpenAIError
-from inflight.triton.repository.request import ENGINE
+from inflight.triton.repository.layout import ENGINE
 
 HOST = "127.0.0.1"
 LOOPBACK = (HOST, "localhost", "::1")

@@ -16,7 +16,8 @@ from inflight.errors import CourseError
 from inflight.triton import repository
 from inflight.triton.client.client import Client
 from inflight.triton.repository.contracts import NEVER_GIVEN
-from inflight.triton.repository.request import ENGINE, ENSEMBLE, fields
+from inflight.triton.repository.layout import ENGINE, ENSEMBLE
+from inflight.triton.repository.request import fields
 from inflight.triton.serving.server import Server
 from tests.engines import active_requests, ask_tokens, build_small, wait_until
 from tests.triton import outside_clients as outside

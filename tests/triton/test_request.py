@@ -9,8 +9,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from inflight.engine.messages import Guide, Request
 from inflight.engine.settings import SamplingConfig
 from inflight.errors import CourseError
-from inflight.triton.repository.layout import BASELINE
-from inflight.triton.repository.request import ENGINE, FIELDS, OPENAI, arrays_for, engine_request, fields
+from inflight.triton.repository.layout import BASELINE, ENGINE
+from inflight.triton.repository.request import FIELDS, OPENAI, arrays_for, engine_request, fields
 
 PLACES = ("ensemble", "preprocessing", "tensorrt_llm", "llama-python", "llmapi", OPENAI)
 OF_ADAPTERS = {"input_lengths", "stop", "exclude_input_in_output", "finish_reason", "stop_reason"}

@@ -15,7 +15,7 @@ from inflight.bench.trace_run import TraceRun
 from inflight.bench.workload import TimedRequest
 from inflight.triton import telemetry
 from inflight.triton.client.connection import Connection
-from inflight.triton.repository.request import ENGINE
+from inflight.triton.repository.layout import ENGINE
 from inflight.triton.serving.server import Server
 
 GATE = "gate"  # the id of the request that keeps the others waiting

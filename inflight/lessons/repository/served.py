@@ -24,7 +24,7 @@ from inflight.errors import CourseError
 from inflight.notebook import progress
 from inflight.triton import repository
 from inflight.triton.client.connection import Connection
-from inflight.triton.repository.request import ENGINE
+from inflight.triton.repository.layout import ENGINE
 from inflight.triton.serving.server import Server
 
 PIPELINE = ("preprocessing", ENGINE, "postprocessing")

@@ -23,7 +23,7 @@ from inflight.notebook.checks.answers import load
 from inflight.notebook.checks.findings import NOT_YET, RIGHT, Case, Finding, Measured, Wrong, asked
 from inflight.triton import Client, Server, repository, telemetry
 from inflight.triton.client.client import Answer
-from inflight.triton.repository.request import ENGINE
+from inflight.triton.repository.layout import ENGINE
 
 PATIENCE_S = 30  # how long a part of a client may take: hundreds of tokens, on a machine that does other things too
 TOGETHER = 128  # tokens of the answer of each reader: on a busy machine the last begins a while after the first

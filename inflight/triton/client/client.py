@@ -25,8 +25,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from inflight.errors import CourseError
 from inflight.triton import address, records
 from inflight.triton.client.connection import SHORT_TIMEOUT_S, Connection, Refused, ServerGone, errors
-from inflight.triton.repository.request import ENGINE, arrays_for, is_llmapi
-from inflight.triton.repository.request import ENSEMBLE as TEXT_MODEL
+from inflight.triton.repository.layout import ENGINE, ENSEMBLE
+from inflight.triton.repository.request import arrays_for, is_llmapi
 
 GIVE_UP_S = 1  # after its client has stopped waiting, the server ends a whole answer
 
@@ -123,7 +123,7 @@ class Client:
         It is no address.
     """
 
-    def __init__(self, url: str, model: str = TEXT_MODEL, timeout_s: float = 120):
+    def __init__(self, url: str, model: str = ENSEMBLE, timeout_s: float = 120):
         self._given = url.rstrip("/")
         self.url = address.grpc_of(self._given)
         self.model = model
@@ -196,7 +196,7 @@ class Client:
         try:
             return told(self.model)
         except Refused:
-            if self.model == TEXT_MODEL:
+            if self.model == ENSEMBLE:
                 with contextlib.suppress(Refused):
                     if is_llmapi(found := told(ENGINE)):
                         return found

@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 from inflight.engine.messages import Request, Response
 from inflight.errors import CourseError
 from inflight.triton.model import python_model
-from inflight.triton.repository.layout import OLDEST_CONTRACT
-from inflight.triton.repository.request import ENGINE, FIELDS, Input
+from inflight.triton.repository.layout import ENGINE, OLDEST_CONTRACT
+from inflight.triton.repository.request import FIELDS, Input
 
 if TYPE_CHECKING:
     from inflight.engine.executor import Executor

@@ -19,6 +19,8 @@ from inflight.triton.repository.layout import (
     BLS,
     CONFIG,
     DEFAULT_CONTRACT,
+    ENGINE,
+    ENSEMBLE,
     LLMAPI,
     PIPELINE,
     SETTINGS,
@@ -70,7 +72,7 @@ def assemble(
     if contract == LLMAPI:
         if models != PIPELINE:
             raise CourseError(f"A repository of the contract {LLMAPI} has one model: name no others.")
-        models = ("tensorrt_llm",)
+        models = (ENGINE,)
         known = VARIABLE.findall((templates / LLMAPI / "1" / SETTINGS).read_text(encoding="utf-8"))
     unknown = sorted(set(values) - set(known))
     if unknown:
@@ -78,7 +80,7 @@ def assemble(
     if engine_dir is not None:
         engine_dir = Path(engine_dir).absolute()
         values = {"tokenizer_dir": engine_dir, **values, "engine_dir": engine_dir}
-    names = {"tensorrt_llm": LLMAPI} if contract == LLMAPI else {BLS: "ensemble"}
+    names = {ENGINE: LLMAPI} if contract == LLMAPI else {BLS: ENSEMBLE}
     kind = {"instance_kind": KINDS[tiers.here().name]}
     values = {**DEFAULTS, **contract_values(contract), **kind, **values}
     target = Path(target).absolute()
@@ -115,7 +117,7 @@ def refit(own: str | Path, target: str | Path, engine_dir: str | Path, **values:
         raise CourseError(f"There is no model repository at {own}. Name a folder that has one folder for each model.")
     with _made_aside(target) as aside:
         assemble(aside, engine_dir, **values)
-        most = read_config(aside / "ensemble" / CONFIG).max_batch_size
+        most = read_config(aside / ENSEMBLE / CONFIG).max_batch_size
         for model in models(own):
             config = read_config(own / model / CONFIG)
             if model in PIPELINE:

@@ -17,22 +17,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from inflight.errors import CourseError
-from inflight.triton.repository.layout import BASELINE, CONTRACTS, DEFAULT_CONTRACT, LLMAPI, OLDEST_CONTRACT
-from inflight.triton.repository.request import (
+from inflight.triton.repository.layout import (
+    BASELINE,
+    CONTRACTS,
+    DEFAULT_CONTRACT,
     ENGINE,
     ENSEMBLE,
-    FIELDS,
-    FLOAT,
-    FLOATS,
-    INT,
-    INTS,
-    LOGITS,
+    LLMAPI,
+    OLDEST_CONTRACT,
+    POSTPROCESSING,
     PREPROCESSING,
-    TEXTS,
-    UINT,
-    UINTS,
-    Tensor,
 )
+from inflight.triton.repository.request import FIELDS, FLOAT, FLOATS, INT, INTS, LOGITS, TEXTS, UINT, UINTS, Tensor
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -71,8 +67,8 @@ OLDEST_FORMS = {
     (PREPROCESSING, "output", "REQUEST_OUTPUT_LEN"): UINTS,
     (PREPROCESSING, "output", "OUT_END_ID"): UINT,
     (PREPROCESSING, "output", "OUT_PAD_ID"): UINT,
-    ("postprocessing", "input", "SEQUENCE_LENGTH"): INTS.or_none,
-    ("postprocessing", "output", "OUTPUT"): Tensor("STRING", (-1, -1)),
+    (POSTPROCESSING, "input", "SEQUENCE_LENGTH"): INTS.or_none,
+    (POSTPROCESSING, "output", "OUTPUT"): Tensor("STRING", (-1, -1)),
 }
 
 
@@ -116,7 +112,7 @@ def apply_contract(config: ModelConfig, contract: str) -> None:
                 _put(config, kind, name, tensor)
         if config.name == BASELINE:
             config.max_batch_size = 0
-        if config.name == "postprocessing":  # which tells the engine to stop
+        if config.name == POSTPROCESSING:  # which tells the engine to stop
             config.parameters["contract"].string_value = contract
 
 

@@ -11,9 +11,9 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from inflight.errors import CourseError, did_you_mean
 from inflight.triton.repository.contracts import NEVER_GIVEN
-from inflight.triton.repository.layout import CONFIG, models
+from inflight.triton.repository.layout import CONFIG, ENSEMBLE, models
 from inflight.triton.repository.pbtxt import read_config
-from inflight.triton.repository.request import ENSEMBLE, fields
+from inflight.triton.repository.request import fields
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def ensemble_edges(repo: str | Path) -> list[Edge]:
     Tensors that only outside clients send are left out: they carry nothing in a request that is answered.
     """
     configs = {name: read_config(Path(repo) / name / CONFIG) for name in models(repo)}
-    config = configs["ensemble"]
+    config = configs[ENSEMBLE]
     producers = {tensor.name: ("client", tensor) for tensor in config.input}
     edges = []
     for step in config.ensemble_scheduling.step:

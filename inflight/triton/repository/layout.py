@@ -12,7 +12,12 @@ from inflight.paths import PACKAGE
 
 TEMPLATES = PACKAGE / "triton" / "templates"
 CONFIG = "config.pbtxt"
-PIPELINE = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble")
+PREPROCESSING, ENGINE, POSTPROCESSING, ENSEMBLE = PIPELINE = (
+    "preprocessing",
+    "tensorrt_llm",
+    "postprocessing",
+    "ensemble",
+)
 # In TensorRT-LLM's repository, this model does in Python what the ensemble does; here it is the ensemble's second name,
 # for clients that ask for that one.
 BLS = "tensorrt_llm_bls"
@@ -31,7 +36,7 @@ def is_repository(folder: Path) -> bool:
 
 
 def serves_llmapi(repo: str | Path) -> bool:
-    return Path(repo, "tensorrt_llm", "1", SETTINGS).exists()
+    return Path(repo, ENGINE, "1", SETTINGS).exists()
 
 
 def models(repo: str | Path) -> list[str]:

@@ -20,7 +20,11 @@ from inflight.triton.repository.layout import (
     CONTRACTS,
     DEFAULT_CONTRACT,
     EMBEDDING,
+    ENGINE,
+    ENSEMBLE,
     LLMAPI,
+    POSTPROCESSING,
+    PREPROCESSING,
     VARIABLE,
 )
 
@@ -147,7 +151,7 @@ _EXECUTION_LOG = {"execution_log_path": Parameter("path", None, "File for one JS
 
 # Model -> its settings.
 PARAMETERS: dict[str, dict[str, Parameter]] = {
-    "tensorrt_llm": {
+    ENGINE: {
         "gpt_model_path": Parameter(
             "path", None, "Engine folder.", made_by="inflight build", required=True, variable="engine_dir"
         ),
@@ -171,17 +175,17 @@ PARAMETERS: dict[str, dict[str, Parameter]] = {
             "choice", "no", "Where input tensors are kept.", ("yes", "no"), variable=""
         ),
     },
-    "preprocessing": {
+    PREPROCESSING: {
         **_TOKENIZER,
         "add_special_tokens": Parameter("bool", True, "Let the tokenizer add its special tokens."),
         **_CHAT_TEMPLATE,
     },
-    "postprocessing": {
+    POSTPROCESSING: {
         **_TOKENIZER,
         "skip_special_tokens": Parameter("bool", True, "Leave special tokens out of the text."),
         "contract": Parameter("choice", DEFAULT_CONTRACT, "That of the engine's tensors.", CONTRACTS, variable=""),
     },
-    "ensemble": {},
+    ENSEMBLE: {},
     LLMAPI: {},  # its settings stand in a file of their own: `llmapi`
     BASELINE: {
         "checkpoint_dir": _checkpoint(made_by=_MAKES_BASELINE),

@@ -22,13 +22,20 @@ from numpy.typing import NDArray
 from inflight.engine.messages import Guide, Request
 from inflight.engine.settings import SamplingConfig
 from inflight.errors import CourseError, did_you_mean
-from inflight.triton.repository.layout import BASELINE, DEFAULT_CONTRACT, LLMAPI, OLDEST_CONTRACT
+from inflight.triton.repository.layout import (
+    BASELINE,
+    DEFAULT_CONTRACT,
+    ENGINE,
+    ENSEMBLE,
+    LLMAPI,
+    OLDEST_CONTRACT,
+    PREPROCESSING,
+)
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-# Whose names a field has: those of the models, of TensorRT-LLM's one model of today, and of OpenAI's protocol.
-ENSEMBLE, PREPROCESSING, ENGINE, OPENAI = "ensemble", "preprocessing", "tensorrt_llm", "openai"
+OPENAI = "openai"  # whose names a field has, too: OpenAI's protocol
 
 ERROR_CODE = "error_code"  # parameter of a request whose client wants the code of an error behind its sentence
 

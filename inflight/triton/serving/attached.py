@@ -28,7 +28,8 @@ from inflight.triton.client.connection import (
     get_json,
     is_ok,
 )
-from inflight.triton.repository.request import ENGINE, is_llmapi
+from inflight.triton.repository.layout import ENGINE
+from inflight.triton.repository.request import is_llmapi
 
 LOG_PATH = "iteration_log_path"
 NO_SUCH_MODEL = "inflight-is-anything-loaded-on-request"
