@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inflight.notebook.checks.answers import plain, what_failed
-from inflight.notebook.checks.findings import NOT_YET, Finding, Measured, NotYet, Right, Wrong
+from inflight.notebook.checks.findings import NOT_YET, Finding, Measured, NotYet, Right, Wrong, figures
 
 
 @dataclass(frozen=True)
@@ -102,16 +102,19 @@ def graded(
 def parts_of(grade: Callable, answer: object, seed: int | None, path: str) -> dict[str, Any]:
     """Return for each part the grader's finding, or a function that finds it."""
     hidden = [] if seed is None else [random.Random(seed)]
-    found = found_by(lambda: grade(plain(answer), *hidden), path)
+    found = found_by(lambda: grade(plain(answer), *hidden), path, or_parts=True)
     return found if isinstance(found, dict) else {"": found}
 
 
-def found_by(given: Any, path: str) -> Any:
-    """Return a function's finding, or its error as one: an answer of any type may arrive, and a lab must go on."""
+def found_by(given: Any, path: str, or_parts: bool = False) -> Any:
+    """Return a function's finding, or its error as one: an answer of any type may arrive, and a lab must go on.
+
+    With `or_parts` it may be a dict of parts.
+    """
     try:
         found = given() if callable(given) else given
-        is_finding = isinstance(found, dict | list | Right | NotYet | Wrong | Measured)
-        if not is_finding:
+        is_measured = bool(figures(found)) and all(isinstance(each, Measured) for each in figures(found))
+        if not (is_measured or isinstance(found, Right | NotYet | Wrong) or (or_parts and isinstance(found, dict))):
             raise ValueError(f"the grader gave {found!r}, which is no finding")
         return found
     except NotImplementedError:
