@@ -10,7 +10,6 @@ import importlib
 import os
 import secrets
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 from inflight import syllabus
@@ -51,7 +50,7 @@ def check(exercise: str, answer: object) -> Result:
 
 
 def _result(exercise: str, answer: object) -> Result:
-    _import_graders(exercise.partition(".")[0])
+    _import_graders(exercise)
     if exercise not in graders:
         return Result(exercise, WRONG, "There is no such exercise.")
     grader, wanted = graders[exercise], os.environ.get(SEED, "")
@@ -69,16 +68,8 @@ def _result(exercise: str, answer: object) -> Result:
     return result
 
 
-# Graders of a lesson --------------------------------------------------------------------------------------------------
-
-
-def _lessons() -> dict[str, str]:
-    """Return the folder in `inflight/lessons` of each lesson, by the number before the dot of its exercises."""
-    return {str(int(lesson.number)): lesson.topic for lesson in syllabus.read()}
-
-
-def _import_graders(lesson: str) -> None:
-    """Import the graders of one lesson, which registers them: a lab does not load the graders of others."""
-    folder = f"inflight.lessons.{_lessons().get(lesson)}"
-    if find_spec(folder) and find_spec(f"{folder}.grading"):
-        importlib.import_module(f"{folder}.grading")
+def _import_graders(exercise: str) -> None:
+    """Import the graders of its lesson, which registers them: a lab does not load the graders of others."""
+    for lesson in syllabus.read():
+        if exercise in lesson.exercise_numbers:
+            importlib.import_module(f"inflight.lessons.{lesson.topic}.grading")
