@@ -80,12 +80,10 @@ class Measured:
     @property
     def is_right(self) -> bool:
         """Whether the budget is kept, with an exact number compared as in `is_same`; true without a budget."""
-        if not math.isfinite(self.value):
-            return False
         if self.at_most is not None:
-            return self.value <= self.at_most
+            return -math.inf < self.value <= self.at_most
         if self.at_least is not None:
-            return self.value >= self.at_least
+            return math.inf > self.value >= self.at_least
         return self.exactly is None or is_same(self.value, self.exactly)
 
     @property
@@ -201,7 +199,7 @@ def is_same(got: object, right: object) -> bool:
     """
     if isinstance(right, dict) and isinstance(got, dict):
         return all(is_same(got.get(name), value) for name, value in right.items())
-    if isinstance(right, float) and isinstance(got, int | float):
+    if isinstance(right, float) and isinstance(got, int | float) and not isinstance(got, bool):
         return math.isclose(got, right, rel_tol=0.005, abs_tol=0.0051)
     return got == right and isinstance(got, bool) == isinstance(right, bool)
 

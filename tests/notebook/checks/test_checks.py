@@ -201,7 +201,7 @@ def test_a_function_is_told_of_the_first_case_that_it_gets_wrong(answer, said):
 def test_a_float_is_right_as_far_as_it_is_shown_and_a_count_is_not():
     assert is_same(0.35, 0.3472) and is_same(2.21, 2.2084) and is_same(300, 300.4)
     assert not (is_same(0.36, 0.3472) or is_same(None, 0.0) or is_same("many", 1.0))
-    assert not (is_same(1001, 1000) or is_same(True, 1) or is_same(1.0001, 1))
+    assert not (is_same(1001, 1000) or is_same(True, 1) or is_same(True, 1.0) or is_same(1.0001, 1))
 
 
 # What is measured -----------------------------------------------------------------------------------------------------
@@ -219,7 +219,9 @@ def test_a_float_is_right_as_far_as_it_is_shown_and_a_count_is_not():
         ({"exactly": 1000}, 1001, False, "iterations: 1,001, where exactly 1,000 is wanted."),
         ({"at_most": 170}, 170.04, False, "iterations: 170.04, where at most 170 is wanted."),
         ({"at_most": 1e9}, float("nan"), False, "iterations: none, where at most 1,000,000,000 is wanted."),
+        ({"at_least": 3}, float("inf"), False, "iterations: none, where at least 3 is wanted."),
         ({}, 0.97, True, "yours 0.97"),
+        ({}, float("nan"), True, "yours none"),
     ],
 )
 def test_a_budget_decides_and_is_told(limit, value, right, says):
