@@ -90,4 +90,4 @@ class Playground(Dashboard):
         table = pd.DataFrame(self.runs, index=range(1, len(self.runs) + 1)).rename_axis("run")
         self.words.value = table.tail(MOST_RUNS).to_html(border=0, justify="left")
         said = ", ".join(f"{name} {figure}" for name, figure in figures.items())
-        return f"{pieces}, {said}, {count / self.frame.latency_s:.0f} tokens/s."
+        return f"{pieces}, {said}, {count / self.frame.latency_s:.0f} pieces/s."

@@ -32,7 +32,7 @@ def test_run_shows_the_answer_and_its_times(streaming_server, playground):
     run(playground)
     with Client(streaming_server.grpc_url) as client:
         assert client.ask("Name the capital of France.", 20).text in playground.text.value
-    assert all(word in playground.status.value for word in ("Done", "TTFT", "TPOT", "end-to-end", "tokens/s"))
+    assert all(word in playground.status.value for word in ("Done", "TTFT", "TPOT", "end-to-end", "pieces/s"))
     assert playground._runs == 1
 
 
