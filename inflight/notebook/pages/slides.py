@@ -102,7 +102,7 @@ def _cells(lecture: NotebookNode, page: dict[str, str]) -> Iterator[NotebookNode
                 yield _markdown(heading, "slide")
                 yield from map(_note, _said_of(heading, page))
                 yield from _prose(text)
-        elif not (blanks.is_for_ci(cell) or "parameters" in cell.metadata.get("tags", [])):
+        elif not blanks.is_for_ci(cell):
             yield from _code(cell)
 
 
