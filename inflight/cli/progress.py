@@ -45,7 +45,7 @@ def progress(
         )
     if of_class is not None:
         return _show_class(of_class, as_json, as_csv)
-    from inflight.notebook.checks import record
+    from inflight.notebook.checks import parts, record
     from inflight.notebook.pages import workspace
 
     folder = workspace.around(Path.cwd()) or workspace.home()
@@ -56,7 +56,11 @@ def progress(
             f"{folder / record.FILE}, with every checked answer and prediction, and what was said of it."
         )
         return
-    done = record.summary(folder)
+    done = {
+        "exercises": record.exercises(folder),
+        "predictions": record.predictions(record.read(folder / record.FILE)),
+        "parts": parts.table(folder),
+    }
     if as_json:
         print(json.dumps({name: table.to_dict("records") for name, table in done.items()}, indent=2))
         return

@@ -23,7 +23,6 @@ import pandas as pd
 
 from inflight import __version__, syllabus
 from inflight.errors import CourseError
-from inflight.notebook.checks import parts
 from inflight.notebook.checks.answers import as_json
 from inflight.notebook.checks.verdict import DONE
 from inflight.notebook.pages import workspace
@@ -126,12 +125,6 @@ def tries(exercise: str, folder: Path | None = None) -> pd.DataFrame:
         if entry["kind"] == "exercise" and entry.get("exercise") == exercise
     ]
     return pd.DataFrame(rows, columns=None if rows else ["at", "status", "seed"])
-
-
-def summary(folder: Path) -> dict[str, pd.DataFrame]:
-    """Return the tables of `inflight progress` for the workspace `folder`: "exercises", "predictions" and "parts"."""
-    guesses = predictions(_of_workspace(folder))
-    return {"exercises": exercises(folder), "predictions": guesses, "parts": parts.table(folder)}
 
 
 # A class --------------------------------------------------------------------------------------------------------------
