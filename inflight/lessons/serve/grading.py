@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
+from tritonclient.utils import InferenceServerException
 
 from inflight import files
 from inflight.engine import folder as engine_folder
@@ -214,7 +215,7 @@ def _tells_times(own: SimpleNamespace, url: str, log: _Log, prompt: str) -> Find
 def _tells_a_refusal(own: SimpleNamespace, url: str) -> Finding:
     try:
         own.ask(url, " ", 4)
-    except Exception:
+    except InferenceServerException:
         return RIGHT
     return Wrong("The server refuses a blank prompt, but your client says nothing: raise the error that arrives.")
 

@@ -62,6 +62,7 @@ READS = """            if word in stream.answer.text:
                 break
 """
 CLOSE = "        self._connection.close()\n"
+IF_ERROR = "            if error is not None:\n"
 RAISES = "                raise error\n"
 NOTES = "times_s.append(after_s)"
 
@@ -198,6 +199,7 @@ ANSWERS = [
     Answer("3.2", "times of the reader", client((NOTES, "times_s.append(self._now_s())")), "partly", "in the callback", SS),
     Answer("3.2", "milliseconds", client((NOTES, "times_s.append(after_s * 1000)")), "partly", "seconds since the request", SS),
     Answer("3.2", "an error is the end", client((RAISES, "                return\n")), "partly", "your client says nothing", SS),
+    Answer("3.2", "an error is not looked at", client((IF_ERROR + RAISES, "")), "partly", "'get_response'", SS),
     Answer("3.2", "the word in a piece", client((READS, READS.replace(".text", ".pieces[-1]"))), "partly", "Up to the piece", SS),
     Answer("3.2", "the stream waits for its end", client((CANCEL, CANCEL.replace("cancel_requests=True", ""))), "partly",
            "tokens computed, of 120", SS),
