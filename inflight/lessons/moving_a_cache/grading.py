@@ -4,7 +4,6 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import wraps
 from math import ceil
 
 from inflight.engine.own.part import OwnPart
@@ -182,13 +181,7 @@ def _needs(needs: Callable, choose: random.Random) -> Finding:
         case(*(choose.randrange(*each) for each in ((2, 64), (100, 5000), (33, 900), (40, 3000))), token_bytes)
         for token_bytes in (11_520, 46_080, 131_072) * 3
     ]
-
-    @wraps(needs)
-    def listed(*given: object) -> object:
-        found = needs(*given)
-        return list(found) if isinstance(found, tuple) else found
-
-    return asked(listed, [fixed, *hidden])
+    return asked(needs, [fixed, *hidden])
 
 
 @grades(
