@@ -14,6 +14,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from inflight.errors import CourseError
+
 REST_TICKS = 3  # of each request: the rest of its prompt, and its answer
 NOTICED = 6  # ticks until a server that is dead is called so
 
@@ -58,7 +60,7 @@ class RoutingCounts:
 
 
 def simulate(choose: Callable[[Asked, list[ServerView]], ServerView], day: Day) -> RoutingCounts:
-    """Give each request of a day to the server that `choose` returns; TypeError if it is none of those it was given."""
+    """Give each request of a day to the server that `choose` returns; CourseError if that is none of those given."""
     counts, leads = RoutingCounts(), 0
     ends: dict[str, list[int]] = {name: [] for name in day.names}
     caches: dict[str, list[str]] = {name: [] for name in day.names}  # used last at the end
@@ -72,7 +74,7 @@ def simulate(choose: Callable[[Asked, list[ServerView]], ServerView], day: Day) 
         views = [ServerView(name, len(ends[name]), not (known_dead and name == day.dies)) for name in day.names]
         chosen = choose(Asked(prefix), list(views))
         if not isinstance(chosen, ServerView) or chosen.name not in day.names:
-            raise TypeError(f"choose() returned {chosen!r}, which is none of the servers that it was given.")
+            raise CourseError(f"choose() returned {chosen!r}; return one of the servers that it was given.")
         name = chosen.name
         if is_dead and name == day.dies:
             counts.lost += bool(known_dead)

@@ -266,7 +266,7 @@ ANSWERS = [
            "needs a second home"),
     Answer("12.1", "homes alone", policy(HOME.replace("SERVERS", "alive")), "wrong", "needs a second home"),
     Answer("12.1", "stale health", policy(HOME.replace("SERVERS", "servers")), "wrong", "look at is_healthy"),
-    Answer("12.1", "a name", policy("        return emptiest.name\n"), "wrong", "none of the servers"),
+    Answer("12.1", "a name", policy("        return emptiest.name\n"), "wrong", "return one of the servers"),
     Answer("12.1", "no return at the first visit", policy(replaced(ONE_HOME, ("        return home if",
            "        if self.calls > 1:\n            return home if"))), "wrong", "choose() returned None"),
     Answer("12.1", "no class", File("def choose(): ...\n", "policy.py"), "wrong", "no class Policy"),
