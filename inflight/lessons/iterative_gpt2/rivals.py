@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,38 +71,37 @@ def rivals(checkpoint_dir: str | Path, prompts: Sequence[str], wanted: int, apar
         transformers.GenerationConfig(max_new_tokens=wanted, eos_token_id=-1),
         transformers.ContinuousBatchingConfig(num_blocks=16, max_batch_tokens=256),
     )
-    manager.start()
+    with ExitStack() as ending:
+        manager.start()
+        ending.callback(manager.stop)
 
-    def by_transformers() -> tuple[int, list[float]]:
-        before = manager.current_batch
-        at_s = of_first(
-            lambda user: manager.add_request(ids[user], str(user), streaming=True),
-            lambda: int(manager.get_result(timeout=60).request_id),
-        )
-        return manager.current_batch - before, at_s
+        def by_transformers() -> tuple[int, list[float]]:
+            before = manager.current_batch
+            at_s = of_first(
+                lambda user: manager.add_request(ids[user], str(user), streaming=True),
+                lambda: int(manager.get_result(timeout=60).request_id),
+            )
+            return manager.current_batch - before, at_s
 
-    checkpoint = fetch()
-    engine_dir = engine.cached(checkpoint)
-    executor, came = engine.Executor.load(engine_dir), queue.SimpleQueue[int]()
-    llama_ids = [load_tokenizer(engine_dir).encode(prompt) for prompt in prompts]
+        checkpoint = fetch()
+        engine_dir = engine.cached(checkpoint)
+        executor, came = engine.Executor.load(engine_dir), queue.SimpleQueue[int]()
+        ending.callback(executor.shutdown)
+        llama_ids = [load_tokenizer(engine_dir).encode(prompt) for prompt in prompts]
 
-    def by_engine() -> tuple[int, list[float]]:
-        def send(user: int) -> None:
-            request = engine.Request(llama_ids[user], wanted, streaming=True)
-            executor.enqueue_request(request, lambda response: came.put(user))
+        def by_engine() -> tuple[int, list[float]]:
+            def send(user: int) -> None:
+                request = engine.Request(llama_ids[user], wanted, streaming=True)
+                executor.enqueue_request(request, lambda response: came.put(user))
 
-        before = executor.snapshot().iteration
-        at_s = of_first(send, came.get)
-        return executor.snapshot().iteration - before, at_s
+            before = executor.snapshot().iteration
+            at_s = of_first(send, came.get)
+            return executor.snapshot().iteration - before, at_s
 
-    page = manager.continuous_batching_config.page_size
-    block = engine.read(engine_dir).build_config.tokens_per_block
-    numbers = sum(tensor["parameters"] for tensor in GgufFile(checkpoint.path).tensor_table())
-    try:
+        page = manager.continuous_batching_config.page_size
+        block = engine.read(engine_dir).build_config.tokens_per_block
+        numbers = sum(tensor["parameters"] for tensor in GgufFile(checkpoint.path).tensor_table())
         yield {
             "transformers": Rival(by_transformers, page, gpt2.num_parameters() / 1e6),
             "engine": Rival(by_engine, block, numbers / 1e6),
         }
-    finally:
-        manager.stop()
-        executor.shutdown()
