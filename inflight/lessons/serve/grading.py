@@ -44,34 +44,36 @@ CASES = 30  # of each part
 @grades("3.1", "A line is whole when its end has come, an answer when its finish_reason has.", within_s=10)
 def _stream(path: str, choose: random.Random) -> dict[str, Callable[[], Finding]]:
     answer_of = load(path, "answer_of").answer_of
-    kinds: dict[str, dict[str, Any]] = {
-        "a line a chunk": {},
-        "cut anywhere": {"cut": True},
-        "other servers' lines": {"cut": True, "newline": "\r\n", "prefix": "data:", "comments": True},
-        "reasoning": {"cut": True, "reasoning": ("reasoning", "reasoning_content")},
-        "usage": {"cut": True, "usage": True},
-        "an error": {"cut": True, "error": True},
-        "broken off": {"cut": True, "broken": True},
-    }
+
+    def part(hint: str, **how: Any) -> Callable[[], Finding]:
+        return partial(asked, answer_of, [_streamed(choose, hint, **how) for _ in range(CASES)])
+
     return {
-        part: partial(asked, answer_of, [_streamed(choose, **how) for _ in range(CASES)]) for part, how in kinds.items()
+        "a line a chunk": part("One event a line, each line after data:.", cut=False),
+        "cut anywhere": part("A chunk may end anywhere: keep what is not yet a whole line."),
+        "other servers' lines": part(
+            "Lines may end with \\r\\n, have no blank after data:, or begin with a colon.",
+            newline="\r\n",
+            prefix="data:",
+            comments=True,
+        ),
+        "reasoning": part(
+            "A delta may have reasoning_content or reasoning, and content that is null or left out.",
+            reasoning=("reasoning", "reasoning_content"),
+        ),
+        "usage": part("The event with usage has no choices.", usage=True),
+        "an error": part("An event may have error in place of choices; no finish_reason came.", error=True),
+        "broken off": part(
+            "The connection broke within an event, which does not count; no finish_reason came.", broken=True
+        ),
     }
-
-
-HINTS = {
-    "cut": "A chunk may end anywhere: keep what is not yet a whole line.",
-    "comments": "Lines may end with \\r\\n, have no blank after data:, or begin with a colon.",
-    "reasoning": "A delta may have reasoning_content or reasoning, and content that is null or left out.",
-    "usage": "The event with usage has no choices.",
-    "error": "An event may have error in place of choices; no finish_reason came.",
-    "broken": "The connection broke within an event, which does not count; no finish_reason came.",
-}
 
 
 def _streamed(
     choose: random.Random,
+    hint: str,
     *,
-    cut: bool = False,
+    cut: bool = True,
     newline: str = "\n",
     prefix: str = "data: ",
     comments: bool = False,
@@ -118,14 +120,8 @@ def _streamed(
         whole = b"".join(chunks)
         places = sorted(choose.sample(range(1, len(whole)), min(len(whole) - 1, choose.randint(2, 40))))
         chunks = [whole[start:stop] for start, stop in zip([0, *places], [*places, len(whole)])]
-    kinds = {"comments": comments, "reasoning": reasoning, "usage": usage, "error": error, "broken": broken, "cut": cut}
-    kind = next((kind for kind, is_so in kinds.items() if is_so), "")
-    return Case((chunks,), right, HINTS.get(kind, "One event a line, each line after data:."), _about(chunks))
-
-
-def _about(chunks: list[bytes]) -> str:
-    """The end of a stream, as the hint shows it."""
-    return f"answer_of of {len(chunks)} chunks, of which the last have {b''.join(chunks)[-160:]!r}"
+    about = f"answer_of of {len(chunks)} chunks, of which the last have {b''.join(chunks)[-160:]!r}"
+    return Case((chunks,), right, hint, about)
 
 
 # 3.2 ------------------------------------------------------------------------------------------------------------------
