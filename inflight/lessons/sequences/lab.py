@@ -92,6 +92,7 @@ server = Server(repo).start()
 # each event, in the order in which they happen: at `now_s` seconds user `who` has sent `value`, or has closed the page;
 # then `value` is `None`. Nobody knows what comes next. Give the three arguments that `infer` needs, as a dict:
 #
+# - `sequence_id` is `who`;
 # - the first number of a user who is not in a conversation begins one;
 # - a user who closes the page ends it: the gateway sends one more request for that;
 # - who has been silent for five seconds is in no conversation any more: the next number begins one, and closing the page
@@ -290,12 +291,24 @@ check("7.2", Path(workdir.name) / "words.py")
 
 # %% [markdown]
 # Once it has passed, your model is kept. Here it runs on the server of this notebook. The second of three readers
-# leaves after three words:
+# leaves after three words, and then somebody asks for one:
 
 # %% tags=["nbval-ignore-output"]
 part = parts.part("iterative_model")
 print(repr(part))
-(repo / "words" / "1" / "model.py").write_text(part.path.read_text())
+(repo / "words" / "1" / "own.py").write_text(part.path.read_text())
+(repo / "words" / "1" / "model.py").write_text("""
+from pathlib import Path
+
+import own
+
+
+class TritonPythonModel(own.TritonPythonModel):
+    def execute(self, requests):
+        super().execute(requests)
+        kept = [len(own) for own in vars(self).values() if isinstance(own, dict)]
+        Path(__file__).with_name("kept.txt").write_text(str(sum(kept)))
+""")
 (repo / "words" / "config.pbtxt").write_text("""
 name: "words"  backend: "python"  max_batch_size: 4
 model_transaction_policy { decoupled: true }
@@ -318,6 +331,8 @@ server.load("words")
 texts = ["to be or not", "all the world is a stage", "I wandered lonely as a cloud"]
 heard = streams.ask(server, "words", texts, leave_after={2: 3})
 print(heard.groupby("stream")["word"].agg(" ".join).to_string(header=False))
+streams.ask(server, "words", ["hello"])
+print("Kept in its dicts:", (repo / "words" / "1" / "kept.txt").read_text())
 
 # %% [markdown]
 # ## Exercise 7.3: many microphones, one network
@@ -453,7 +468,7 @@ check("7.3", f"{repo}/microphones/1/hear.py")
 # }
 
 # %% [markdown]
-# The lecture's two lines call in at once, in pieces of 20 ms as telephones send them: its rows *one* again.
+# The lecture's two lines call in at once, in pieces of 20 ms, each as soon as the last is answered: its rows *one* again.
 
 
 # %%

@@ -75,7 +75,6 @@ session.others()
 #
 #     def add(self, request):
 #         who, value = number(request, "who"), number(request, "value")
-#         # your line: the sum of this conversation so far, with the value
 #         self.sums[who] = self.sums.get(who, 0) + value
 #         told = {"sum": self.sums[who], "instance": self.instance}
 #         outputs = [
@@ -122,7 +121,7 @@ def converse(who):
     """Send 1 to 6 in one conversation, each as soon as the last is answered."""
     with triton.InferenceServerClient(server.grpc_url) as connection:
         return [
-            (who, *send(connection, who, value, value == 1, value == 6), time.time())
+            (who, value, *send(connection, who, value, value == 1, value == 6))
             for value in range(1, 7)
         ]
 
@@ -134,7 +133,7 @@ def converse_all(config, batcher):
     server.load("adder")
     with ThreadPoolExecutor(4) as pool:
         rows = [row for rows in pool.map(converse, range(1, 5)) for row in rows]
-    columns = ["conversation", "sum", "instance", "time_s"]
+    columns = ["conversation", "request", "sum", "instance"]
     return pd.DataFrame(rows, columns=columns).assign(batcher=batcher)
 
 
@@ -147,9 +146,9 @@ def converse_all(config, batcher):
 guess = widgets.predict(
     "How many of the four conversations end with the sum 21?",
     {
-        "4: every request says to which conversation it belongs": 4,
-        "2: with two instances, half of them go to the wrong one": 2,
-        "0 or 1: nearly every conversation meets both instances": 0.9,
+        "4: its number comes with every request": 4,
+        "2: each instance settles on two conversations": 2,
+        "0 or 1: an instance takes what comes": 0.9,
     },
 )
 guess
@@ -198,8 +197,6 @@ assert (talks[1].groupby("conversation")["instance"].nunique() == 1).all()
 
 # %%
 lanes = pd.concat(talks)
-begins = lanes.groupby("batcher")["time_s"].transform("min")
-lanes["ms"] = 1000 * (lanes["time_s"] - begins)
 lanes["lane"] = lanes["instance"] - lanes["conversation"].sub(2.5) / 6
 lanes["conversation"] = lanes["conversation"].astype(str)
 steps = [talk.groupby("conversation")["instance"].diff().dropna() for talk in talks]
@@ -212,16 +209,16 @@ summary = (
 
 # %% tags=["nbval-ignore-output"]
 figure = px.line(
-    lanes, x="ms", y="lane", color="conversation", text="conversation", markers=True,
+    lanes, x="request", y="lane", color="conversation", text="conversation", markers=True,
     facet_row="batcher", facet_row_spacing=0.14,
 )  # fmt: skip
 figure.update_traces(marker_size=20, textposition="middle center")
 figure.update_traces(textfont_color="black")
 figure.update_yaxes(title="", tickvals=[0, 1], ticktext=["instance 0", "instance 1"])
-figure.update_xaxes(title="time since the first answer (ms)", row=1)
+figure.update_xaxes(title="request of its conversation", row=1)
 for note in figure.layout.annotations:  # a panel's name, to stand above it
     note.update(text=note.text.partition("=")[2], x=0, textangle=0, yshift=118)
-figure.update_layout(height=540, margin_t=50, showlegend=False)
+figure.update_layout(height=540, margin_t=70, showlegend=False)
 charts.show(figure, summary)
 print(textwrap.fill(summary, 88))
 
@@ -262,8 +259,8 @@ for line, (one, two) in enumerate(zip(listen(1), listen(2)), 1):
 assert listen(1) != listen(2)
 
 # %% [markdown]
-# Each instance has heard every other frame. On line 1 the pause is gone, and the speaker is heard for two frames, 64 ms,
-# after the end. Again no error.
+# Each instance has heard every other frame. On each line a pause is gone, and on line 1 the speaker is heard for two
+# frames, 64 ms, after the end. Again no error.
 #
 # ## Who begins it, who ends it
 #
@@ -293,6 +290,7 @@ print(try_to_send(7, 1))
 # %% tags=["nbval-ignore-output"]
 began = time.monotonic()
 print("8:", try_to_send(8, 1, start=True), " 9:", try_to_send(9, 1, start=True))
+print("9, a new caller without START:", try_to_send(9, 5))
 print("10:", try_to_send(10, 1, start=True, end=True), end=", ")
 print(f"{time.monotonic() - began:.1f} s after 8 began")
 print("8 again:", try_to_send(8, 1))
@@ -301,9 +299,9 @@ print("8 again:", try_to_send(8, 1))
 assert time.monotonic() - began > 0.9
 
 # %% [markdown]
-# A forgotten START is refused, unless a sequence with this id is open: then the request continues it. A forgotten END is
-# silent: its slot stays taken until the sequence has been idle for
-# too long, while others wait. Then Triton gives the sequence up, and refuses any later request for it.
+# A forgotten START is refused, unless a sequence with this id is open: then the request continues it, and the sum is
+# wrong. A forgotten END is silent: its slot stays taken until the sequence has been idle for too long, while others wait.
+# Then Triton gives the sequence up, and refuses its next request, unless it says START.
 #
 # The model can ask to be told: `control_input` names inputs that say which sequence it is (`CORRID`), whether it begins
 # (`START`) or ends (`END`), and whether the slot has a request at all (`READY`). The adder asks for none, so it keeps its
@@ -456,8 +454,8 @@ assert heard.groupby("stream")["word"].agg(" ".join).tolist() == texts
 # Known bugs in giving up idle sequences: [two clients in one
 # slot](https://github.com/triton-inference-server/server/issues/7117) ([partly
 # fixed](https://github.com/triton-inference-server/core/pull/341)) and a
-# [crash](https://github.com/triton-inference-server/server/issues/8391), both with `oldest`; a
-# [loop](https://github.com/triton-inference-server/server/issues/8449).
+# [crash](https://github.com/triton-inference-server/server/issues/8391), both with `oldest`; in a
+# [third](https://github.com/triton-inference-server/server/issues/8449) the search never ends, and the model answers nobody.
 #
 # ## What breaks
 #
@@ -489,7 +487,7 @@ assert kept == 3 and again <= 3  # one call may have been under way
 #
 # <details><summary>What to see</summary>
 #
-# 1. When the first text is over, in call 5 or 6.
+# 1. When one of the two before it is over: in call 5, 6 or 7.
 # 2. In call 2 or 3: the texts take turns. Two words a call make at least eight calls.
 #
 # </details>
@@ -511,7 +509,7 @@ rows.pivot(index="call", columns="slot", values="word").fillna("")
 # | One answer, many passes | always, inside the engine | `iterative_sequence`, which [its page](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/batcher.html) calls provisional |
 # | A client leaves | the server in front of the engine notices, and aborts | the model must check |
 # | Several servers | any works; one that has the beginning in its cache is faster | one correlation id must always reach one server, and if that dies, the state is gone |
-# | Watch who waits | <code>vllm:num_<wbr>requests_waiting</code> | <code>nv_inference_<wbr>pending_request_count</code>, which counts those that wait for a slot |
+# | Watch who waits | vLLM: <code>vllm:num_<wbr>requests_waiting</code> | <code>nv_inference_<wbr>pending_request_count</code>, which counts those that wait for a slot |
 #
 # ## Recap
 #
