@@ -82,7 +82,7 @@ def _ends(tokens: pd.DataFrame, near_s: float) -> pd.DataFrame:
 
 
 def through_each_pass(runs: dict[str, pd.DataFrame]) -> go.Figure:
-    """The tokens that go through the model in each forward pass, by stream: a panel for each run, on its own scale.
+    """The tokens that go through the model in each forward pass, by stream: a panel for each run, on one scale.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def through_each_pass(runs: dict[str, pd.DataFrame]) -> go.Figure:
             )
     fig.update_layout(barmode="stack", bargap=0, meta={"device": ""})
     fig.update_xaxes(title="forward pass", row=len(runs), col=1)
-    fig.update_yaxes(title="tokens in the pass")
+    fig.update_yaxes(title="tokens in the pass", matches="y")
     once_in_legend(fig)
     return fig
 

@@ -100,9 +100,15 @@ check("8.1", next_part)
 # cache</em>: you filled a list of your own instead of <code>cache</code>.
 # </details>
 #
+# <details><summary>After it has passed</summary>
+#
+# In the lecture's cached <code>attend</code> your rule is a mask: in place of <code>is_causal</code>,
+# <code>attn_mask=torch.ones(end - start, len(text), dtype=torch.bool).tril(known)</code>.
+# </details>
+#
 # ## Exercise 8.2: few slots, many readers
 #
-# *Core · importance 5/5 · difficulty 3/5 · 20 minutes*
+# *Core · importance 5/5 · difficulty 2/5 · 10 minutes*
 #
 # `Gpt2Model` is the lecture's model with its KV cache, less the memory: `execute`, `step` and `attend` are there, and the
 # state of each sequence is a `Text` in `self.texts`, with `ids`, `sender`, and `slot`, which is `None` at first. A text's
@@ -179,7 +185,7 @@ check("8.2", Path(workdir.name) / "gpt2_model.py")
 #
 # ## Exercise 8.3: blocks in place of slots
 #
-# *Further · importance 5/5 · difficulty 3/5 · 25 minutes*
+# *Core · importance 5/5 · difficulty 3/5 · 25 minutes*
 #
 # A slot has 1,024 positions, and a reader uses thirty. Cut **a quarter of a slot** into 16 blocks of 16 tokens, and serve
 # eight readers from it. A text gets the blocks that it will need, wherever they are free. `text.blocks` is its *block table*
