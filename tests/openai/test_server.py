@@ -292,10 +292,7 @@ NO_PROMPTS = (["x", [-1]], [-1], "", None, [""], ["x"] * 257)
     ("path", "body", "status", "param", "code"),
     [
         *((TEXT, {"prompt": "x", name: value}, 400, name, None) for name, value in REFUSED),
-        *(
-            (TEXT, {"prompt": prompt}, 400, "prompt", None)
-            for prompt in (["x", [-1]], [-1], "", None, [""], ["x"] * 257)
-        ),
+        *((TEXT, {"prompt": prompt}, 400, "prompt", None) for prompt in NO_PROMPTS),
         *((TEXT, {"prompt": "x", name: {"guided_json": {}, "regex": "x"}}, 400, "regex", None) for name in NESTED),
         (TEXT, {}, 400, "prompt", None),
         (TEXT, {"prompt": "x " * 1900}, 400, "prompt", "context_length_exceeded"),
@@ -587,8 +584,8 @@ def test_a_request_that_takes_too_long_is_ended_and_told_so(own):
     with httpx.Client(base_url=served.url, timeout=60) as http:
         response = http.post(TEXT, json=UNENDING)
         assert response.status_code == 504 and "not finished within" in response.json()["error"]["message"]
-        *pieces, last = events(http, TEXT, **UNENDING)
-    assert pieces and "not finished within" in last["error"]["message"] and last["error"]["type"] == "server_error"
+        *_, last = events(http, TEXT, **UNENDING)
+    assert "not finished within" in last["error"]["message"] and last["error"]["type"] == "server_error"
 
 
 def test_answers_that_ended_leave_nothing_for_which_an_unload_would_wait(own):
