@@ -54,7 +54,7 @@ def block_tables(
     fig.update_layout(height=260, barmode="overlay", showlegend=False, margin={"l": 90}, meta={"device": ""})
     fig.update_layout(uniformtext={"minsize": 7, "mode": "hide"})  # on a phone numbers of two digits have no room
     fig.update_xaxes(
-        title="place in the table; number: block",
+        title="place (number: block)",
         showgrid=False,
         dtick=4,
         range=[-0.6, num_blocks - 0.4],
