@@ -352,7 +352,7 @@ with progress.wait("100 questions"), ThreadPoolExecutor(1) as somebody:
     behind_articles = views(tester(ask, due_s, callers=4))
 charts.show(*lesson.latencies(behind_articles, limit_ms))
 as_sent, as_due = (behind_articles > limit_ms).sum()
-print(f"Four callers count {as_sent} late from sending, {as_due} from when they were due.")
+print(f"Four callers count {as_sent} late since sending, {as_due} since due.")
 
 # %% tags=["remove-cell"]
 assert as_sent <= as_due
