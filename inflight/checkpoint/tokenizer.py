@@ -19,14 +19,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Encoding, Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Encoding, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from inflight import cache
 from inflight.checkpoint.chat_template import ChatTemplate
-from inflight.checkpoint.sources import Checkpoint
+from inflight.checkpoint.sources import TOKENIZER_FILES, Checkpoint
 from inflight.errors import CourseError
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 # token_type values of the GGUF format: control tokens (<|im_start|>) and tokens a user added.
 GGUF_CONTROL, GGUF_USER_DEFINED = 3, 4
 GGUF_SPECIAL = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
@@ -82,10 +81,11 @@ def from_gguf(metadata: dict[str, Any]) -> tuple[Tokenizer, dict[str, Any]]:
         )
     with _library_errors("The checkpoint's tokenizer cannot be made", "Download or convert it again."):
         tokens, types = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
-        pre_tokenizer = _pre_tokenizer(metadata.get("tokenizer.ggml.pre", "default"))
+        rule = metadata.get("tokenizer.ggml.pre", "default")
+        pre_tokenizer = _pre_tokenizer(rule)
         vocabulary = {token: index for index, token in enumerate(tokens)}
         merges = [(left, right) for left, right in (merge.split(" ") for merge in metadata["tokenizer.ggml.merges"])]
-        tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=False))
+        tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=rule == "llama-bpe"))
         tokenizer.pre_tokenizer = pre_tokenizer
         tokenizer.decoder = decoders.ByteLevel()
         tokenizer.add_special_tokens(
@@ -96,6 +96,11 @@ def from_gguf(metadata: dict[str, Any]) -> tuple[Tokenizer, dict[str, Any]]:
         )
         ids = {name: metadata.get(f"tokenizer.ggml.{key}_token_id") for name, key in GGUF_SPECIAL.items()}
         special = {name: tokens[index] for name, index in ids.items() if index is not None}
+        if "bos_token" in special and metadata.get("tokenizer.ggml.add_bos_token", rule == "llama-bpe"):
+            bos = special["bos_token"]
+            tokenizer.post_processor = processors.TemplateProcessing(
+                single=f"{bos} $A", special_tokens=[(bos, ids["bos_token"])]
+            )
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **special}
     if "tokenizer.chat_template" in metadata:
         config["chat_template"] = metadata["tokenizer.chat_template"]
@@ -185,9 +190,11 @@ class ChatTokenizer:
         """Return the ids of `chat(said)`, with control tokens where the template writes them and nowhere else.
 
         What reads like one in a message, such as <|im_end|>, becomes tokens of those characters. Without a template the
-        text is as its author wrote it, and its control tokens are control tokens. Parameters and errors as `chat`.
+        text is as its author wrote it, and its control tokens are control tokens. A template writes its own special
+        tokens, so none is added to what it gives. Parameters and errors as `chat`.
         """
         control_tokens = self._control_tokens
+        add_special_tokens = add_special_tokens and self._template is None
         if self._template is None or control_tokens is None:
             return self.encode(self.chat(said), add_special_tokens)
         written: dict[str, str] = {}  # what stands for such a text while the template is rendered -> the text

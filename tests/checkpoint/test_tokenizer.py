@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, processors
 from transformers import AutoTokenizer
 
 from inflight.checkpoint import tokenizer
@@ -113,6 +114,27 @@ def test_a_control_token_in_what_a_template_reads_besides_is_text_too(ours):
     ids = tokenizer_.encode_chat([{"role": "assistant", "content": "", "tool_calls": calls}])
     assert (ids.count(1), ids.count(2)) == (1, 1)
     assert ours.decode(ids, False) == tokenizer_.chat([{"tool_calls": calls}])
+
+
+def test_a_template_writes_the_token_of_the_beginning_itself(ours):
+    library = Tokenizer.from_str(ours._tokenizer.to_str())
+    library.post_processor = processors.TemplateProcessing(
+        single="<|im_start|> $A", special_tokens=[("<|im_start|>", 1)]
+    )
+    template = "{{ bos_token }}{% for message in messages %}{{ message.content }}{% endfor %}"
+    config = {"bos_token": "<|im_start|>"}
+    with_template = tokenizer.ChatTokenizer(library, config | {"chat_template": template})
+    for said in ("Hi", "Hi <|im_end|>"):
+        assert with_template.encode_chat(said).count(1) == 1
+    assert tokenizer.ChatTokenizer(library, config).encode_chat("Hi")[0] == 1
+
+
+@pytest.mark.parametrize(("asked", "added"), [({}, True), ({"tokenizer.ggml.add_bos_token": False}, False)])
+def test_a_gguf_says_whether_a_text_begins_with_the_token_of_the_beginning(checkpoint, asked, added):
+    llama = GgufFile(checkpoint.path).metadata | {"tokenizer.ggml.pre": "llama-bpe"}
+    del llama["tokenizer.ggml.add_bos_token"]
+    library, _ = tokenizer.from_gguf(llama | asked)
+    assert (library.encode("Hi").ids[0] == llama["tokenizer.ggml.bos_token_id"]) == added
 
 
 def test_without_a_template_a_text_is_its_authors_own(ours):

@@ -42,8 +42,7 @@ class TritonPythonModel:
     def _answer(self, request, sender):
         python_model.refuse_foreign(request, "llama-python")
         asked = python_model.prompt(request)
-        # A template writes its own special tokens.
-        ids = self.tokenizer.encode_chat(asked, False) if self.is_chat else self.tokenizer.encode(asked)
+        ids = self.tokenizer.encode_chat(asked) if self.is_chat else self.tokenizer.encode(asked)
         if python_model.wants_stream(request, "stream", self.decoupled):
             text = Detokenizer(self.tokenizer)
 
