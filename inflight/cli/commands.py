@@ -317,10 +317,9 @@ def lab(
     if lesson is not None and lesson.startswith("-"):  # an option of JupyterLab's without a lesson before it
         jupyters, lesson = [lesson, *jupyters], None
     folder = workspace.home()
-    numbered = lesson if lesson is None or lesson.isdigit() else lesson[:2]
-    prepared = workspace.prepare(folder, fresh=(numbered or "all") if fresh else None)
-    lectures = sorted((folder / "notebooks").glob("[0-9][0-9]_*.ipynb"))
-    first, *_ = syllabus.select(lectures, [lesson] if lesson else None)
+    chosen, *_ = syllabus.select([Path(f"{one.name}.ipynb") for one in syllabus.read()], [lesson] if lesson else None)
+    prepared = workspace.prepare(folder, fresh=(chosen.name[:2] if lesson else "all") if fresh else None)
+    first = folder / "notebooks" / chosen
     if prepared.made:
         console.print(f"Copied {len(prepared.made)} notebooks to {escape(str(folder))}.", soft_wrap=True)
     if prepared.before:
