@@ -50,7 +50,7 @@ def wait_for(
     return figures
 
 
-def settled(read: Callable[[], Figures]) -> Figures:
+def settled(read: Callable[[], Figures], within_s: float | None = None) -> Figures:
     """Call `read` until its result has stayed the same for SETTLED_S, and return it: earlier requests are counted then.
 
     It is read SETTLED_LOOKS times at least meanwhile: on a busy machine a single look may take that long.
@@ -58,7 +58,7 @@ def settled(read: Callable[[], Figures]) -> Figures:
     Raises
     ------
     CourseError
-        It still changed after METRICS_LAG_S: the server has other things to do.
+        It still changed after `within_s` (by default METRICS_LAG_S): the server has other things to do.
     """
     since, latest, looks = time.monotonic(), read(), 0
 
@@ -69,7 +69,8 @@ def settled(read: Callable[[], Figures]) -> Figures:
             since, latest, looks = time.monotonic(), figures, 0
         return looks >= SETTLED_LOOKS and time.monotonic() - since > SETTLED_S
 
-    return wait_for(read, is_settled, "The server's figures keep changing. Measure when it has nothing else to do.")
+    otherwise = "The server's figures keep changing. Measure when it has nothing else to do."
+    return wait_for(read, is_settled, otherwise, within_s)
 
 
 def metrics(text: str) -> pd.DataFrame:

@@ -109,7 +109,7 @@ class Replicas:
         with http_client(self._address("router")) as router:
             router.post("/remove_worker", params={"url": self.servers[number]}).raise_for_status()
         still = f"Server {number} still has requests after {DRAIN_S} s."
-        quiet = lambda: telemetry.settled(lambda: self.under_way(number))  # a page is written a moment late
+        quiet = lambda: telemetry.settled(lambda: self.under_way(number), DRAIN_S)  # a page is written a moment late
         telemetry.wait_for(quiet, lambda found: found == 0, still, DRAIN_S)
         self._stop(f"server{number}")
 
