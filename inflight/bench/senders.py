@@ -87,8 +87,8 @@ class Sender:
         As `Client` takes it.
     model : str
     stream : bool
-        Ask for the answer in pieces, which gives TTFT and TPOT. The model must be decoupled. Over gRPC every stream is
-        a connection of its own, and making it is part of TTFT; whole answers share the client's connection.
+        Ask for the answer in pieces, which gives TTFT and TPOT. The model must be decoupled. Each stream under way has
+        a connection of its own, which later ones use again; whole answers share the client's.
     tokenizer : ChatTokenizer, optional
         The model's; answers end by themselves then.
     timeout_s : float
