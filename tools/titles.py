@@ -68,7 +68,7 @@ def fields(lesson: Lesson, kind: str) -> dict[str, str]:
         back = [f"[← {other.heading}]({other.name}.ipynb)" for other in before]
         back += [f"[Lab {lesson.number}]({lab})"] if (lesson.folder / "lab.py").exists() else []
     else:
-        other, said = ("solutions", "its solution") if kind == "labs" else ("labs", "the lab")
+        other, said = ("solutions", "its solution") if kind == "labs" else ("labs", "your lab")
         values["heading"] = f"Lab {lesson.heading}"
         values["minutes"], values["core"] = map(str, lab_minutes(lesson.folder))
         values["counterpart"] = f"[{said}](../{other}/{file_name(other, lesson.name)})"

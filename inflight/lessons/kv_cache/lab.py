@@ -113,7 +113,8 @@ check("5.1", unused)
 # and in how many of them is a token?
 # </details>
 #
-# The lesson's captions and questions, and the same questions if the clients asked for 60 tokens:
+# The lesson's captions and questions, and the same questions if the clients asked for 60 tokens. The captions' promises were
+# all used in the end; in the lecture's picture some had not been used yet.
 
 # %%
 for name, row in {
@@ -215,6 +216,7 @@ except CourseError as error:
 #
 # Budgets, over hidden requests of three kinds:
 #
+# - no request starts while a paused one waits;
 # - at most 1.25 times the iterations of `max_utilization`;
 # - at most 0.65 of the tokens that it computes twice;
 # - a [P99](../notebooks/glossary.md#P99) of the latency, in iterations, no higher than under `guaranteed_no_evict`.
@@ -278,8 +280,8 @@ check("5.3", Path(workdir.name) / "scheduler.py")
 # <details><summary>How to begin</summary>
 #
 # First a scheduler that breaks no rule: move the youngest to <code>pause</code> until
-# <code>sum(now.blocks_needed(one) for one in running)</code> fits, then start the requests that fit. Then count: how many
-# blocks should stay free beside the running requests, if each of them needs another one soon?
+# <code>sum(now.blocks_needed(one) for one in running)</code> fits, then start the requests that fit. Then keep a block
+# free for those that run, then two, then more, and watch both ratios.
 # </details>
 #
 # <details><summary>The error you see</summary>
@@ -342,7 +344,7 @@ waits.groupby("request")["iterations"].max()
 #
 # <details><summary>Answer</summary>
 #
-# Count: a pause of 100 tokens costs one iteration of everybody's. An early start that saves more iterations than that still
+# Not by itself. Count: a pause of 100 tokens costs one iteration of everybody's. An early start that saves more iterations than that still
 # pays. The reader of a paused answer waits for room all the same.
 # </details>
 #

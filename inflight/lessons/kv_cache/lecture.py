@@ -17,7 +17,7 @@
 #
 # In-flight batching keeps eight slots busy. But a request needs more than a slot: each token of its prompt and of its
 # answer leaves keys and values in the [KV cache](glossary.md#KV-cache). One evening slots (the seats) are free, and
-# requests wait all the same: room in the cache (the plates) has run out. Two policies are possible:
+# requests wait all the same: room in the cache (the plates) has run out. TensorRT-LLM offers two policies:
 #
 # - **`guaranteed_no_evict`**: a request starts when there is memory for its prompt and its *longest possible* answer. The
 #   promise holds to its end.
@@ -178,7 +178,7 @@ def max_utilization(running, blocks):
 
 # %% [markdown]
 # The policies differ in one word. Everything else is common: pause while there are too few blocks, start requests that
-# fit, give each running request one token. All of a paused request's tokens but the newest are computed twice.
+# fit, give each running request one token. A paused request comes back with all its tokens as one prompt.
 
 
 # %%
@@ -187,7 +187,7 @@ def simulate(requests, fits, blocks):
     while waiting or running:
         while sum(map(holds, running)) > blocks:
             waiting.insert(0, running.pop())  # the youngest; it comes back first
-            paused.append(waiting[0].prompt + waiting[0].answered - 1)
+            paused.append(waiting[0].prompt + waiting[0].answered)
         while waiting and len(running) < slots and fits([*running, waiting[0]], blocks):
             running.append(waiting.pop(0))
         if not running:
@@ -277,7 +277,7 @@ assert ratio == 86 / 88
 # Above, four requests run, and the other four wait until they have finished. Below, all eight start, and their prompts
 # fill the cache. Whenever a running request needs a block and none is free, the youngest is paused: two after 2 and 6
 # tokens, two more as the first round ends. The first of them has 42 tokens to write in the second round: 44 + 42 = 86
-# iterations. At an orange edge tokens are computed again, which costs no iteration.
+# iterations. At an orange edge tokens are computed again: no more iterations, but longer ones.
 #
 # ## Which policy when
 #
@@ -316,7 +316,7 @@ assert not counted.xs(no_evict, level=1)["computed twice"].any()
 
 # %% [markdown]
 # Every column but *computed twice*, which are tokens, counts iterations; the longest gap is between two tokens of an
-# answer. For the captions engine and paper agree; the log also counts the newest token of each of four pauses. The model
+# answer. For the captions engine and paper agree. The model
 # ended every answer to a question before 30 tokens, so under `guaranteed_no_evict` the next could start.
 #
 # For the captions both policies need about the same number, and the readers see two different services. With promises
@@ -345,7 +345,7 @@ print(told_apart(ours, theirs, "longer", "shorter"))
 # |---|---|
 # | answers end long before `max_tokens` | `max_utilization`, or ask for fewer tokens |
 # | answers come near `max_tokens`, and users watch them come | `guaranteed_no_evict`: a later first token, no stop |
-# | answers come near `max_tokens`, nobody watches | weigh iterations saved against tokens computed twice: here 2 against 459 |
+# | answers come near `max_tokens`, nobody watches | `guaranteed_no_evict`: 2 iterations saved do not pay for 459 tokens, nearly the long prompt below |
 # | many pauses, and you want to keep `max_utilization` | more blocks, or the lab's 5.3 |
 #
 # ## Turn the knob
@@ -441,9 +441,9 @@ for way, its in took.items():
     summary += f"; {way}: it takes {count}, the longest {most:.0f} ms"
 drawn = pd.concat(logs[middle].assign(prompt=way) for way, logs in seen.items())
 charts.show(lesson.iterations_around(drawn), f"{summary}.")
-print("A reader's longest wait, in parts compared with whole, is", longest_wait)
-for way, its in took.items():
-    print(f"{way}: the prompt is computed in {its[middle].sum():.0f} ms")
+print("The longest iteration, in parts compared with whole, is", longest_wait)
+in_parts, whole = ([ms.sum() for ms in took[way]] for way in ("in parts", "whole"))
+print("All of the prompt takes", told_apart(in_parts, whole, "longer", "shorter"))
 
 # %% tags=["remove-cell"]
 assert {way: len(its[middle]) for way, its in took.items()} == {
@@ -452,13 +452,13 @@ assert {way: len(its[middle]) for way, its in took.items()} == {
 }
 
 # %% [markdown]
-# The readers get a token after each part. The sender's prompt takes five iterations, not one. On GPUs the bound is usually thousands of tokens.
+# The readers get a token after each part. The sender pays: five iterations, not one, each with seven answers in it. On GPUs the bound is usually thousands of tokens.
 #
 # ## One system prompt, many users
 #
 # Many services put the same long instructions before every question. With `enable_kv_cache_reuse` (vLLM: prefix caching),
 # full blocks stay in the cache after their request has finished, and a prompt that begins with the same tokens starts
-# from them, as B did above. Four users ask, one after the other, with 400 tokens of instructions in front:
+# from them, as B did above. Four users ask, one after the other, with nearly 400 tokens of instructions in front:
 
 # %%
 [instructions] = workload.prompts_of([400], tokenizer)
