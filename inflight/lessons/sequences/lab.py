@@ -108,10 +108,11 @@ def marks(who: int, value: int | None, now_s: float, talking: dict) -> dict | No
     # BEGIN SOLUTION
     # LAB: return ...
     # By user: when the latest number came.
-    start, end = now_s - talking.pop(who, -np.inf) >= 5, value is None
+    since_s, end = talking.pop(who, None), value is None
+    start = since_s is None or now_s - since_s >= 5
     if not end:
         talking[who] = now_s
-    if start and end:
+    elif start:
         return None
     return {"sequence_id": who, "sequence_start": start, "sequence_end": end}
     # END SOLUTION
@@ -131,7 +132,8 @@ check("7.1", marks)
 #
 # <details><summary>The error you see</summary>It names the events up to the one where your answer differs.
 # <em>start</em> after a page was closed: a user who comes back begins anew, so closing takes them out of
-# <code>talking</code>.</details>
+# <code>talking</code>. <em>must specify the START flag</em>, in the real run: user 4 was silent for more than five
+# seconds.</details>
 
 # %% [markdown]
 # Now on the real server: three users, and two slots. The last one gets a slot when one of the others closes the page.
@@ -172,14 +174,14 @@ if all(users):
 #
 # *Core · importance 5/5 · difficulty 3/5 · 25 minutes*
 #
-# Here is the lecture's model, without its log. Make it keep nothing of a reader who has gone.
+# This model does what the lecture's does. Make it keep nothing of a reader who has gone.
 #
 # A client can leave at two moments. If the request is in a call of `execute`, `request.is_cancelled()` is true. If it
 # waits in the queue, Triton drops it, and the model is not told. But the request's response sender knows: `sender.is_cancelled()`.
 # Three facts about Triton 2.51:
 #
 # - If you release a cancelled request, its slot stays taken. Reschedule it: then Triton frees the slot.
-# - Triton gives a new sender in each call. Ask the **latest**, so keep it in the state.
+# - Triton gives a new sender in each call; only the **latest** knows.
 # - Never ask a sender after its `FINAL`.
 #
 # The check plays Triton for your model, with four slots: first seven texts at once, then twelve readers, half of whom
@@ -391,8 +393,8 @@ def hear(requests: list[Piece | None], kept: dict, network) -> list[list[float]]
 check("7.3", f"{repo}/microphones/1/hear.py")
 
 # %% [markdown]
-# <details><summary>Where to look</summary>The lecture's table of <code>direct</code> and <code>oldest</code>: a row for each
-# slot. And the pass for many texts of lab 06: who may share it?</details>
+# <details><summary>Where to look</summary>The last row of the lecture's table of <code>direct</code> and <code>oldest</code>: by slot.
+# And the pass for many texts of lab 06: who may share it?</details>
 #
 # <details><summary>How to begin</summary>With one slot: put the new samples behind those left over, cut off whole frames,
 # keep the remainder. Then two loops: over the slots, which collects their frames, and over the first frames of all, the second
