@@ -32,7 +32,7 @@ repository.assemble(repo, models=("iterative-gpt2",), **model)
 server = Server(repo).start()
 
 # %% [markdown]
-# ## Exercise 8.1: a prompt in parts
+# ## Exercise 8.1: new tokens behind known ones
 #
 # *Core · importance 5/5 · difficulty 3/5 · 15 minutes*
 #
@@ -68,6 +68,8 @@ def next_part(x: np.ndarray, query, key, value, cache: dict) -> np.ndarray | Non
         new_values = np.concatenate([cache["values"], new_values])
     cache.update(keys=new_keys, values=new_values)
     known = len(new_keys) - len(x)
+    # For all at once this is a mask, in the lecture's `attend` in place of is_causal:
+    # attn_mask=torch.ones(end - start, len(text), dtype=torch.bool).tril(known)
     return np.stack(
         [
             attend(one, new_keys[: known + nth], new_values[: known + nth])
@@ -100,12 +102,6 @@ check("8.1", next_part)
 # cache</em>: you filled a list of your own instead of <code>cache</code>.
 # </details>
 #
-# <details><summary>After it has passed</summary>
-#
-# In the lecture's cached <code>attend</code> your rule is a mask: in place of <code>is_causal</code>,
-# <code>attn_mask=torch.ones(end - start, len(text), dtype=torch.bool).tril(known)</code>.
-# </details>
-#
 # ## Exercise 8.2: few slots, many readers
 #
 # *Core · importance 5/5 · difficulty 2/5 · 10 minutes*
@@ -117,7 +113,7 @@ check("8.1", next_part)
 #
 # - `with_room`: a text without a slot takes a free one. If there is none, it waits: it gets no token in this call, and
 #   comes again in the next. All others are computed together. Which of those who wait comes first is up to you: `numbers`
-#   has the order of the batch, `self.texts` that of arrival.
+#   has the order of the batch, `self.texts` that of arrival, in which nobody waits for ever.
 # - `forget`: nothing of a sequence stays, and its slot is free again. `Gpt2Model` calls `forget` also for clients that left
 #   (lab 07). A client may leave while it still waits for a slot.
 
@@ -188,11 +184,11 @@ check("8.2", Path(workdir.name) / "gpt2_model.py")
 # *Core · importance 5/5 · difficulty 3/5 · 25 minutes*
 #
 # A slot has 1,024 positions, and a reader uses thirty. Cut **a quarter of a slot** into 16 blocks of 16 tokens, and serve
-# eight readers from it. A text gets the blocks that it will need, wherever they are free. `text.blocks` is its *block table*
-# (lesson 05): entry 0 says which block has its tokens 0 to 15, entry 1 which has 16 to 31.
+# eight readers from it. A text gets the blocks that it will need, wherever they are free. `text.blocks`, `[]` at first, is its *block
+# table* (lesson 05): entry 0 says which block has its tokens 0 to 15, entry 1 which has 16 to 31.
 #
-# - `with_room`: a text that has no blocks gets all that it may need, for `text.length` tokens, or it waits. Nobody is ever
-#   paused: this is `guaranteed_no_evict`.
+# - `with_room`: a text that has no blocks gets all that it may need, for `text.length` tokens (prompt and answer), or it waits.
+#   Nobody is ever paused: this is `guaranteed_no_evict`.
 # - `where`: the position in the cache of each token of the text so far. Block 5 has positions 80 to 95.
 # - `forget`: its blocks are free again.
 
@@ -215,11 +211,13 @@ class TritonPythonModel(Gpt2Model):
         """Of these sequences, those that are computed now: a list of numbers."""
         # BEGIN SOLUTION
         # LAB: raise NotImplementedError
-        for number in numbers:
-            text = self.texts[number]
+        for text in [self.texts[number] for number in self.texts if number in numbers]:
             needed = -(-text.length // BLOCK)
-            if not text.blocks and needed <= len(self.free):
-                text.blocks = [self.free.pop() for _ in range(needed)]
+            if text.blocks:
+                continue
+            if needed > len(self.free):
+                break  # a shorter one that came later would overtake it for ever
+            text.blocks = [self.free.pop() for _ in range(needed)]
         return [number for number in numbers if self.texts[number].blocks]
         # END SOLUTION
 
@@ -296,7 +294,7 @@ for name, positions in memory.items():
     waited = f"{(first > tenth).sum()} waited while another had ten tokens"
     print(f"{name}, {positions:,} positions: {waited}")
 plain, *own = answers.values()
-print("the answers of iterative-gpt2:", *(each == plain for each in own))
+print("The same answers as iterative-gpt2:", *(each == plain for each in own))
 
 # %% [markdown]
 # ## Bonus

@@ -85,17 +85,13 @@ IN_TWO = """        self.split = getattr(self, "split", 0) + (1 < len(texts) < 8
             return super().step(texts)
         return super().step(texts[:1]) + super().step(texts[1:])
 """
-IN_ORDER = """        for number in self.texts:
+IN_ORDER = PAGED[PAGED.index("        for text in [") : PAGED.index("        return [number for number in numbers if")]
+OVERTAKES = """        for number in numbers:
             text = self.texts[number]
             needed = -(-text.length // BLOCK)
-            if not text.blocks and needed > len(self.free):
-                break
-            if not text.blocks:
+            if not text.blocks and needed <= len(self.free):
                 text.blocks, self.free = self.free[:needed], self.free[needed:]
 """
-OVERTAKES = PAGED[
-    PAGED.index("        for number in numbers:") : PAGED.index("        return [number for number in numbers if")
-]
 
 
 def model(*changes, more=""):
@@ -146,7 +142,7 @@ ANSWERS = [
                  ("SLOTS = 4", "OVER = []\nSLOTS = 4")), "wrong", "items and bytes more", [SLOW]),
     Answer("8.2", "a token for nobody", model(more=STEP + NOBODYS), "wrong", "tokens computed: "),
 
-    Answer("8.3", "in order", paged((OVERTAKES, IN_ORDER)), marks=[SLOW]),
+    Answer("8.3", "as they fit", paged((IN_ORDER, OVERTAKES)), marks=[SLOW]),
     Answer("8.3", "passes, just inside", paged(more=split(4))),
     Answer("8.3", "passes, just outside", paged(more=split(5)), "wrong", "forward passes: "),
     Answer("8.3", "one fewer at a time", paged(("if self.texts[number].blocks]", "if self.texts[number].blocks][:7]")), "wrong",

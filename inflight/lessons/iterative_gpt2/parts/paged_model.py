@@ -13,11 +13,13 @@ class TritonPythonModel(Gpt2Model):
 
     def with_room(self, numbers):
         """Of these sequences, those that are computed now: a list of numbers."""
-        for number in numbers:
-            text = self.texts[number]
+        for text in [self.texts[number] for number in self.texts if number in numbers]:
             needed = -(-text.length // BLOCK)
-            if not text.blocks and needed <= len(self.free):
-                text.blocks = [self.free.pop() for _ in range(needed)]
+            if text.blocks:
+                continue
+            if needed > len(self.free):
+                break  # a shorter one that came later would overtake it for ever
+            text.blocks = [self.free.pop() for _ in range(needed)]
         return [number for number in numbers if self.texts[number].blocks]
 
     def where(self, text):
