@@ -56,7 +56,7 @@ session.others()
 # %% [markdown]
 # ## A model whose cost is known
 #
-# One server gets three models. `batch-cost` sleeps instead of computing, 40 ms a batch and 4 ms for each unit of `work`
+# `batch-cost` sleeps instead of computing, 40 ms a batch and 4 ms for each unit of `work`
 # in it, normally 1 a request: whatever else you see is the batcher.
 
 # %%
@@ -276,8 +276,8 @@ assert closed[100] < closed[0] < closed[20]
 
 # %% [markdown]
 # **In the closed loop** a delay pays while it is shorter than the fixed cost of the batch that it saves, here 40 ms.
-# **In the open loop** answers come as fast as requests do. A long delay makes fewer, larger batches, which leaves the
-# processor to others; each request pays with its latency. So a load test with a fixed concurrency can recommend a delay
+# **In the open loop** answers come as fast as requests do. A long delay makes fewer, larger batches, and each request pays
+# with its latency. So a load test with a fixed concurrency can recommend a delay
 # that gives real users nothing: here 20 ms.
 #
 # ## One slow request
@@ -325,7 +325,7 @@ assert sent <= 5 < came and sent < due
 # [**coordinated omission**](glossary.md#Coordinated-omission). Counted from when each was due, they reappear.
 #
 # **That does not make it an open loop.** Four callers who wait get 41.7 answers a second here, your users up to 111. So
-# the four catch up more slowly, and count more late requests. To learn what users feel, send as they do.
+# the four catch up more slowly, and count more late requests. Send as your users do.
 #
 # ## The same four callers, on the engine
 #
@@ -369,8 +369,8 @@ assert as_sent <= as_due
 # %% [markdown]
 # It does not: an iteration ends when all its prompts are computed, and all in the engine wait for that. Chunked
 # prefill (lesson 05) spares answers under way; vLLM's `--long-prefill-token-threshold` spares questions, too.
-# `vllm bench serve --request-rate 20 --max-concurrency 4` is the tester with four callers; its latencies count [from
-# the sending](https://github.com/vllm-project/vllm/blob/009e6d4a1cd6ba3fb2a9fc00f4ec06f5297232a1/vllm/benchmarks/serve.py).
+# `vllm bench serve --max-concurrency 4` is the tester with four callers; its latencies count [from the
+# sending](https://github.com/vllm-project/vllm/blob/009e6d4a1cd6ba3fb2a9fc00f4ec06f5297232a1/vllm/benchmarks/serve.py).
 #
 # ## Refuse at the door
 #
@@ -478,9 +478,8 @@ assert counted[200] == 40
 assert refusals["at once"] > max(refusals["when told"], refusals["spread out"])
 
 # %% [markdown]
-# All are answered each time. Users who return at once add to the overload. Those who return when
-# told come as one crowd again; a random part, **jitter**, spreads them. The last two wait equally long on average, so the
-# difference is the spreading. The `openai` package
+# Users who return at once add to the overload. Those who return when told come as one crowd again; a random part,
+# **jitter**, spreads them. The last two ways wait equally long on average. The `openai` package
 # retries twice (`max_retries`), exactly when told.
 #
 # ## A real model
