@@ -19,7 +19,7 @@
 # and a checkpoint. Four users want to stream from it side by side. In lesson 07 a model gave a text back word by word,
 # and Triton called it again for each. Now each word is computed: every call is a forward pass.
 #
-# A GPT-2 of 7.6 million parameters stands for the group's model. It was trained for this course; do not expect wit.
+# A GPT-2 of 7.6 million parameters stands for the group's model. It was trained for this course.
 
 # %%
 import os
@@ -348,7 +348,7 @@ guess
 # `attend` writes the new keys and values into the text's slot, behind those of earlier passes, and reads all of them. A
 # prompt needs `is_causal`, with which the first query sees the first key only, the second two, and so on. A single new token
 # must see everything, so it goes without. The third case, several new tokens behind
-# known ones, is what chunked prefill, prefix reuse and the verification of a draft need. It is the lab's first exercise.
+# known ones, is what chunked prefill, prefix reuse and the verification of a draft need.
 
 # %%
 # %%writefile -a {cached}/1/step.py
@@ -528,8 +528,7 @@ print("iterative-gpt2:", "".join(answer["text"]))
 # %% [markdown]
 # `iterative-gpt2` is your model grown up. It has eight slots, nine clients have left, and it answers: in each call it asks
 # the response sender of every sequence that is not in the batch whether its client has gone. It gives slots back when a
-# pass fails, too; both are `Housekeeping`, in `inflight/triton/model/iterative.py`. In the lab you write who gets a
-# slot, and when it is free again.
+# pass fails, too; both are `Housekeeping`, in `inflight/triton/model/iterative.py`.
 #
 # ## Turn the knob
 #
