@@ -152,9 +152,9 @@ def main() -> None:
             if Path(name).exists():
                 (course / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(name, course / name)
-        for room in dict.fromkeys(room for room, *_ in drawn):
-            how = outcome(course, arguments(room, modules(room)[0]))
-            assert how == SURVIVES, f"{room}: its tests fail without a mutant"
+        for (room, of), path in {(room, path.parent): path for room, path, *_ in drawn}.items():
+            how = outcome(course, arguments(room, path))
+            assert how == SURVIVES, f"{room}, {of}: its tests fail without a mutant"
         for room, path, node, other in drawn:
             text = path.read_text(encoding="utf-8")
             (course / path).write_text(mutated(text, node, other), encoding="utf-8")
