@@ -3,10 +3,10 @@
 A table is `tests/lessons/<topic>/test_lab.py`; `table.py` checks every row of it on the hidden cases of one seed:
 
     ANSWERS = [
-        *of_the_lab("kv_cache", {"5.1": "unused", "5.2": "no_evict.py"}),   # the solution: done; the blank: not yet
+        *of_the_lab("kv_cache", {"5.1": "cap", "5.2": "in_parts.py"}),         # the solution: done; the blank: not yet
         Answer("5.1", "in NumPy", in_numpy),                                   # another right way: done
-        Answer("5.1", "of tokens", of_tokens, "wrong", "both were used"),      # a wrong idea, and what it is told
-        Answer("5.2", "one iteration more", File(late(5)), "wrong", "iterations: "),
+        Answer("5.1", "rounded apart", rounded_apart, "wrong", "then round"),  # a wrong idea, and what it is told
+        Answer("5.2", "129", File(bounded(129)), "wrong", "where at most 128"),
         Answer("3.4", "counted", Made(lambda request, folder: (calls, server_of(request))), marks=[SERVER]),
     ]
 

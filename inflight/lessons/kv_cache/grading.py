@@ -1,66 +1,83 @@
-"""Lab 05: blocks promised for nothing, and two schedulers for a cache that is too small."""
+"""Lab 05: a cap for what clients ask for, prompts in parts for readers, and a scheduler for a small cache."""
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from math import ceil
 
+from inflight.engine.own.part import PartError
+from inflight.engine.own.plan_rules import COMPUTED_NOTHING
 from inflight.engine.own.scheduler import OwnScheduler
-from inflight.engine.scheduler import GuaranteedNoEvict, MaxUtilization
+from inflight.engine.scheduler import GuaranteedNoEvict, MaxUtilization, Now, Plan, Scheduler
 from inflight.engine.settings import BuildConfig
 from inflight.engine.simulate import SimulatedRequest, Simulation
-from inflight.notebook.checks import grades, simulate_scheduler
+from inflight.notebook.checks import grades
 from inflight.notebook.checks.answers import load
-from inflight.notebook.checks.findings import Case, Compared, Finding, Measured, asked
+from inflight.notebook.checks.findings import Case, Compared, Finding, Measured, asked, told
 from inflight.notebook.checks.parts import COURSES_OWN
 from inflight.notebook.checks.simulate_scheduler import Counts, counted
 
 NUM_BLOCKS = 32
 LIMITS = BuildConfig(max_input_len=512, max_seq_len=1024)
-SHORT_ITERATIONS = BuildConfig(max_input_len=256, max_seq_len=1024, max_num_tokens=256)  # in which few prompts fit
 TRIALS_S = 30  # for all trials of a learner's scheduler: it takes two or three
 MOST_ITERATIONS, MOST_TWICE = 1.25, 0.65  # of max_utilization's: guaranteed_no_evict needs 1.3 times as many at least
 
 
-# Blocks ---------------------------------------------------------------------------------------------------------------
+# A cap on max_tokens --------------------------------------------------------------------------------------------------
 
 
-@grades(
-    "5.1", "What a client asks for to be safe is taken from the requests that wait: cap max_tokens, or do not promise."
-)
-def _unused(unused: Callable, choose: random.Random) -> Finding:
+@grades("5.1", "What a client asks for to be safe is taken from the requests that wait: a cap gives most of it back.")
+def _capped(cap: Callable, choose: random.Random) -> Finding:
     days = [
-        ([(32, 32, 31)], 32, "Of the two blocks that were promised both were used, the last one but for one place."),
-        ([(40, 88, 20)], 32, "The answer begins in the prompt's last block: add prompt and answer, then round up."),
-        ([(20, 12, 10), (20, 492, 10)], 32, "Add up the blocks of the whole day before you divide."),
-        ([(20, 60, 4)], 16, "A block has tokens_per_block tokens."),
+        ([(40, 200, answer) for answer in range(1, 101)], 32),
+        ([(30, 34, 2)] * 60 + [(40, 400, 50)] * 140, 16),  # some ask for less than the cap
+        ([(20, 60, 20)] * 39 + [(20, 60, 60)], 32),  # of forty, all
     ]
-    for _ in range(12):
-        most = [choose.randrange(20, 400) for _ in range(8)]
-        day = [(choose.randrange(10, 300), each, choose.randrange(1, each)) for each in most]
-        count = "For each request count the blocks of prompt and max_tokens, and those of prompt and answer."
-        days.append((day, choose.choice((16, 32, 64)), count))
+    for number in (40, 100, 150, 200, 300, 400):
+        most = [choose.randrange(20, 500) for _ in range(number)]
+        day = [(choose.randrange(10, 300), each, min(each, int(choose.lognormvariate(4, 1)) + 1)) for each in most]
+        days.append((day, choose.choice((16, 32, 64))))
+    return asked(cap, [_of_a_day(day, size) for day, size in days])
 
-    def share(day: list[tuple[int, int, int]], size: int) -> float:
-        promised, used = (sum(ceil((row[0] + row[part]) / size) for row in day) for part in (1, 2))
-        return 1 - used / promised
 
-    def hint(words: str) -> Callable[[object], str]:
-        return lambda got: (
-            words if isinstance(got, int | float) and 0 <= got <= 1 else "A share is a number from 0 to 1."
-        )
+def _of_a_day(day: list[tuple[int, int, int]], size: int) -> Case:
+    answers = sorted(answer for *_, answer in day)
+    right = answers[-(-99 * len(day) // 100) - 1]
 
-    return asked(unused, [Case((day, size), share(day, size), hint(words)) for day, size, words in days])
+    def fewer(with_cap: Callable[[int, int], int]) -> int:
+        """Blocks fewer than without a cap."""
+        return sum(ceil((prompt + most) / size) - with_cap(prompt, most) for prompt, most, _ in day)
+
+    ideas = told(
+        "For each request count the blocks of its prompt and max_tokens, with the cap and without.",
+        ([right, fewer(lambda prompt, _: ceil((prompt + right) / size))],
+         "A request that asks for less than the cap goes on asking for less."),
+        ([right, fewer(lambda prompt, most: ceil(prompt / size) + ceil(min(most, right) / size))],
+         "The answer begins in the prompt's last block: add the tokens, then round up."),
+    )  # fmt: skip
+
+    def hint(got: object) -> str:
+        if not (isinstance(got, list) and len(got) == 2 and all(isinstance(each, int) for each in got)):
+            return "Two whole numbers are wanted, the cap and the blocks."
+        whole = sum(answer <= got[0] for answer in answers)
+        if got[0] != right:
+            smaller = " A smaller cap does, too." if got[0] > right else ""
+            return f"With a cap of {got[0]:,} {whole} of {len(day)} answers come whole.{smaller}"
+        return ideas(got)
+
+    return Case((day, size), [right, fewer(lambda prompt, most: ceil((prompt + min(most, right)) / size))], hint)
 
 
 # Schedulers -----------------------------------------------------------------------------------------------------------
 
 P99 = "P99 of the latency, in iterations"
-PROMISES = {
-    "pauses": "A request that has started must never have to give blocks back: promise for its longest answer.",
-    "iterations": "Let requests in until a slot, blocks that can be promised, or room in the iteration runs out.",
-    "too_soon": "Take each newcomer's pending_tokens off room, and stop at the first that does not fit.",
-    "overtaken": "First come, first served: stop at the first request that does not fit, or it may wait for ever.",
-    "p99": "A request waits too long: let requests in, in the order in which they came, as soon as they fit.",
+BESIDE_READERS = 128  # tokens in an iteration
+READERS = {
+    "longest": "Somebody reads while a running request has begun its answer: then the bound is for all tokens of the "
+    "iteration, the answers' too.",
+    "gap": "Each answer under way gets its token in every iteration.",
+    "until_first": "While nobody reads, a prompt may take all that the engine computes in an iteration; and it starts "
+    "as soon as it fits.",
 }
 PAUSES = {
     "iterations": "Slots stay empty: let requests in as soon as their next iteration fits, with a little room to "
@@ -73,24 +90,79 @@ PAUSES = {
 }
 
 
+class _Bounded(GuaranteedNoEvict):
+    """The lecture's: the bound holds in every iteration."""
+
+    def schedule(self, now: Now) -> Plan:
+        return super().schedule(replace(now, max_num_tokens=BESIDE_READERS))
+
+
+class _BoundedForReaders(_Bounded):
+    """The course's: the bound holds in iterations with an answer under way."""
+
+    def schedule(self, now: Now) -> Plan:
+        somebody_reads = any(one.answer_tokens for one in now.running)
+        return super().schedule(now) if somebody_reads else GuaranteedNoEvict.schedule(self, now)
+
+
+@dataclass
+class _Reading:
+    """Counts of a scheduler over all trials."""
+
+    longest: int = 0  # most tokens in an iteration in which an answer was under way
+    gap: int = 0  # most iterations from a token of an answer to its next
+    until_first: int = 0  # iterations from arrival to first token, of all requests together
+
+
 @grades(
     "5.2",
-    "A promise keeps everybody in their slot; its price is blocks that lie idle until the promise is called.",
+    "A bound protects those who read: where nobody does, a prompt in parts only comes later.",
     within_s=TRIALS_S,
 )
-def _admission(path: str, choose: random.Random) -> list[Measured]:
-    # The blocks of the first end half empty; the second are short, so that slots run out before blocks do.
-    alike = ([SimulatedRequest(30, 100, 100)] * 12, [SimulatedRequest(20, 8, 8)] * 12)
-    trials = [Simulation(requests, NUM_BLOCKS, SHORT_ITERATIONS) for requests in alike]
-    trials += _trials(choose, SHORT_ITERATIONS)
-    beside = simulate_scheduler.beside(path, trials, GuaranteedNoEvict(), PROMISES)
+def _in_parts(path: str, choose: random.Random) -> list[Measured]:
+    limits = BuildConfig(max_input_len=1024, max_seq_len=1536, max_num_tokens=512)
+    trials = []
+    for apart in 60, 600, 6000:  # iterations in which 24 requests come
+        prompts = [choose.choice((20, 60, 300, 500, 900)) for _ in range(24)]
+        answers = [choose.choice((1, 4, 20, 60)) for _ in prompts]
+        trial = [SimulatedRequest(each, 60, end, choose.randrange(apart)) for each, end in zip(prompts, answers)]
+        trials.append(Simulation(trial, 512, limits, chunked_context=True))
+    each = (_read(one, trials) for one in (OwnScheduler(path), _BoundedForReaders(), _Bounded()))
+    beside = Compared(*each, READERS, "the lecture's")
     return [
-        beside.measured("pauses", exactly=0),
-        beside.measured("overtaken", "requests that a later one overtook", exactly=0),
-        beside.measured("iterations", at_most=beside.course.iterations),
-        beside.measured("too_soon", "requests let in before there was room for their prompts", exactly=0),
-        beside.measured("p99", P99, at_most=beside.course.p99),
+        beside.measured("longest", "tokens in the longest iteration of a reader", at_most=BESIDE_READERS),
+        beside.measured("gap", "iterations from a reader's token to the next", at_most=1),
+        beside.measured("until_first", "iterations until the first tokens", at_most=beside.course.until_first),
     ]
+
+
+def _read(scheduler: Scheduler, trials: list[Simulation]) -> _Reading:
+    """Play the trials, and count; raises as `simulate_scheduler.counted`."""
+    counts = _Reading()
+    for trial in trials:
+        try:
+            _add(counts, trial, scheduler)
+        except PartError as error:
+            if error.code == COMPUTED_NOTHING and not counts.until_first:
+                raise NotImplementedError from error
+            raise
+    return counts
+
+
+def _add(counts: _Reading, trial: Simulation, scheduler: Scheduler) -> None:
+    last_token: dict[int, int] = {}  # of each answer under way: its iteration
+    for iteration in trial.run(scheduler):
+        if last_token.keys() & set(iteration.running):
+            counts.longest = max(counts.longest, iteration.num_tokens)
+        for sequence in iteration.chunks:
+            if sequence.answer and sequence.num_pending == 1:  # it has got a token
+                if sequence.id in last_token:
+                    counts.gap = max(counts.gap, iteration.number - last_token[sequence.id])
+                else:
+                    counts.until_first += iteration.number - trial.requests[sequence.id - 1].arrives
+                last_token[sequence.id] = iteration.number
+        for number in iteration.finished:
+            del last_token[number]
 
 
 @grades(
@@ -101,7 +173,7 @@ def _admission(path: str, choose: random.Random) -> list[Measured]:
     within_s=TRIALS_S,
 )
 def _eviction(path: str, choose: random.Random) -> list[Measured]:
-    trials = _trials(choose, LIMITS)
+    trials = _trials(choose)
     courses = load(COURSES_OWN["scheduler"]).Scheduler()
     mine, best, promises, tight = (
         counted(each, trials) for each in (OwnScheduler(path), courses, GuaranteedNoEvict(), MaxUtilization())
@@ -126,7 +198,7 @@ def _eviction(path: str, choose: random.Random) -> list[Measured]:
     ]
 
 
-def _trials(choose: random.Random, limits: BuildConfig) -> list[Simulation]:
+def _trials(choose: random.Random) -> list[Simulation]:
     """Answers as long as they may be, answers that end early, requests that come one after the other: each twice."""
     lengths, number = (45, 70, 130, 190), 20
 
@@ -140,4 +212,4 @@ def _trials(choose: random.Random, limits: BuildConfig) -> list[Simulation]:
     def spread() -> SimulatedRequest:
         return SimulatedRequest(choose.choice(lengths), 170, choose.choice((20, 40, 110, 170)), choose.randrange(300))
 
-    return [Simulation([make() for _ in range(number)], NUM_BLOCKS, limits) for make in (whole, early, spread) * 2]
+    return [Simulation([make() for _ in range(number)], NUM_BLOCKS, LIMITS) for make in (whole, early, spread) * 2]

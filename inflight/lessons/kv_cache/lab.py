@@ -1,9 +1,8 @@
 # %% [markdown]
 # # {heading}
 #
-# Three exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You find out what a promise costs.
-# Then you write a scheduler that never pauses a request, and one that pauses better than the
-# built-in one. Both run in the real server.
+# Three exercises, all *Core*, about {minutes} minutes (an estimate). You cap what clients ask for, and bound a prompt only while somebody reads. Then you write a scheduler that pauses better than the built-in one. Each is
+# tried in the real server.
 #
 # You need the lecture, and lesson 04's lab: what `now` and a `Plan` are. A check never stops you: it says *done*, *not
 # done yet*, or what to look at.
@@ -16,21 +15,23 @@
 # %% [markdown]
 # ## Set up
 #
-# The lesson's engine behind a server with a cache of 24 blocks, and the lesson's captions, with 44 tokens each.
+# The lesson's engine behind a server with a cache of 24 blocks, the lesson's captions, with 44 tokens each, and its
+# questions.
 
 # %%
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 from IPython.display import display
 
 from inflight import CourseError, engine
-from inflight.bench import workload
+from inflight.bench import trace_run, workload
 from inflight.checkpoint import fetch, load_tokenizer
 from inflight.engine import BuildConfig
 from inflight.lessons import kv_cache as lesson
-from inflight.notebook import check, parts, progress, record
+from inflight.notebook import check, parts, progress
 from inflight.triton import Client, Server, repository, telemetry
 
 workdir = tempfile.TemporaryDirectory()
@@ -46,159 +47,202 @@ server = Server(repo).start()
 client = Client(server.grpc_url, timeout_s=600)
 
 # %%
-prompts = workload.prompts_of([736, *range(88, 96)], load_tokenizer(engine_dir))
+tokenizer = load_tokenizer(engine_dir)
+prompts = workload.prompts_of([736, 500, *range(88, 96)], tokenizer)
 filling = workload.TimedRequest(prompts[0], 32, 0.0, 736)  # as in the lecture
 captions = [
     workload.TimedRequest(text, 44, 0.02 * place, 88 + place)
-    for place, text in enumerate(prompts[1:])
+    for place, text in enumerate(prompts[2:])
+]
+countries = ["France", "Italy", "Japan", "Egypt", "Peru", "Norway", "Kenya", "Spain"]
+asked = [f"Describe {country} in one short sentence." for country in countries]
+questions = [
+    workload.TimedRequest(text, 216, 0.02 * place, workload.input_len(text, tokenizer))
+    for place, text in enumerate(asked)
 ]
 
 
-def serve(**parameters):
-    """Load the engine with these parameters, and let it write the captions."""
-    server.load("tensorrt_llm", **parameters)
-    log = lesson.run_behind(filling, client, captions, log_path).log
-    ends = telemetry.shares(log).groupby("request")["iteration"].max()
+def serve(requests, ends=None, **parameters):
+    """Load the engine with these parameters, and send the requests."""
+    cache = {"max_tokens_in_paged_kv_cache": 768, "enable_chunked_context": False}
+    server.load("tensorrt_llm", **cache, **parameters)
+    return lesson.run_behind(filling, client, requests, log_path, ends)
+
+
+def counts(run):
+    """What a run cost."""
+    ends = telemetry.shares(run.log).groupby("request")["iteration"].max()
+    prompts = run.requests["input_len"].iloc[1:]  # the first is the one that fills
     return {
-        "iterations": len(log),
-        "computed twice": log["context_tokens"].sum() - sum(range(88, 96)),
+        "iterations": len(run.log),
+        "computed twice": run.log["context_tokens"].sum() - prompts.sum(),
         "ends on average": round(ends.mean()),
     }
 
 
 # %% [markdown]
-# ## Exercise 5.1: promised for nothing
+# ## Exercise 5.1: the smallest cap
 #
-# *Core · importance 3/5 · difficulty 2/5 · 5 minutes*
+# *Core · importance 4/5 · difficulty 2/5 · 10 minutes*
 #
-# A day in the log of your service: for each request the tokens of its prompt, its `max_tokens`, and the tokens of its
-# answer. `guaranteed_no_evict` promised blocks for prompt and `max_tokens`. Which share of all blocks that were promised
-# that day, between 0 and 1, was never used?
+# `guaranteed_no_evict` promises blocks for `max_tokens`, and clients ask for far more than they use. A gateway can cap what
+# they ask for; who asks for less is left alone. A day in the log of your service has three numbers for each request: the
+# tokens of its prompt, its `max_tokens`, and the tokens of its answer. Return two whole numbers,
 #
-# A block holds tokens of one request. It counts as used if a token is in it: every token of the prompt and of the answer
-# takes a place.
+# - the smallest cap with which at least 99 of 100 of the day's answers would have come whole;
+# - how many blocks fewer the day's requests would have been promised with it, all together.
 
 
 # %%
-def unused(day: list[tuple[int, int, int]], tokens_per_block: int) -> float | None:
-    """Share of the promised blocks without a token; rows: prompt, max_tokens, answer."""
+def cap(
+    day: list[tuple[int, int, int]], tokens_per_block: int
+) -> tuple[int, int] | None:
+    """The smallest cap, and the blocks it frees; rows: prompt, max_tokens, answer."""
     # BEGIN SOLUTION
     # LAB: return None
-    promised = used = 0
-    for prompt, max_tokens, answer in day:
-        promised += -(-(prompt + max_tokens) // tokens_per_block)
-        used += -(-(prompt + answer) // tokens_per_block)
-    return 1 - used / promised
+    answers = sorted(answer for *_, answer in day)
+    most = answers[-(-99 * len(day) // 100) - 1]
+    freed = 0
+    for prompt, max_tokens, _ in day:
+        freed += -(-(prompt + max_tokens) // tokens_per_block)
+        freed -= -(-(prompt + min(max_tokens, most)) // tokens_per_block)
+    return most, freed
     # END SOLUTION
 
 
 # %%
-check("5.1", unused)
+check("5.1", cap)
 
 # %% [markdown]
 # <details><summary>Where to look</summary>
 #
-# The lecture's <code>may_need</code> and <code>holds</code>, under <em>On paper</em>: what is promised, and what is held.
+# The lecture's <code>may_need</code>, under <em>On paper</em>: with a cap, what takes the place of
+# <code>max_tokens</code>? The glossary's P99.
 # </details>
 #
 # <details><summary>How to begin</summary>
 #
-# There is no half block: 33 tokens take two blocks of 32. <code>math.ceil</code> rounds up, and so does
-# <code>-(-a // b)</code> with whole numbers. Count the blocks of all requests, then divide once.
+# Sort the answers. Of 200 of them 198 have to be whole, so the cap is the 198th. Of 40 answers all 40 have to be: 39 are
+# not yet 99 of 100.
 # </details>
 #
 # <details><summary>The error you see</summary>
 #
-# The hint names a day and what is special about it. Count that day with pencil and paper: how many blocks were promised,
-# and in how many of them is a token?
+# <em>A smaller cap does, too</em>: count which of the sorted answers is yours; the first has place 0. <em>goes on asking
+# for less</em>: <code>min</code>. <em>add the tokens, then round up</em>: 40 and 20 tokens fill two blocks of 32, not three.
 # </details>
 #
-# The lesson's captions and questions, and the same questions if the clients asked for 60 tokens. The captions' promises were
-# all used in the end; in the lecture's picture some had not been used yet.
-
-# %%
-for name, row in {
-    "captions": (92, 44, 44),
-    "questions": (37, 216, 30),
-    "questions that ask for 60": (37, 60, 30),
-}.items():
-    print(f"{name}: {unused([row] * 8, 32) or 0:.0%} of the promised blocks unused")
-
-# %% [markdown]
-# ## Exercise 5.2: no request is ever paused
-#
-# *Further · importance 4/5 · difficulty 3/5 · 15 minutes*
-#
-# Now the rule itself. Before each iteration the engine asks a scheduler: `schedule(now)` sees which requests wait and
-# which run, and how many blocks there are, and returns a `Plan`.
-#
-# Write the admission of `guaranteed_no_evict`. In the order in which they came, append requests of `now.waiting` to
-# `running`, and stop at the first that does not fit
-#
-# - into a slot (`now.max_batch_size`),
-# - into this iteration: its prompt takes `pending_tokens` of the `room` that is left,
-# - into the cache: within `now.num_blocks`, there are blocks for the `max_tokens` of all running requests and of this one.
-#   A request's `max_tokens` counts its prompt and its longest answer together here; `now.blocks_for(tokens)` rounds up.
-#
-# The check plays hidden requests through your file in a process of its own, and counts iterations.
-
-# %%
-# %%writefile {workdir.name}/no_evict.py
-from inflight.engine import Plan, tokens_to_compute
-
-
-class Scheduler:
-    def schedule(self, now):
-        running = list(now.running)
-        room = now.max_num_tokens - sum(one.pending_tokens for one in running)
-        # BEGIN SOLUTION
-        # LAB: # Your admission: append to `running` the requests that may start.
-        promised = sum(now.blocks_for(one.max_tokens) for one in running)
-        for one in now.waiting:
-            promised += now.blocks_for(one.max_tokens)
-            if len(running) == now.max_batch_size or promised > now.num_blocks:
-                break
-            if one.pending_tokens > room:
-                break
-            running.append(one)
-            room -= one.pending_tokens
-        # END SOLUTION
-        admit = [one.id for one in running[len(now.running) :]]
-        return Plan(admit=admit, compute=tokens_to_compute(now, running))
-
-
-# %%
-check("5.2", Path(workdir.name) / "no_evict.py")
-
-# %% [markdown]
-# <details><summary>Where to look</summary>
-#
-# The lecture's <em>On paper</em>. There the sum is made anew for each request; here one sum can grow as you append.
-# </details>
-#
-# <details><summary>How to begin</summary>
-#
-# A loop over <code>now.waiting</code> that ends with <code>break</code> at the first request that does not fit. If you
-# skip it instead, shorter requests overtake it for ever.
-# </details>
-#
-# <details><summary>The error you see</summary>
-#
-# <em>needs 5 KV cache blocks, of which 3 are free</em>: you promised too much, and now the answers grow. Count
-# <code>max_tokens</code>, not <code>known_tokens</code>, and also those of the requests that run already.
-# <em>let in before there was room</em>: each newcomer's prompt takes its tokens off <code>room</code>.
-# </details>
-#
-# And in the real server, beside the built-in policy: the same plans give the same counts. If your scheduler fails there,
-# the engine refuses it with a sentence and keeps the one that it had.
+# In the real server the questions are the day. The same questions come again, with your cap, and the policy stays:
 
 # %% tags=["nbval-ignore-output"]
-own = {"scheduler_path": f"{workdir.name}/no_evict.py"}
-built_in = {"scheduler_path": "", "batch_scheduler_policy": "guaranteed_no_evict"}
+ways = {
+    policy: {"scheduler_path": "", "batch_scheduler_policy": policy}
+    for policy in ("guaranteed_no_evict", "max_utilization")
+}
+promised = {"ends": tokenizer, **ways["guaranteed_no_evict"]}
+with progress.wait("Questions, three times"):
+    before = serve(questions, **promised)
+    day = before.requests[["input_len", "max_tokens", "output_len"]].iloc[1:]
+    most, freed = cap(list(day.itertuples(index=False, name=None)), 32) or (216, 0)
+    capped = [replace(one, max_tokens=min(216, most)) for one in questions]
+    runs = {
+        "guaranteed_no_evict, 216 tokens": before,
+        f"guaranteed_no_evict, {most} tokens": serve(capped, **promised),
+        "max_utilization, 216 tokens": serve(
+            questions, ends=tokenizer, **ways["max_utilization"]
+        ),
+    }
+print(f"A cap of {most} tokens promises {freed} blocks fewer.")
+display(pd.DataFrame(map(counts, runs.values()), list(runs)))
+
+# %% [markdown]
+# With promises that are near the truth, the policy that never pauses runs as many at once as the other. The price is the
+# one answer in a hundred that is cut: its `finish_reason` is `length`.
+#
+# ## Exercise 5.2: in parts, while somebody reads
+#
+# *Core · importance 4/5 · difficulty 3/5 · 15 minutes*
+#
+# The lecture's five lines bound every iteration to 128 tokens, also while nobody reads: a prompt of 500 that comes to an
+# idle server takes four iterations for nothing. Write a scheduler with which
+#
+# - an iteration has at most 128 tokens while somebody reads: while at least one answer is under way;
+# - every answer under way gets its token in every iteration;
+# - nothing else holds a prompt back, but the engine's own `max_num_tokens`.
+#
+# `now.running` has the requests that run, also those of which only a part of the prompt is computed. `one.answer_tokens`
+# and `one.pending_tokens` say how far each is. The check plays hidden requests through your file in a process of its own.
+
+# %%
+# %%writefile {workdir.name}/in_parts.py
+from dataclasses import replace
+
+from inflight.engine import GuaranteedNoEvict
+
+
+class Scheduler(GuaranteedNoEvict):
+    def schedule(self, now):
+        # BEGIN SOLUTION
+        # LAB: # Nobody may start yet. Which `now` is the built-in scheduler to plan for?
+        # LAB: return super().schedule(replace(now, waiting=[]))
+        if any(one.answer_tokens for one in now.running):
+            now = replace(now, max_num_tokens=128)
+        return super().schedule(now)
+        # END SOLUTION
+
+
+# %%
+check("5.2", Path(workdir.name) / "in_parts.py")
+
+# %% [markdown]
+# <details><summary>Where to look</summary>
+#
+# The lecture's <code>in_parts.py</code>, under <em>A long prompt arrives</em>, and what its bound counts.
+# </details>
+#
+# <details><summary>How to begin</summary>
+#
+# The built-in plan is right in both cases; only <code>now.max_num_tokens</code> differs. <code>any(…)</code> over
+# <code>now.running</code> says which case it is.
+# </details>
+#
+# <details><summary>The error you see</summary>
+#
+# <em>tokens in the longest iteration</em>: the answers' tokens count, too. <em>iterations until the first tokens</em>: a
+# request that runs does not always read; its prompt may be half computed, with nobody else there.
+# </details>
+#
+# In the real server, a prompt of 500 tokens comes alone, and then to seven readers:
+
+# %% tags=["nbval-ignore-output"]
+newcomer = workload.TimedRequest(prompts[1], 4, 0.3, 500)
+story = "Tell me a story."
+length = workload.input_len(story, tokenizer)
+readers = [workload.TimedRequest(story, 64, 0.0, length)] * 7
+
+
+def of_the_prompt(requests):
+    """Iterations that compute the longest prompt, and the tokens of the largest."""
+    table = telemetry.shares(trace_run.run(client, requests, log_path).log)
+    longest = table.groupby("request")["context"].sum().idxmax()
+    its = table[(table["request"] == longest) & (table["context"] > 0)]["iteration"]
+    tokens = table.groupby("iteration")[["context", "generation"]].sum().sum(axis=1)
+    return {"iterations": len(its), "most tokens": tokens[its].max()}
+
+
+rows = {}
 try:
-    with progress.wait("Captions, twice"):
-        rows = [serve(**built_in), serve(**own)]
-    display(pd.DataFrame(rows, ["built-in", "yours"]))
+    for way, path in {"built-in": "", "yours": f"{workdir.name}/in_parts.py"}.items():
+        server.load(
+            "tensorrt_llm",
+            batch_scheduler_policy="guaranteed_no_evict",
+            scheduler_path=path,
+            enable_chunked_context=bool(path),
+            max_tokens_in_paged_kv_cache=4096,
+        )
+        for company, others in {"alone": [], "beside readers": readers}.items():
+            rows[way, company] = of_the_prompt([*others, newcomer])
+    display(pd.DataFrame(rows).T)
 except CourseError as error:
     print(error.sentence)
 
@@ -291,44 +335,38 @@ check("5.3", Path(workdir.name) / "scheduler.py")
 # request 4, which is neither waiting nor paused</em>: it is in <code>now.running</code> already.
 # </details>
 #
-# Now put `running[-1]`, the youngest, in place of your choice, and run the check again: what is left of your gain is
-# the reserve's. Then put yours back, and run it once more: the last file that passes is kept.
-#
-# In the real server, beside both built-in policies. Once your scheduler has passed, the later labs use it:
+# The captions in the real server, under both built-in policies and yours. Once your scheduler has passed, the later labs
+# use it:
 
 # %% tags=["nbval-ignore-output"]
 scheduler = parts.part("scheduler")
 print(repr(scheduler))
-ways = {
-    policy: {"scheduler_path": "", "batch_scheduler_policy": policy}
-    for policy in ("guaranteed_no_evict", "max_utilization")
-}
 ways["scheduler"] = {"scheduler_path": str(scheduler)}
-rows = [serve(**way) for way in progress.over(ways.values(), "Captions")]
-served = pd.DataFrame(rows, list(ways))
+runs = [serve(captions, **way) for way in progress.over(ways.values(), "Captions")]
+served = pd.DataFrame(map(counts, runs), list(ways))
 assert served["computed twice"]["guaranteed_no_evict"] == 0
 served
 
 # %% [markdown]
 # These captions use all that they may, so the built-in policies differ by two iterations: compare *computed twice*. The
-# check plays many other evenings. Your journal has what each of your tries came to.
-
-# %% tags=["nbval-ignore-output"]
-record.tries("5.3")
+# check plays many other evenings; `record.tries("5.3")`, with `from inflight.notebook import record`, shows what each of
+# your tries came to.
 
 # %% [markdown]
 # ## Bonus
 #
 # If you are early: no check, but something to see.
 #
-# 1. Beat your own best. Which request would you pause if you knew where answers end? Guess it: an answer that has
+# 1. How much of your gain is the reserve's? Pause `running[-1]`, the youngest, and check again. The last file that passes
+#    is kept, so put yours back.
+# 2. Beat your own best. Which request would you pause if you knew where answers end? Guess it: an answer that has
 #    come near its `max_tokens` gives its blocks back soon anyway.
-# 2. Let shorter prompts overtake longer ones. What happens to P99, and to the request that is overtaken? The column
+# 3. Let shorter prompts overtake longer ones. What happens to P99, and to the request that is overtaken? The column
 #    `longest_wait` of the iteration log says which request waits longest, and for how many iterations:
 
 # %% tags=["nbval-ignore-output"]
 since = len(telemetry.iterations(log_path))
-serve(scheduler_path=f"{workdir.name}/scheduler.py")
+serve(captions, scheduler_path=f"{workdir.name}/scheduler.py")
 log = telemetry.iterations(log_path)[since:]
 waits = pd.DataFrame(
     log["longest_wait"].dropna().tolist(), columns=["request", "iterations"]

@@ -334,6 +334,8 @@ for _ in progress.over(range(7), "Round"):
         ends_s = log["timestamp"] + log["iteration_ms"] / 1000
         rounds.append(ends_s.max() - log["timestamp"].min())
 ours, theirs = done_s["max_utilization"], done_s[no_evict]
+its = counted["in the log"]["questions"]
+print(f"Compared with guaranteed_no_evict: iterations {its.min() / its.max():.2f} times.")
 print("The time until the last answer, compared with guaranteed_no_evict, is", end=" ")
 print(told_apart(ours, theirs, "longer", "shorter"))
 
@@ -343,7 +345,7 @@ print(told_apart(ours, theirs, "longer", "shorter"))
 #
 # | your service | policy |
 # |---|---|
-# | answers end long before `max_tokens` | `max_utilization`, or ask for fewer tokens |
+# | answers end long before `max_tokens` | `max_utilization`, or cap `max_tokens` (the lab's 5.1) |
 # | answers come near `max_tokens`, and users watch them come | `guaranteed_no_evict`: a later first token, no stop |
 # | answers come near `max_tokens`, nobody watches | `guaranteed_no_evict`: 2 iterations saved do not pay for 459 tokens, nearly the long prompt below |
 # | many pauses, and you want to keep `max_utilization` | more blocks, or the lab's 5.3 |

@@ -40,7 +40,6 @@ class Counts:
     joined: int = 0  # requests that started while others ran
     overtaken: int = 0  # requests that waited while one that came later started
     passed_over: int = 0  # requests let in for the first time while somebody who was paused waited on
-    too_soon: int = 0  # requests let in although their prompts could not be computed in that iteration
     empty_slots: int = 0  # slots that computed nothing while requests waited, over all iterations
 
 
@@ -95,7 +94,6 @@ def counted(scheduler: Scheduler, trials: Sequence[Simulation]) -> Counts:
             counts.joined += len(places) if each.running else 0
             counts.overtaken += places[-1] + 1 - len(places) if places else 0
             counts.passed_over += len(admitted - paused) if paused - admitted else 0
-            counts.too_soon += len(admitted - set(each.plan.compute))
             if len(places) < len(waiting):
                 counts.empty_slots += trial.limits.max_batch_size - len(each.plan.compute)
     counts.p99 = sorted(latencies)[math.ceil(0.99 * (len(latencies) - 1))]

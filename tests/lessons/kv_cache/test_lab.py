@@ -1,4 +1,4 @@
-"""Lab 05's answers: blocks on paper, and schedulers for a cache that is too small."""
+"""Lab 05's answers: a cap, and schedulers for readers and for a cache that is too small."""
 
 import math
 import textwrap
@@ -11,27 +11,32 @@ from tests.lessons.table import *  # noqa: F403
 # 5.1: a function ------------------------------------------------------------------------------------------------------
 
 
-def right_share(day, size):
-    promised = sum(math.ceil((prompt + most) / size) for prompt, most, _ in day)
-    return 1 - sum(math.ceil((prompt + got) / size) for prompt, most, got in day) / promised
+def right_cap(day, size, most=None, with_cap=min, at=0.99):
+    if most is None:
+        answers = sorted(answer for *_, answer in day)
+        most = answers[math.ceil(round(at * len(day), 6)) - 1]
+    return most, sum(
+        math.ceil((row[0] + row[1]) / size) - math.ceil((row[0] + with_cap(row[1], most)) / size) for row in day
+    )
 
 
 def in_numpy(day, size):
-    prompt, most, got = np.array(day).T
-    return 1 - np.ceil((prompt + got) / size).sum() / np.ceil((prompt + most) / size).sum()
+    prompt, asked, got = np.array(day).T
+    most = np.quantile(got, 0.99, method="inverted_cdf")
+    return np.array(
+        [most, (-(-(prompt + asked) // size)).sum() - (-(-(prompt + np.minimum(asked, most)) // size)).sum()]
+    )
 
 
-def of_tokens(day, _):
-    return 1 - sum(prompt + got for prompt, _, got in day) / sum(prompt + most for prompt, most, _ in day)
+def by_trying(day, size):
+    most = next(n for n in range(1, 10**6) if 100 * sum(row[2] <= n for row in day) >= 99 * len(day))
+    return list(right_cap(day, size, most))
 
 
 def rounded_apart(day, size):
-    blocks = [[math.ceil(tokens / size) for tokens in row] for row in day]
-    return 1 - sum(prompt + got for prompt, _, got in blocks) / sum(prompt + most for prompt, most, _ in blocks)
-
-
-def mean_of_shares(day, size):
-    return np.mean([right_share([row], size) for row in day])
+    most, _ = right_cap(day, size)
+    blocks = [(math.ceil(row[0] / size) + math.ceil(min(row[1], most) / size)) for row in day]
+    return most, sum(math.ceil((row[0] + row[1]) / size) for row in day) - sum(blocks)
 
 
 # 5.2 and 5.3: schedulers ----------------------------------------------------------------------------------------------
@@ -54,15 +59,6 @@ class Scheduler:
 """
 TAIL = """
         return Plan([one.id for one in joining], tokens_to_compute(now, running + joining), pause)
-"""
-PROMISES = """
-for one in now.waiting:
-    together = [*running, *joining, one]
-    whole = sum(-(-(each.prompt_tokens + each.max_answer_tokens) // now.tokens_per_block) for each in together)
-    if len(together) > now.max_batch_size or whole > now.num_blocks or one.pending_tokens > room:
-        break
-    joining.append(one)
-    room -= one.pending_tokens
 """
 PAUSES = """
 def needed():
@@ -100,49 +96,85 @@ def some_idle(times):
     return ("def needed", f"if self.calls % 2 == 0 and self.calls <= 2 * {times}:\n    return Plan()\n\ndef needed")
 
 
-IDLE_AT_FIRST = "self.at += not now.running\nif now.running or self.at % 2 == 0:\n" + textwrap.indent(PROMISES, "    ")
-ANSWERS = [
-    *of_the_lab(
-        "kv_cache", {"5.1": "unused", "5.2": "no_evict.py", "5.3": "scheduler.py"}
-    ),
-    Answer("5.1", "in NumPy", in_numpy),
-    Answer("5.1", "rounded", lambda *day: round(right_share(*day), 2)),
-    Answer("5.1", "a guess", lambda *_: 0.5, "wrong", "both were used"),
-    Answer("5.1", "of tokens", of_tokens, "wrong", "both were used"),
-    Answer("5.1", "rounded apart", rounded_apart, "wrong", "add prompt and answer, then round up"),
-    Answer("5.1", "a mean of shares", mean_of_shares, "wrong", "before you divide"),
-    Answer("5.1", "blocks of 32", lambda day, size: right_share(day, 32), "wrong", "tokens_per_block"),
-    Answer("5.1", "what was used", lambda *day: 1 - right_share(*day), "wrong", "both were used"),
-    Answer("5.1", "in per cent", lambda *day: 100 * right_share(*day), "wrong", "a number from 0 to 1"),
-    Answer("5.1", "a text", lambda *day: f"{right_share(*day):.0%}", "wrong", "a number from 0 to 1"),
+def bounded(when, to="128", waiting="now.waiting"):
+    """The built-in scheduler, which sees other limits."""
+    return File(BOUNDED.replace("WHEN", when).replace("TO", to).replace("WAITING", waiting))
 
-    Answer("5.2", "promises", scheduler(PROMISES)),
-    Answer("5.2", "the built-in one", File("from inflight.engine.scheduler import GuaranteedNoEvict as Scheduler\n")),
-    Answer("5.2", "the last token is never read",
-           scheduler(PROMISES, ("max_answer_tokens)", "max_answer_tokens - 1)"))),
-    Answer("5.2", "one idle iteration", scheduler(f"if self.calls > 1:\n{textwrap.indent(PROMISES, '    ')}"), "wrong",
-           "iterations: 3,564, where at most 3,563"),
-    Answer("5.2", "each trial begins idle", scheduler(IDLE_AT_FIRST), "wrong", "in iterations: yours 671"),
-    Answer("5.2", "one at a time", scheduler("joining += [] if running else list(now.waiting)[:1]"), "wrong",
-           "iterations: "),
-    Answer("5.2", "no limit of blocks",
-           scheduler("joining += list(now.waiting)[: now.max_batch_size - len(running)]"), "wrong", "KV cache blocks"),
-    Answer("5.2", "by the answer so far", scheduler(PROMISES, ("each.max_answer_tokens", "each.answer_tokens")),
-           "wrong", "KV cache blocks"),
-    Answer("5.2", "no limit of tokens", scheduler(PROMISES, (" or one.pending_tokens > room", "")), "wrong",
-           "pending_tokens"),
-    Answer("5.2", "no limit of slots", scheduler(PROMISES, ("len(together) > now.max_batch_size or ", "")), "wrong",
-           "schedule() lets 12 requests run at once; max_batch_size is 8."),
-    Answer("5.2", "newest first", scheduler(PROMISES, ("in now.waiting", "in list(now.waiting)[::-1]")), "wrong",
-           "First come, first served"),
-    Answer("5.2", "shorter ones overtake", scheduler(PROMISES, ("\n        break", "\n        continue")), "wrong",
-           "First come, first served"),
-    Answer("5.2", "tokens summed, then rounded up",
-           scheduler(PROMISES, ("sum(-(-(each.prompt_tokens + each.max_answer_tokens) // now.tokens_per_block) "
-                                "for each in together)",
-                                "-(-sum(each.prompt_tokens + each.max_answer_tokens for each in together) "
-                                "// now.tokens_per_block)")), "wrong", "KV cache blocks"),
-    Answer("5.2", "pauses the newest", pausing("running[-1]", "0"), "wrong", "pauses: "),
+
+BOUNDED = """
+from dataclasses import replace
+
+from inflight.engine import GuaranteedNoEvict
+
+
+class Scheduler(GuaranteedNoEvict):
+    def schedule(self, now):
+        readers = [one for one in now.running if one.answer_tokens]
+        if WHEN:
+            now = replace(now, max_num_tokens=TO, waiting=WAITING)
+        return super().schedule(now)
+"""
+PLAN = """
+from inflight.engine import Plan
+
+
+class Scheduler:
+    def schedule(self, now):
+        reads = any(one.answer_tokens > 0 for one in now.running)
+        left = 128 if reads else now.max_num_tokens
+        compute, admit, slots = {}, [], now.max_batch_size - len(now.running)
+        promised = sum(now.blocks_for(one.max_tokens) for one in now.running)
+        for one in sorted(now.running, key=lambda one: not one.answer_tokens) + list(now.waiting):
+            if one in now.waiting:
+                promised += now.blocks_for(one.max_tokens)
+                if not slots or not left or promised > now.num_blocks:
+                    break
+                slots -= 1
+                admit.append(one.id)
+            if part := min(one.pending_tokens, left):
+                compute[one.id] = part
+                left -= part
+        return Plan(admit, compute)
+"""
+SKIPS = """
+    last = ()
+
+    def skips(self, one):
+        \"\"\"A reader who has got a token goes without the next.\"\"\"
+        got = (one.id, one.answer_tokens)
+        again, self.last = got in self.last, {*self.last, got}
+        return one.answer_tokens and not again
+"""
+ANSWERS = [
+    *of_the_lab("kv_cache", {"5.1": "cap", "5.2": "in_parts.py", "5.3": "scheduler.py"}),
+    Answer("5.1", "in NumPy", in_numpy),
+    Answer("5.1", "by trying", by_trying),
+    Answer("5.1", "the longest answer", lambda day, size: right_cap(day, size, at=1), "wrong", "A smaller cap does, too"),
+    Answer("5.1", "95 of 100", lambda day, size: right_cap(day, size, at=0.95), "wrong", "95 of 100 answers come whole"),
+    Answer("5.1", "one place too far", lambda day, size: right_cap(day, size, sorted(row[2] for row in day)[int(0.99 * len(day))]),
+           "wrong", "A smaller cap does, too"),
+    Answer("5.1", "interpolated", lambda day, size: right_cap(day, size, np.quantile([row[2] for row in day], 0.99)), "wrong",
+           "Two whole numbers"),
+    Answer("5.1", "all ask for the cap", lambda day, size: right_cap(day, size, with_cap=lambda _, most: most), "wrong",
+           "goes on asking for less"),
+    Answer("5.1", "rounded apart", rounded_apart, "wrong", "add the tokens, then round up"),
+    Answer("5.1", "blocks of 32", lambda day, size: right_cap(day, 32), "wrong", "count the blocks"),
+    Answer("5.1", "the cap alone", lambda *day: right_cap(*day)[0], "wrong", "Two whole numbers"),
+    Answer("5.1", "as text", lambda *day: str(right_cap(*day)), "wrong", "Two whole numbers"),
+
+    Answer("5.2", "a plan of its own", File(PLAN)),
+    Answer("5.2", "one token pends", bounded("any(one.pending_tokens == 1 for one in now.running)")),
+    Answer("5.2", "the built-in one", bounded("False"), "wrong", "longest iteration of a reader: 512"),
+    Answer("5.2", "the lecture's", bounded("True"), "wrong", "until the first tokens"),
+    Answer("5.2", "who runs, reads", bounded("now.running"), "wrong", "until the first tokens"),
+    Answer("5.2", "128 of prompts", bounded("readers", "128 + len(readers)"), "wrong", "where at most 128"),
+    Answer("5.2", "129", bounded("readers", "129"), "wrong", "where at most 128"),
+    Answer("5.2", "each second time", File(PLAN.replace("if part :=", "if not self.skips(one) and (part :=").replace("left):", "left)):")
+                                           + SKIPS), "wrong", "gets its token in every iteration"),
+    Answer("5.2", "one less", bounded("readers", "127"), "wrong", "until the first tokens"),
+    Answer("5.2", "no prompt beside readers", bounded("readers", "128", "[]"), "wrong", "until the first tokens"),
+    Answer("5.2", "prompts first", File(PLAN.replace("not one.answer_tokens)", "bool(one.answer_tokens))")), "wrong",
+           "gets its token in every iteration"),
 
     Answer("5.3", "a larger reserve", pausing(CHEAPEST, "2 * others")),
     Answer("5.3", "the fewest blocks", pausing("min(running, key=lambda one: one.own_blocks)", "others")),
