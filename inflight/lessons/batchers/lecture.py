@@ -280,6 +280,73 @@ assert closed[100] < closed[0] < closed[20]
 # with its latency. So a load test with a fixed concurrency can recommend a delay
 # that gives real users nothing: here 20 ms.
 #
+# ## A real model
+#
+# `text-embedding` is the course's checkpoint as an embedding model: one pass turns every text of a batch into a vector.
+# One caller sends 1, 2, 4 and 8 texts in a request, of 60 words and of 6. Does the cost have the form 40 + 4 *n*?
+
+
+# %%
+def embed(texts, to=connection):
+    """Vectors of these texts, sent as one request."""
+    array = np.array([[text] for text in texts], object)
+    text_input = triton.InferInput("text_input", array.shape, "BYTES")
+    text_input.set_data_from_numpy(array)
+    return to.infer("text-embedding", [text_input]).as_numpy("embedding")
+
+
+# %% tags=["nbval-ignore-output"]
+server.load("text-embedding", dynamic_batching=True)
+at_once = np.array([1, 2, 4, 8])
+for words in (60, 6):
+    text = ["word " * words]
+    calls = [partial(embed, text * int(n)) for n in at_once]
+    rounds = [[timeit.timeit(call, number=1) for call in calls] for _ in range(9)]
+    ms = 1000 * np.median(rounds[1:], axis=0)
+    item_ms, fixed_ms = np.polyfit(at_once, ms, 1)
+    most = 8 * (fixed_ms + item_ms) / (fixed_ms + 8 * item_ms)
+    off_ms = abs(fixed_ms + item_ms * at_once - ms).max()
+    print(f"{words} words: {fixed_ms:.1f} + {item_ms:.1f} n ms,", end=" ")
+    print(f"off by at most {off_ms:.1f} ms.")
+    if off_ms < fixed_ms:
+        print(f"On paper full batches give {most:.1f} times as many answers.")
+    else:
+        print("That is more than its fixed part: there is little to share.")
+
+# %% [markdown]
+# Sixteen callers send texts of 6 words, one a request, to a server without the batcher and to this one:
+
+# %% tags=["nbval-ignore-output"]
+plain = repository.assemble(
+    folder / "plain",
+    models=("text-embedding",),
+    checkpoint_dir=huggingface.folder(fetch()),
+)
+computed = lambda: (
+    connection.get_inference_statistics("text-embedding").model_stats[0].execution_count
+)
+without, with_it, before = [], [], computed()
+with Server(plain) as other, triton.InferenceServerClient(other.grpc_url) as alone:
+    for _ in progress.over(range(8), "Round"):
+        for to, rates in (alone, without), (connection, with_it):
+            sent = tester(lambda number, to=to: embed(text, to), [0] * 32, 16)
+            rates.append(32 / sent["answered_s"].max())
+told = told_apart(with_it[1:], without[1:], "faster", "slower")  # the first prepares
+print("Batched, answers come", told)
+batches = (computed() - before) / 8
+paper = 32 * (fixed_ms + item_ms) / (batches * fixed_ms + 32 * item_ms)
+print(f"32 texts took {batches:.1f} batches: on paper {paper:.1f} times.")
+
+# %% tags=["remove-cell", "nbval-ignore-output"]
+gain = pd.Series(with_it[1:]) / pd.Series(without[1:])
+gain = gain.agg(["median", "min", "max"]).round(2)
+print(gain.to_frame("dynamic_over_none").to_json())
+
+# %% [markdown]
+# The first text finds the model idle and leaves alone, so 32 texts are more than four batches. What is gained is the fixed
+# part of the cost, shared: the longer the texts, the less. A `model.py` that loops over its
+# requests gains nothing, though Triton's statistics still show batches.
+#
 # ## One slow request
 #
 # 100 requests come at 30 a second, and one of them takes a second. All that come behind it wait, however little they
@@ -310,7 +377,7 @@ with progress.wait("100 requests, twice"):
         for callers in (100, 4)
     ]
 slow = views(four)
-slow["open loop"] = 1000 * (opened["answered_s"] - opened["due_s"]).to_numpy()
+slow["open loop"] = 1000 * (opened["answered_s"] - opened["sent_s"]).to_numpy()
 figure, summary = lesson.latencies(slow, limit_ms=300)
 charts.show(figure, summary)
 print(summary)
@@ -481,73 +548,6 @@ assert refusals["at once"] > max(refusals["when told"], refusals["spread out"])
 # Users who return at once add to the overload. Those who return when told come as one crowd again; a random part,
 # **jitter**, spreads them. The last two ways wait equally long on average. The `openai` package
 # retries twice (`max_retries`), exactly when told.
-#
-# ## A real model
-#
-# `text-embedding` is the course's checkpoint as an embedding model: one pass turns every text of a batch into a vector.
-# One caller sends 1, 2, 4 and 8 texts in a request, of 60 words and of 6. Does the cost have the form 40 + 4 *n*?
-
-
-# %%
-def embed(texts, to=connection):
-    """Vectors of these texts, sent as one request."""
-    array = np.array([[text] for text in texts], object)
-    text_input = triton.InferInput("text_input", array.shape, "BYTES")
-    text_input.set_data_from_numpy(array)
-    return to.infer("text-embedding", [text_input]).as_numpy("embedding")
-
-
-# %% tags=["nbval-ignore-output"]
-server.load("text-embedding", dynamic_batching=True)
-at_once = np.array([1, 2, 4, 8])
-for words in (60, 6):
-    text = ["word " * words]
-    calls = [partial(embed, text * int(n)) for n in at_once]
-    rounds = [[timeit.timeit(call, number=1) for call in calls] for _ in range(9)]
-    ms = 1000 * np.median(rounds[1:], axis=0)
-    item_ms, fixed_ms = np.polyfit(at_once, ms, 1)
-    most = 8 * (fixed_ms + item_ms) / (fixed_ms + 8 * item_ms)
-    off_ms = abs(fixed_ms + item_ms * at_once - ms).max()
-    print(f"{words} words: {fixed_ms:.1f} + {item_ms:.1f} n ms,", end=" ")
-    print(f"off by at most {off_ms:.1f} ms.")
-    if off_ms < fixed_ms:
-        print(f"On paper full batches give {most:.1f} times as many answers.")
-    else:
-        print("That is more than its fixed part: there is little to share.")
-
-# %% [markdown]
-# Sixteen callers send texts of 6 words, one a request, to a server without the batcher and to this one:
-
-# %% tags=["nbval-ignore-output"]
-plain = repository.assemble(
-    folder / "plain",
-    models=("text-embedding",),
-    checkpoint_dir=huggingface.folder(fetch()),
-)
-computed = lambda: (
-    connection.get_inference_statistics("text-embedding").model_stats[0].execution_count
-)
-without, with_it, before = [], [], computed()
-with Server(plain) as other, triton.InferenceServerClient(other.grpc_url) as alone:
-    for _ in progress.over(range(8), "Round"):
-        for to, rates in (alone, without), (connection, with_it):
-            sent = tester(lambda number, to=to: embed(text, to), [0] * 32, 16)
-            rates.append(32 / sent["answered_s"].max())
-told = told_apart(with_it[1:], without[1:], "faster", "slower")  # the first prepares
-print("Batched, answers come", told)
-batches = (computed() - before) / 8
-paper = 32 * (fixed_ms + item_ms) / (batches * fixed_ms + 32 * item_ms)
-print(f"32 texts took {batches:.1f} batches: on paper {paper:.1f} times.")
-
-# %% tags=["remove-cell", "nbval-ignore-output"]
-gain = pd.Series(with_it[1:]) / pd.Series(without[1:])
-gain = gain.agg(["median", "min", "max"]).round(2)
-print(gain.to_frame("dynamic_over_none").to_json())
-
-# %% [markdown]
-# The first text finds the model idle and leaves alone, so 32 texts are more than four batches. What is gained is the fixed
-# part of the cost, shared: the longer the texts, the less. A `model.py` that loops over its
-# requests gains nothing, though Triton's statistics still show batches.
 #
 # ## Who decides?
 #
