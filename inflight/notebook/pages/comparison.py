@@ -39,7 +39,7 @@ class Comparison:
 
     def __str__(self) -> str:
         reach = self.high / self.low - 1
-        digits = max(3, 2 - math.floor(math.log10(reach))) if reach else 3  # a narrow interval shows that it is one
+        digits = max(2, 1 - math.floor(math.log10(reach))) if reach else 3  # as many as the interval can tell
         ratio, low, high = (f"{number:#.{digits}g}".rstrip(".") for number in (self.ratio, self.low, self.high))
         return f"{self.word}: {ratio} times ({low} to {high} with 95 % confidence, {self.rounds} rounds)"
 
