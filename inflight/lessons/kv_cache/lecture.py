@@ -335,8 +335,10 @@ for _ in progress.over(range(7), "Round"):
         rounds.append(ends_s.max() - log["timestamp"].min())
 ours, theirs = done_s["max_utilization"], done_s[no_evict]
 its = counted["in the log"]["questions"]
-print(f"Compared with guaranteed_no_evict: iterations {its.min() / its.max():.2f} times.")
-print("The time until the last answer, compared with guaranteed_no_evict, is", end=" ")
+print(
+    f"Compared with guaranteed_no_evict: {its.min() / its.max():.2f} times the iterations,"
+)
+print("and the time until the last answer is", end=" ")
 print(told_apart(ours, theirs, "longer", "shorter"))
 
 # %% [markdown]
