@@ -308,7 +308,9 @@ def _lab_problems(lab: NotebookNode, lesson: Lesson) -> Iterator[str]:
         answers.update(line.strip() for line in hidden.splitlines())
         if cell.cell_type == "code" and not _is_solution(cell):
             given.update(line.strip() for line in REGION.sub(_for_learner, cell.source).splitlines())
-    if {"{minutes}", "{core}"} - set(re.findall(r"\{\w+\}", _cells(folder, "labs")[0].source)):
+    minutes, core = titles.lab_minutes(folder)
+    wanted = {"{minutes}", "{core}"} if core < minutes else {"{minutes}"}
+    if wanted - set(re.findall(r"\{\w+\}", _cells(folder, "labs")[0].source)):
         yield "its first cell does not say {minutes} and {core}, which are added up from the exercises"
     shown = "\n".join(cell.source for cell in lab.cells)
     opens = ("(", "[", "{")  # where a value begins is no answer yet

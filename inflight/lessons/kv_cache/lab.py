@@ -1,8 +1,9 @@
 # %% [markdown]
 # # {heading}
 #
-# Three exercises, all *Core*, about {minutes} minutes (an estimate). You cap what clients ask for, and bound a prompt only while somebody reads. Then you write a scheduler that pauses better than the built-in one. Each is
-# tried in the real server.
+# Three exercises, all *Core*, about {minutes} minutes (an estimate). You cap what clients ask for, and bound a prompt only
+# while somebody reads. Then you write a scheduler that pauses better than the built-in one. Each is tried in the real
+# server.
 #
 # You need the lecture, and lesson 04's lab: what `now` and a `Plan` are. A check never stops you: it says *done*, *not
 # done yet*, or what to look at.
