@@ -103,9 +103,10 @@ def simulate(
         num_empty = 0 if chunks else num_empty + 1
         if num_empty == EMPTY_PLANS:
             left = next(iter(sequences)).id
+            does = "is paused" if left in sequences.paused else "waits"
             raise SchedulerError(
                 f"{place(scheduler)}: schedule() computed nothing {EMPTY_PLANS} times in a row, and request {left} "
-                "waits.",
+                f"{does}.",
                 code=COMPUTED_NOTHING,
             )
     raise SchedulerError(f"{place(scheduler)}: after {MOST_ITERATIONS:,} plans not every answer is complete.")

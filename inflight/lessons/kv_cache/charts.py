@@ -8,12 +8,13 @@ import plotly.express as px
 import plotly.graph_objects as go
 
 from inflight.notebook.charts.marks import area_saying, counted, in_order, keep_panel, once_in_legend, saying
-from inflight.notebook.charts.palette import DECODE, EMPTY, INK, PATTERN, PREFILL, REQUEST, SHADES, WASTE
+from inflight.notebook.charts.palette import DECODE, EMPTY, INK, ON_SHADES, PATTERN, PREFILL, REQUEST, SHADES, WASTE
 from inflight.notebook.charts.panels import add_strip, axes_of, panels
 from inflight.triton import telemetry
 
+NAMED = 8  # iterations of a stay that is wide enough for the request's number
 PROMISED, PAUSED, SHARED = REQUEST[0], REQUEST[3], REQUEST[2]
-COMPUTES = {"prompt": PREFILL, "answers": DECODE}
+COMPUTES = {"prompt, answers": PREFILL, "answers": DECODE}
 
 
 def block_tables(
@@ -54,7 +55,7 @@ def block_tables(
     fig.update_layout(height=260, barmode="overlay", showlegend=False, margin={"l": 90}, meta={"device": ""})
     fig.update_layout(uniformtext={"minsize": 7, "mode": "hide"})  # on a phone numbers of two digits have no room
     fig.update_xaxes(
-        title="place (number: block)",
+        title="place in the table, or in the cache",
         showgrid=False,
         dtick=4,
         range=[-0.6, num_blocks - 0.4],
@@ -96,9 +97,10 @@ def iterations_around(log: pd.DataFrame) -> go.Figure:
     """
     fig = px.bar(
         log, x="from its arrival", y="iteration_ms", facet_row="prompt", color="computes",
-        color_discrete_map=COMPUTES, pattern_shape="computes", pattern_shape_map={"prompt": "/", "answers": ""},
+        color_discrete_map=COMPUTES, pattern_shape="computes",
+        pattern_shape_map={"prompt, answers": "/", "answers": ""},
     )  # fmt: skip
-    fig.update_traces(marker={"pattern": PATTERN}, selector={"name": "prompt"})
+    fig.update_traces(marker={"pattern": PATTERN}, selector={"name": "prompt, answers"})
     fig.for_each_annotation(lambda note: note.update(text=note.text.removeprefix("prompt=")))
     fig.update_layout(height=420, legend_title="computes", bargap=0.15)
     return fig.update_yaxes(title="ms").update_xaxes(title="iterations since the prompt's first", row=1)
@@ -118,7 +120,7 @@ def kv_blocks(runs: dict[str, pd.DataFrame], idle: dict[str, pd.DataFrame] | Non
     most = max(_largest(log, "kv_blocks_max") for log in runs.values()) or 1
     outside = max([4, *(int((log["waiting"] + log["paused"]).max()) for log in runs.values() if len(log))])
     fig = panels(list(runs), 214, [_in_short(log, idle.get(title)) for title, log in runs.items()])
-    fig.update_yaxes(range=[0, most * 1.04], title="KV blocks")
+    fig.update_yaxes(range=[0, most * 1.04], tickvals=[0, most // 2, most], title="KV blocks")
     for number, (title, log) in enumerate(runs.items(), 1):
         above, below = axes_of(number), add_strip(fig, number, len(runs), share=0.3)
         if len(log):
@@ -169,7 +171,8 @@ def _draw_holders(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
     held = held.fillna(0).astype(int)
     upper = held.cumsum(axis=1)
     again_x, again_y, again_told = [], [], []
-    for request, colour in zip(upper.columns, cycle(SHADES)):
+    named: list[tuple[int, float, int, str]] = []
+    for request, colour, words in zip(upper.columns, cycle(SHADES), cycle(ON_SHADES)):
         top, own = upper[request].to_numpy(), held[request].to_numpy()
         name = f"request {request}"
         x: list[float | None] = []
@@ -178,6 +181,8 @@ def _draw_holders(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
         for number, (first, last) in enumerate(stays):
             edge_x, edge_y = _between((top - own)[first:last], top[first:last], first)
             x, y = [*x, *edge_x, None], [*y, *edge_y, None]
+            if last - first >= NAMED:
+                named.append((first, top[first] - own[first] / 2, request, words))
             if number:
                 told = f"{name} · {counted(int(own[first]), 'block')} computed again · iteration {first + 1}"
                 again_x += [first, first, None]
@@ -195,6 +200,10 @@ def _draw_holders(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
             **area_saying(_stays_in_words(name, own, stays)),
             **axes,
         )
+    if named:
+        xs, ys, numbers, colours = map(list, zip(*named))
+        look = {"mode": "text", "textposition": "middle right", "textfont": {"size": 9, "color": colours}}
+        fig.add_scatter(x=xs, y=ys, text=numbers, hoverinfo="skip", showlegend=False, **look, **axes)
     fig.add_scatter(
         x=again_x or [None],
         y=again_y or [None],

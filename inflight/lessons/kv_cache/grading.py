@@ -15,12 +15,13 @@ from inflight.notebook.checks import grades
 from inflight.notebook.checks.answers import load
 from inflight.notebook.checks.findings import Case, Compared, Finding, Measured, asked, told
 from inflight.notebook.checks.parts import COURSES_OWN
-from inflight.notebook.checks.simulate_scheduler import Counts, counted
+from inflight.notebook.checks.simulate_scheduler import counted
 
 NUM_BLOCKS = 32
 LIMITS = BuildConfig(max_input_len=512, max_seq_len=1024)
 TRIALS_S = 30  # for all trials of a learner's scheduler: it takes two or three
-MOST_ITERATIONS, MOST_TWICE = 1.25, 0.65  # of max_utilization's: guaranteed_no_evict needs 1.3 times as many at least
+MOST_ITERATIONS = 1.05  # of the course's; blocks that are never used cost more
+MOST_TWICE = 0.65  # of max_utilization's
 
 
 # A cap on max_tokens --------------------------------------------------------------------------------------------------
@@ -40,6 +41,9 @@ def _capped(cap: Callable, choose: random.Random) -> Finding:
     return asked(cap, [_of_a_day(day, size) for day, size in days])
 
 
+APART = "The answer begins in the prompt's last block: add the tokens, then round up."
+
+
 def _of_a_day(day: list[tuple[int, int, int]], size: int) -> Case:
     answers = sorted(answer for *_, answer in day)
     right = answers[-(-99 * len(day) // 100) - 1]
@@ -53,7 +57,8 @@ def _of_a_day(day: list[tuple[int, int, int]], size: int) -> Case:
         ([right, fewer(lambda prompt, _: ceil((prompt + right) / size))],
          "A request that asks for less than the cap goes on asking for less."),
         ([right, fewer(lambda prompt, most: ceil(prompt / size) + ceil(min(most, right) / size))],
-         "The answer begins in the prompt's last block: add the tokens, then round up."),
+         APART),
+        ([right, sum(ceil(most / size) - ceil(min(most, right) / size) for _, most, _ in day)], APART),
     )  # fmt: skip
 
     def hint(got: object) -> str:
@@ -62,7 +67,7 @@ def _of_a_day(day: list[tuple[int, int, int]], size: int) -> Case:
         whole = sum(answer <= got[0] for answer in answers)
         if got[0] != right:
             smaller = " A smaller cap does, too." if got[0] > right else ""
-            return f"With a cap of {got[0]:,} {whole} of {len(day)} answers come whole.{smaller}"
+            return f"With a cap of {got[0]:,}, {whole} of the {len(day)} answers come whole.{smaller}"
         return ideas(got)
 
     return Case((day, size), [right, fewer(lambda prompt, most: ceil((prompt + min(most, right)) / size))], hint)
@@ -167,8 +172,7 @@ def _add(counts: _Reading, trial: Simulation, scheduler: Scheduler) -> None:
 
 @grades(
     "5.3",
-    "The cheapest pause is the one that never comes: leave running requests some room to grow, and pause the one that "
-    "loses least.",
+    "The cheapest pause is the one that never comes: leave running requests some room to grow.",
     keeps="scheduler",
     within_s=TRIALS_S,
 )
@@ -179,22 +183,12 @@ def _eviction(path: str, choose: random.Random) -> list[Measured]:
         counted(each, trials) for each in (OwnScheduler(path), courses, GuaranteedNoEvict(), MaxUtilization())
     )
 
-    def points(counts: Counts) -> float:
-        return counts.iterations / tight.iterations + counts.twice / tight.twice
-
     beside_tight = Compared(mine, best, tight, PAUSES, "max_utilization")
     return [
-        beside_tight.measured("iterations", at_most=int(MOST_ITERATIONS * tight.iterations)),
+        beside_tight.measured("iterations", at_most=int(MOST_ITERATIONS * best.iterations)),
         beside_tight.measured("twice", "tokens computed twice", at_most=int(MOST_TWICE * tight.twice)),
         beside_tight.measured("p99", P99, at_most=promises.p99),
         beside_tight.measured("passed_over", "requests let in before one that was paused", exactly=0),
-        Measured(
-            "points, fewer is better",
-            points(mine),
-            course=points(best),
-            nothing=points(tight),
-            nothing_is=beside_tight.nothing_is,
-        ),
     ]
 
 

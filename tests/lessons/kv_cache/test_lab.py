@@ -39,6 +39,11 @@ def rounded_apart(day, size):
     return most, sum(math.ceil((row[0] + row[1]) / size) for row in day) - sum(blocks)
 
 
+def answers_alone(day, size):
+    most, _ = right_cap(day, size)
+    return most, sum(math.ceil(row[1] / size) - math.ceil(min(row[1], most) / size) for row in day)
+
+
 # 5.2 and 5.3: schedulers ----------------------------------------------------------------------------------------------
 
 HEAD = """
@@ -150,7 +155,7 @@ ANSWERS = [
     Answer("5.1", "in NumPy", in_numpy),
     Answer("5.1", "by trying", by_trying),
     Answer("5.1", "the longest answer", lambda day, size: right_cap(day, size, at=1), "wrong", "A smaller cap does, too"),
-    Answer("5.1", "95 of 100", lambda day, size: right_cap(day, size, at=0.95), "wrong", "95 of 100 answers come whole"),
+    Answer("5.1", "95 of 100", lambda day, size: right_cap(day, size, at=0.95), "wrong", "95 of the 100 answers come whole"),
     Answer("5.1", "one place too far", lambda day, size: right_cap(day, size, sorted(row[2] for row in day)[int(0.99 * len(day))]),
            "wrong", "A smaller cap does, too"),
     Answer("5.1", "interpolated", lambda day, size: right_cap(day, size, np.quantile([row[2] for row in day], 0.99)), "wrong",
@@ -158,6 +163,7 @@ ANSWERS = [
     Answer("5.1", "all ask for the cap", lambda day, size: right_cap(day, size, with_cap=lambda _, most: most), "wrong",
            "goes on asking for less"),
     Answer("5.1", "rounded apart", rounded_apart, "wrong", "add the tokens, then round up"),
+    Answer("5.1", "answers alone", answers_alone, "wrong", "add the tokens, then round up"),
     Answer("5.1", "blocks of 32", lambda day, size: right_cap(day, 32), "wrong", "count the blocks"),
     Answer("5.1", "the cap alone", lambda *day: right_cap(*day)[0], "wrong", "Two whole numbers"),
     Answer("5.1", "as text", lambda *day: str(right_cap(*day)), "wrong", "Two whole numbers"),
@@ -176,16 +182,17 @@ ANSWERS = [
     Answer("5.2", "prompts first", File(PLAN.replace("not one.answer_tokens)", "bool(one.answer_tokens))")), "wrong",
            "gets its token in every iteration"),
 
-    Answer("5.3", "a larger reserve", pausing(CHEAPEST, "2 * others")),
+    Answer("5.3", "three blocks", pausing("running[-1]", "3")),
     Answer("5.3", "the fewest blocks", pausing("min(running, key=lambda one: one.own_blocks)", "others")),
-    Answer("5.3", "iterations, just inside", pausing(CHEAPEST, "3 * others", some_idle(41))),
-    Answer("5.3", "iterations, just outside", pausing(CHEAPEST, "3 * others", some_idle(42)), "wrong",
-           "iterations: 2,889, where at most 2,888"),
+    Answer("5.3", "iterations, just inside", pausing(CHEAPEST, "others", some_idle(120))),
+    Answer("5.3", "iterations, just outside", pausing(CHEAPEST, "others", some_idle(121)), "wrong",
+           "iterations: 2,534, where at most 2,533"),
     Answer("5.3", "twice, just inside", pausing(CHEAPEST, "others - 2")),
     Answer("5.3", "twice, just outside", pausing(CHEAPEST, "(others if self.calls < 150 else others // 2)"), "wrong",
            "tokens computed twice: 2,624, where at most 2,612"),
-    Answer("5.3", "P99, just inside", pausing(CHEAPEST, "others", some_idle(287))),
-    Answer("5.3", "P99, just outside", pausing(CHEAPEST, "others", some_idle(288)), "wrong", "671, where at most 670"),
+    Answer("5.3", "P99, just inside", pausing(CHEAPEST, "others", some_idle(287)), "wrong", "iterations: "),
+    Answer("5.3", "P99, just outside", pausing(CHEAPEST, "others", some_idle(288)), "wrong", "iterations: "),
+    Answer("5.3", "a larger reserve", pausing(CHEAPEST, "2 * others"), "wrong", "Slots stay empty"),
     Answer("5.3", "tokens for each block", pausing("min(running, key=lambda one: one.known_tokens / one.own_blocks)",
                                                    "others")),
     Answer("5.3", "who is far from the end",
