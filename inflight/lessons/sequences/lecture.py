@@ -379,7 +379,7 @@ assert time.monotonic() - began > 0.9
 
 # %%
 # %%writefile {repo}/words/config.pbtxt
-# name: "words"  backend: "python"  max_batch_size: 4
+# name: "words"  backend: "python"  max_batch_size: 3
 # model_transaction_policy { decoupled: true }
 # input [ { name: "text"  data_type: TYPE_STRING  dims: [ 1 ] } ]
 # output [ { name: "word"  data_type: TYPE_STRING  dims: [ 1 ] } ]
@@ -397,7 +397,7 @@ assert time.monotonic() - began > 0.9
 # }
 
 # %% [markdown]
-# Three clients send a text each, one right after the other. `traced` also reads the model's log.
+# Four clients send a text each, and there are three slots. `traced` also reads the model's log.
 
 # %%
 log_path = repo / "words" / "1" / "calls.jsonl"
@@ -419,7 +419,12 @@ def traced(texts):
 
 # %%
 server.load("words")
-texts = ["to be or not", "all the world is a stage", "I wandered lonely as a cloud"]
+texts = [
+    "to be or not",
+    "all the world is a stage",
+    "I wandered lonely as a cloud",
+    "hello",
+]
 heard, calls = traced(texts)
 print(heard.groupby("stream")["word"].agg(" ".join).to_string(header=False))
 
@@ -438,8 +443,8 @@ assert (calls["word"] != "").sum() == sum(lengths) and 6 <= len(table) <= 10
 assert heard.groupby("stream")["word"].agg(" ".join).tolist() == texts
 
 # %% [markdown]
-# Each call takes whichever requests are ready: newcomers join, finished texts leave, and the model meets each text where
-# its last call left it. Where a text is over while a later slot is still in use, the slot comes along *empty*, with
+# Each call takes whichever requests are ready: where a text is over, the fourth takes its slot, and the model meets each
+# text where its last call left it. A slot whose text is over while a later slot is still in use comes along *empty*, with
 # `READY` 0. That is the strategy `direct`. With `oldest`, Triton fills each batch from the requests that wait, and no
 # slot is empty:
 #
@@ -494,7 +499,7 @@ editor = widgets.ConfigEditor(server, "words", ["max_batch_size", candidates])
 editor
 
 # %% tags=["nbval-ignore-output"]
-_, rows = traced(texts)
+_, rows = traced(texts[:3])
 rows["said"] = rows["told"].where(rows["told"] == "empty", "") + rows["word"]
 rows.pivot(index="call", columns="slot", values="said").fillna("")
 
