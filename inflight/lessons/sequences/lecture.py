@@ -302,9 +302,9 @@ assert time.monotonic() - began > 0.9
 # Then Triton gives the sequence up, and refuses its next request, unless it says START.
 #
 # The model can ask to be told: `control_input` names inputs that say which sequence it is (`CORRID`), whether it begins
-# (`START`) or ends (`END`), and whether the slot has a request at all (`READY`). The adder asks for none: if 8 begins again,
-# it goes on from the old sum. With [implicit state](glossary.md#Implicit-state) Triton itself keeps the state, for ONNX Runtime, TensorRT and
-# PyTorch models; in the Python backend you do.
+# (`START`) or ends (`END`), and whether the slot has a request at all (`READY`). The adder asks for none: if 8 begins again
+# in the same instance, it goes on from the old sum. With [implicit state](glossary.md#Implicit-state) Triton itself keeps
+# the state, for ONNX Runtime, TensorRT and PyTorch models; in the Python backend you do.
 #
 # ## One request, many calls
 #
