@@ -345,7 +345,8 @@ assert time.monotonic() - began > 0.9
 #                 self.answer(request, who, word)
 
 # %% [markdown]
-# At `START` there is nothing yet. In every later call, `states` has what the call before left:
+# At `START` there is nothing yet. In every later call, `states` has what the call before left.
+# `request.set_release_flags(AGAIN)` puts a request back.
 
 # %%
 # %%writefile -a {repo}/words/1/model.py
@@ -375,7 +376,8 @@ assert time.monotonic() - began > 0.9
 #         request.get_response_sender().send(response, flags=FINAL if is_last else 0)
 
 # %% [markdown]
-# `iterative_sequence` lets a model put requests back, and `decoupled` lets a request have many responses:
+# `iterative_sequence` lets a model put requests back; Triton makes up the id and START, and the client marks nothing.
+# `decoupled` lets a request have many responses:
 
 # %%
 # %%writefile {repo}/words/config.pbtxt
