@@ -299,7 +299,9 @@ assert time.monotonic() - began > 0.9
 # %% [markdown]
 # A forgotten START is refused, unless a sequence with this id is open: then the request continues it, and the sum is
 # wrong. A forgotten END is silent: its slot stays taken until the sequence has been idle for too long, while others wait.
-# Then Triton gives the sequence up, and refuses its next request, unless it says START.
+# Then Triton gives the sequence up, and refuses its next request, unless it says START. In [an open
+# report](https://github.com/triton-inference-server/server/issues/8449) of 2025 Triton never finishes giving up, and the
+# model answers nobody any more.
 #
 # The model can ask to be told: `control_input` names inputs that say which sequence it is (`CORRID`), whether it begins
 # (`START`) or ends (`END`), and whether the slot has a request at all (`READY`). The adder asks for none: if 8 begins again
@@ -455,11 +457,6 @@ assert heard.groupby("stream")["word"].agg(" ".join).tolist() == texts
 # | Sequences at a time | `max_batch_size` × instances | `max_candidate_sequences` × instances |
 # | More sequences than slots | wait until one ends | the candidates take turns; the others wait |
 # | For a model that keeps its state | by slot, or by correlation id as ours | by correlation id |
-#
-# Giving up idle sequences has known bugs: [two clients in one
-# slot](https://github.com/triton-inference-server/server/issues/7117), a
-# [crash](https://github.com/triton-inference-server/server/issues/8391), and a
-# [model that answers nobody any more](https://github.com/triton-inference-server/server/issues/8449).
 #
 # ## What breaks
 #
