@@ -525,7 +525,7 @@ rows.pivot(index="call", columns="slot", values="said").fillna("")
 # there.
 #
 # - With the wrong batcher, each instance has a part of a conversation's state, and there is no error. With one instance
-#   every test passes.
+#   all four were right.
 # - A sequence holds a slot from START to END. A forgotten START is refused unless the id is still open; a forgotten END
 #   blocks others for the idle time.
 # - A model that puts its request back is called again, and finds under the correlation id what it left.
