@@ -192,8 +192,6 @@ if all(users):
 # %%writefile {workdir.name}/words.py
 """Gives texts back word by word: one word of each stream in each call of `execute`."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
@@ -231,12 +229,12 @@ def value(request, name):
 # LAB:         else:
 # LAB:             del self.states[who]
 # LAB:             sender.send(pb_utils.InferenceResponse([output]), flags=FINAL)
-@dataclass
 class State:
     """What is known of a stream from one call to the next."""
 
-    words: list[str]
-    sender: object  # of its responses, as Triton gave it in the latest call
+    def __init__(self, words):
+        self.words = words
+        self.sender = None  # of its responses, as Triton gave it in the latest call
 
 
 class TritonPythonModel:
@@ -248,7 +246,7 @@ class TritonPythonModel:
         for request in ready:
             if value(request, "START"):
                 words = value(request, "text").decode().split()
-                self.states[int(value(request, "ID"))] = State(words, None)
+                self.states[int(value(request, "ID"))] = State(words)
         for request in ready:
             self.step(request, int(value(request, "ID")))
         # Triton drops a queued request silently when its client leaves.

@@ -1,7 +1,5 @@
 """Gives texts back word by word: one word of each stream in each call of `execute`."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
@@ -14,12 +12,12 @@ def value(request, name):
     return pb_utils.get_input_tensor_by_name(request, name).as_numpy().reshape(-1)[0]
 
 
-@dataclass
 class State:
     """What is known of a stream from one call to the next."""
 
-    words: list[str]
-    sender: object  # of its responses, as Triton gave it in the latest call
+    def __init__(self, words):
+        self.words = words
+        self.sender = None  # of its responses, as Triton gave it in the latest call
 
 
 class TritonPythonModel:
@@ -31,7 +29,7 @@ class TritonPythonModel:
         for request in ready:
             if value(request, "START"):
                 words = value(request, "text").decode().split()
-                self.states[int(value(request, "ID"))] = State(words, None)
+                self.states[int(value(request, "ID"))] = State(words)
         for request in ready:
             self.step(request, int(value(request, "ID")))
         # Triton drops a queued request silently when its client leaves.
