@@ -395,8 +395,7 @@ check("7.3", f"{repo}/microphones/1/hear.py")
 # And the pass for many texts of lab 06: who may share it?</details>
 #
 # <details><summary>How to begin</summary>With one slot: put the new samples behind those left over, cut off whole frames,
-# keep the remainder. Then two loops: over the slots, which collects their frames, and over the first frames of all, the second
-# frames of all, …</details>
+# keep the remainder.</details>
 #
 # <details><summary>The error you see</summary><em>scores, where … are wanted</em>: a piece need not begin where a frame does.
 # <em>not those of this stream alone</em>: the state of another slot went in, or that of the client before. <em>passes</em>:
