@@ -522,7 +522,7 @@ print(f"{sum(counts)} frames in {len(counts)} passes; as in the lecture: {is_sam
 # 2. The model moves to a GPU and computes all streams of a call in one pass. Do you still want one word a call?
 #
 # <details><summary>Answer</summary>Yes, even more so: all streams that are ready share the pass, which reads the weights
-# once. An empty slot, or a reader who has gone, then takes part of an expensive pass.</details>
+# once.</details>
 #
 # 3. A reader's network fails for ten seconds, and the client sends the text once more. What does your model do?
 #
