@@ -524,11 +524,9 @@ print(f"{sum(counts)} frames in {len(counts)} passes; as in the lecture: {is_sam
 # <details><summary>Answer</summary>Yes, even more so: all streams that are ready share the pass, which reads the weights
 # once.</details>
 #
-# 3. A reader's network fails for ten seconds, and the client sends the text once more. What does your model do?
+# 3. Which sum does the adder of 7.1 still keep?
 #
-# <details><summary>Answer</summary>It begins anew. The old stream goes on until the server
-# notices that the connection is dead. To continue where it stopped, the client would have to say how far it had
-# come.</details>
+# <details><summary>Answer</summary>User 4's. Triton gave the sequence up, and told the model nothing.</details>
 
 # %% [markdown]
 # ## Done?
