@@ -148,8 +148,8 @@ guess = widgets.predict(
     "How many of the 20 reach another instance than the one before?",
     [
         "at most 1: the conversation's number comes with every request",
-        "10: whichever instance is free takes it, so about half",
-        "20: the instances take turns, so all",
+        "some: whichever instance is free takes it",
+        "all 20: the instances take turns",
     ],
 )
 guess
@@ -178,7 +178,7 @@ for talk in talks:
     for who, own in talk.groupby("conversation"):
         met = own["instance"].nunique()
         print(f"  {who}: sums", *own["sum"], f"  instances met: {met}")
-said = "at most" if moves[0] < 2 else "20" if moves[0] > 18 else "10"
+said = {0: "at most", 1: "at most", 20: "all"}.get(moves[0], "some")
 print(guess.score(said), f"{moves[0]} of 20 did.")
 
 # %% tags=["remove-cell"]
