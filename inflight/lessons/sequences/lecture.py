@@ -454,9 +454,8 @@ assert heard.groupby("stream")["word"].agg(" ".join).tolist() == texts
 
 # %% [markdown]
 # Each call takes whichever requests are ready: where a text is over, the fourth takes its slot, and the model meets each
-# text where its last call left it. A slot whose text is over while a later slot is still in use comes along *empty*, with
-# `READY` 0. That is the strategy `direct`. With `oldest`, Triton fills each batch from the requests that wait, and no
-# slot is empty:
+# text where its last call left it. A free slot before one in use comes along *empty*, with `READY` 0. That is the
+# strategy `direct`. With `oldest`, Triton fills each batch from the requests that wait, and no slot is empty:
 #
 # | | `direct` | `oldest` |
 # |---|---|---|
