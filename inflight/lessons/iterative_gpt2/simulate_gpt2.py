@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
 
@@ -24,6 +24,7 @@ class Computed:
     computed: int = 0  # tokens that went through the network
     passes: int = 0  # its forward passes
     together: int = 0  # the most texts in one of them
+    served: list[int] = field(default_factory=list)  # of each call in which a text waited: those that got a token
     kept: int = 0  # what the model keeps when all have been served: its cache, above all
     grown: int = 0  # by how much what the model keeps grew while it served the same streams once more
 
@@ -33,7 +34,9 @@ def with_model(path: str | Path, streams: Sequence[SimulatedStream], slots: int,
 
     `grown` is counted where the streams are played `again`.
     """
-    result, likeliest = Computed([]), gpt2_network.Network.likeliest
+    from inflight.lessons.iterative_gpt2.lab_model import Gpt2Model  # it imports PyTorch
+
+    result, likeliest, execute = Computed([]), gpt2_network.Network.likeliest, Gpt2Model.execute
 
     def counted(network, ids, positions, last, attend):
         result.computed += len(ids)
@@ -41,8 +44,18 @@ def with_model(path: str | Path, streams: Sequence[SimulatedStream], slots: int,
         result.together = max(result.together, len(last))
         return likeliest(network, ids, positions, last, attend)
 
+    def noted(model, requests):
+        execute(model, requests)
+        here = [request for request in requests if request.stream]
+        got = [len(request.stream.pieces) > request.num_before for request in here]
+        if any(not has and not request.had_left for has, request in zip(got, here)):
+            result.served.append(sum(got))
+
     triton = Triton(path, NAMES, slots, checkpoint_dir=str(CHECKPOINT))
-    with mock.patch.object(gpt2_network.Network, "likeliest", counted):  # wherever the model has put its network
+    with (
+        mock.patch.object(gpt2_network.Network, "likeliest", counted),  # wherever the model has put its network
+        mock.patch.object(Gpt2Model, "execute", noted),
+    ):
         result.texts = ["".join(stream.pieces) for stream in triton.run(streams).streams]
     result.kept = triton.kept
     result.grown = triton.growth(streams) if again else 0

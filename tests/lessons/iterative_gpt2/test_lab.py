@@ -59,7 +59,7 @@ def all_again(x, query, key, value, cache):
 # 8.2 and 8.3: models --------------------------------------------------------------------------------------------------
 
 COURSES, PAGED = (COURSES_OWN[part].read_text() for part in ("iterative_gpt2", "paged_gpt2"))
-WITH_ROOM = COURSES[COURSES.index("        for number in numbers:") : COURSES.index("    def forget(")]
+WITH_ROOM = COURSES[COURSES.index("        for text in [") : COURSES.index("    def forget(")]
 FORGET = """        text = self.texts.pop(number)
         if text.slot is not None:
             self.free.append(text.slot)
@@ -72,6 +72,14 @@ SET_OF_SLOTS = """        for number in numbers:
         return [one for one in self.texts if one in numbers and self.texts[one].slot is not None]
 
 """
+ARRIVAL = "[self.texts[n] for n in self.texts if n in numbers]"
+LATEST = f"{ARRIVAL}[::-1]"
+GIVEN_SLOT = "                text.slot = self.free.pop()\n"
+NEXT_CALL = WITH_ROOM.replace(
+    "        for", "        had = [n for n in numbers if self.texts[n].slot is not None]\n        for"
+)
+NEXT_CALL = NEXT_CALL.replace("return", "return had or")
+WAITED = "calls in which a text waited while a slot was free: "
 GIVEN = "text.blocks = [self.free.pop() for _ in range(needed)]"
 # A method more, behind the last one.
 STEP = "\n    def step(self, texts):\n"
@@ -127,15 +135,18 @@ ANSWERS = [
     Answer("8.1", "all again", all_again, "partly", "the result ✓. tokens projected: "),
     Answer("8.1", "no numbers", lambda *given: in_parts(*given) is not None and [None], "partly", "the result, [new, size], is"),
 
-    Answer("8.2", "the lowest slot, in the order of their start", model((WITH_ROOM, SET_OF_SLOTS)), marks=[SLOW]),
-    Answer("8.2", "passes, just inside", model(more=split(2))),
-    Answer("8.2", "passes, just outside", model(more=split(3)), "wrong", "forward passes: "),
+    Answer("8.2", "the lowest slot, in the order of the batch", model((WITH_ROOM, SET_OF_SLOTS))),
+    Answer("8.2", "the latest first", model((ARRIVAL, LATEST)), marks=[SLOW]),
+    Answer("8.2", "passes, just inside", model(more=split(12))),
+    Answer("8.2", "passes, just outside", model(more=split(13)), "wrong", "forward passes: "),
+    Answer("8.2", "one slot a call", model((GIVEN_SLOT, f"{GIVEN_SLOT}                break\n")), "wrong", WAITED),
+    Answer("8.2", "computed from the next call on", model((WITH_ROOM, NEXT_CALL)), "wrong", WAITED, [SLOW]),
     Answer("8.2", "keeps, just inside", keeps(100)),
     Answer("8.2", "keeps, just outside", keeps(101), "wrong", "items and bytes more after the same texts once more: 101"),
     Answer("8.2", "a slot too many", model(("SLOTS = 4", "SLOTS = 5")), "wrong", "texts in the fullest pass: 5"),
     Answer("8.2", "no slot comes back", model((FORGET, "        self.texts.pop(number)\n")), "wrong", "none gets a token"),
     Answer("8.2", "nobody waits", model((" and self.free:", ":")), "wrong", "model.py, line", [SLOW]),
-    Answer("8.2", "one at a time", model((WITH_ROOM, WITH_ROOM.rstrip() + "[:1]\n\n")), "wrong", "forward passes", [SLOW]),
+    Answer("8.2", "one at a time", model((WITH_ROOM, WITH_ROOM.rstrip() + "[:1]\n\n")), "wrong", WAITED, [SLOW]),
     Answer("8.2", "one slot for all", model(("self.free.pop()\n", "0\n")), "wrong", "answers that differ", [SLOW]),
     Answer("8.2", "texts stay in the module",
            model(("        text = self.texts.pop(number)\n", "        text = self.texts.pop(number)\n        OVER.append(text)\n"),

@@ -19,9 +19,9 @@ class TritonPythonModel(Gpt2Model):
 
     def with_room(self, numbers):
         """Of these sequences, those that are computed now: a list of numbers."""
-        for number in numbers:
-            if self.texts[number].slot is None and self.free:
-                self.texts[number].slot = self.free.pop()
+        for text in [self.texts[n] for n in self.texts if n in numbers]:
+            if text.slot is None and self.free:
+                text.slot = self.free.pop()
         return [number for number in numbers if self.texts[number].slot is not None]
 
     def forget(self, number):
