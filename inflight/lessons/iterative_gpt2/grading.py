@@ -1,4 +1,4 @@
-"""Lab 08: a prompt in parts, many readers for few slots, and blocks in place of the slots.
+"""Lab 08: new tokens behind known ones, many readers for few slots, and blocks in place of the slots.
 
 A learner's model is played in a process of its own, as Triton would play it, on hidden prompts: what goes through its
 network is counted, and its answers are set beside those of the plain way without a cache.
@@ -44,7 +44,7 @@ class _Projection:
 
 
 @grades("8.1", "Keys and values never change again, so a text may be computed in parts of any size.")
-def _prompt_in_parts(next_part: Callable, choose: random.Random) -> dict[str, Finding] | Finding:
+def _new_behind_known(next_part: Callable, choose: random.Random) -> dict[str, Finding] | Finding:
     numbers = np.random.default_rng(choose.randrange(2**32))
     query, key, value = projections = [_Projection(matrix) for matrix in numbers.normal(size=(3, 6, 4))]
     texts = [numbers.normal(size=(length, 6)) for length in (12, 8, 20, 5)]

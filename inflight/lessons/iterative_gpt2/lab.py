@@ -1,8 +1,8 @@
 # %% [markdown]
 # # {heading}
 #
-# Three exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You compute a prompt in parts, let many
-# readers share few slots of a cache, and put blocks in the place of the slots. You need the lecture, and lab 07.
+# Three exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You compute new tokens behind known ones,
+# let many readers share few slots of a cache, and put blocks in the place of the slots. You need the lecture, and lab 07.
 #
 # A check counts and does not time. It makes new prompts each time, and never stops the notebook.
 #
@@ -68,8 +68,6 @@ def next_part(x: np.ndarray, query, key, value, cache: dict) -> np.ndarray | Non
         new_values = np.concatenate([cache["values"], new_values])
     cache.update(keys=new_keys, values=new_values)
     known = len(new_keys) - len(x)
-    # For all at once this is a mask, in the lecture's `attend` in place of is_causal:
-    # attn_mask=torch.ones(end - start, len(text), dtype=torch.bool).tril(known)
     return np.stack(
         [
             attend(one, new_keys[: known + nth], new_values[: known + nth])
@@ -101,6 +99,8 @@ check("8.1", next_part)
 # part of several tokens the first must not see the last, and the last must see all that is in the cache. <em>its own
 # cache</em>: you filled a list of your own instead of <code>cache</code>.
 # </details>
+#
+# In the model of 8.2 this is a mask: the first new token sees `text.cached + 1` tokens, the next one more.
 #
 # ## Exercise 8.2: few slots, many readers
 #

@@ -127,6 +127,6 @@ class Gpt2Model:
             own = qkv[start:end].permute(1, 2, 0, 3)
             cache[:, :, where[text.cached :]] = own[1:]
             keys, values = cache[:, :, where]
-            is_prompt = text.cached == 0  # a single new token looks at everything
-            found.append(scaled_dot_product_attention(own[0], keys, values, is_causal=is_prompt).transpose(0, 1))
+            seen = torch.ones(end - start, len(text.ids), dtype=torch.bool).tril(text.cached)
+            found.append(scaled_dot_product_attention(own[0], keys, values, attn_mask=seen).transpose(0, 1))
         return torch.cat(found)

@@ -603,4 +603,4 @@ board
 # stream hangs. Set it well above the slowest pass.
 # </details>
 #
-# Now [do the lab]({lab}): a prompt in parts, few slots for many readers, and blocks in their place. Or go on with {next}.
+# Now [do the lab]({lab}): new tokens behind known ones, few slots for many readers, and blocks in their place. Or go on with {next}.

@@ -1,4 +1,4 @@
-"""Lab 08's answers: a prompt in parts, models with few slots, models with blocks."""
+"""Lab 08's answers: new tokens behind known ones, models with few slots, models with blocks."""
 
 import numpy as np
 
