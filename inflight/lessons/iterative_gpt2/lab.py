@@ -1,7 +1,7 @@
 # %% [markdown]
 # # {heading}
 #
-# Three exercises, about {minutes} minutes (an estimate), of which {core} are *Core*. You compute new tokens behind known ones,
+# Three exercises, about {minutes} minutes (an estimate), all {core} of them *Core*. You compute new tokens behind known ones,
 # let many readers share few slots of a cache, and put blocks in the place of the slots. You need the lecture, and lab 07.
 #
 # A check counts and does not time. It makes new prompts each time, and never stops the notebook.
@@ -106,8 +106,8 @@ check("8.1", next_part)
 #
 # *Core · importance 5/5 · difficulty 2/5 · 10 minutes*
 #
-# `Gpt2Model` is the lecture's model with its KV cache, less the memory: `execute`, `step` and `attend` are there, and the
-# state of each sequence is a `Text` in `self.texts`, with `ids`, `sender`, and `slot`, which is `None` at first. A text's
+# `Gpt2Model` (`inflight/lessons/iterative_gpt2/lab_model.py`) is the lecture's model with its KV cache, less the memory:
+# `execute`, `step` and `attend` are there, and the state of each sequence is a `Text` in `self.texts`, with `ids`, `sender`, and `slot`, which is `None` at first. A text's
 # keys and values lie at the positions that `where` names. The batch has eight slots, but the cache only **four**. Write
 # the two methods that decide who has one, and when:
 #
@@ -188,7 +188,8 @@ check("8.2", Path(workdir.name) / "gpt2_model.py")
 # table* (lesson 05): entry 0 says which block has its tokens 0 to 15, entry 1 which has 16 to 31.
 #
 # - `with_room`: a text that has no blocks gets all that it may need, for `text.length` tokens (prompt and answer), or it waits.
-#   Nobody is ever paused: this is `guaranteed_no_evict`.
+#   Nobody is ever paused: this is `guaranteed_no_evict`. No text here needs more than 16 blocks; an engine refuses one that
+#   does when it arrives.
 # - `where`: the position in the cache of each token of the text so far. Block 5 has positions 80 to 95.
 # - `forget`: its blocks are free again.
 
@@ -279,7 +280,7 @@ for name in ("gpt2_model", "paged_model"):
 # %% tags=["nbval-ignore-output"]
 readers = list(gpt2_client.PROMPTS)
 answers = {}
-memory = {"iterative-gpt2": 8192, "gpt2_model": 4096, "paged_model": 256}
+memory = {"iterative-gpt2": 8 * 1024, "gpt2_model": 4 * 1024, "paged_model": 16 * 16}
 for name, positions in memory.items():
     for _ in range(12):
         reading = gpt2_client.race(server.grpc_url, name, readers[:1], 200)
@@ -297,6 +298,9 @@ plain, *own = answers.values()
 print("The same answers as iterative-gpt2:", *(each == plain for each in own))
 
 # %% [markdown]
+# Slots let four of eight wait in 4,096 positions. Blocks let nobody wait in 256: eight readers of at most 32 tokens need two
+# blocks each.
+#
 # ## Bonus
 #
 # Two readers send the same prompt of more than 16 tokens. Let them share its full blocks. What must
