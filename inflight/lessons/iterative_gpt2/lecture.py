@@ -8,7 +8,7 @@
 # - **say** what an LLM engine has that your hundred lines lack.
 #
 # You need lesson 07 (the model that asks to be called again), and some PyTorch: the shape of a tensor, a slice of it.
-# Every LLM engine has a batch without padding and a KV cache. Only the frame around them is Triton's.
+# vLLM and TensorRT-LLM have a ragged batch and a KV cache too. Only the frame around them is Triton's.
 #
 # {navigation}
 
