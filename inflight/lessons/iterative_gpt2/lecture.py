@@ -23,6 +23,8 @@
 
 # %%
 import os
+import runpy
+import sys
 import tempfile
 import textwrap
 from pathlib import Path
@@ -30,6 +32,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import plotly.express as px
+import torch
+import transformers
 
 from inflight import CourseError
 from inflight.checkpoint import load_tokenizer
@@ -146,6 +150,32 @@ for same_file in "network.py", "model.py":
 #         pass  # nothing is kept here
 
 # %% [markdown]
+# Try it before Triton does. `transformers` computes the same texts one by one:
+
+# %%
+prompts = [
+    "Programming in C++ is like",
+    "Once upon a time there was",
+    "In the middle of the night",
+    "The weather in the mountains",
+]
+tokenizer = load_tokenizer(checkpoint_dir)
+ids = {user: tokenizer.encode(prompt) for user, prompt in enumerate(prompts)}
+
+# %%
+transformers.logging.disable_progress_bar()
+sys.path.append(f"{by_hand}/1")
+sys.modules.pop("network", None)  # the file may be a new one
+gpt2 = runpy.run_path(f"{by_hand}/1/step.py")["Gpt2"](checkpoint_dir)
+together, computed = gpt2.step(ids)
+logits = [gpt2.gpt2(torch.tensor([text])).logits for text in ids.values()]
+print("cu_seqlens:  ", *np.cumsum([0, *computed]))
+print("together:    ", [tokenizer.decode([token]) for token in together])
+print("transformers:", [tokenizer.decode([one[0, -1].argmax()]) for one in logits])
+
+# %% [markdown]
+# 27 rows, one pass, and each text gets the token that it gets alone.
+#
 # ## The frame
 #
 # Around it stands the frame of lesson 07. Its config has eight slots and an idle time of 60 s; the list of words is now a
@@ -224,12 +254,6 @@ for same_file in "network.py", "model.py":
 # `gpt2_client` has a connection for each.
 
 # %%
-prompts = [
-    "Programming in C++ is like",
-    "Once upon a time there was",
-    "In the middle of the night",
-    "The weather in the mountains",
-]
 wanted, apart = 48, 4
 
 
@@ -269,8 +293,7 @@ assert tokens.groupby("stream").size().tolist() == [wanted] * 4
 # Count the tokens that one answer of 96 tokens costs:
 
 # %%
-tokenizer = load_tokenizer(checkpoint_dir)
-prompt_length, length = len(tokenizer.encode(prompts[0])), 96
+prompt_length, length = len(ids[0]), 96
 # your line: a list of 96 numbers, the tokens that go into each pass
 per_pass = [prompt_length + before for before in range(length)]
 
@@ -383,9 +406,7 @@ print(textwrap.fill(prompts[0] + texts["cached-gpt2"][1], 88))
 
 # %% tags=["remove-cell"]
 assert same >= 3
-assert through["tokens"].sum() == sum(
-    len(tokenizer.encode(prompt)) + wanted - 1 for prompt in prompts
-)
+assert through["tokens"].sum() == sum(len(ids[user]) + wanted - 1 for user in ids)
 
 # %% [markdown]
 # Each token goes through once: a prompt in the pass in which it joins, then one token of each
