@@ -441,8 +441,7 @@ print(ratio.to_frame("kv_cache_over_recompute").to_json())  # for programs
 
 # %% [markdown]
 # Why so much less than 51? The cache saves tokens, not passes: with it or without, the answer takes 96. A pass has a price
-# of its own. Say that it is the price of *x* tokens. Then a pass costs *x* + 54 on average without a cache, *x* + 1 with one. The
-# measured ratio gives *x*. Does *x* predict the ratio for half of the answer?
+# of its own.
 
 # %% tags=["nbval-ignore-output"]
 figure = px.line(medians, x="so far", y="ms", color="way", line_dash="way")
@@ -450,23 +449,19 @@ titles = {"xaxis_title": "tokens of text so far", "yaxis_title": "ms per token"}
 figure.update_layout(**titles, legend_title="", yaxis_rangemode="tozero")
 summary = "Milliseconds per token over the text so far, without a cache and with one."
 charts.show(figure, summary)
-whole, half = np.mean(per_pass[1:]), np.mean(per_pass[1 : length // 2])
-x = (whole - gain.ratio) / (gain.ratio - 1)
-print(f"x = {x:.1f}, from the whole answer")
-early = costs[costs["so far"] < prompt_length + length // 2]
-totals = early.groupby(["way", "turn"], sort=False)["ms"].sum()
-measured = told_apart(*(totals[way].to_numpy() for way in ways)).ratio
-on_paper = f"({x:.1f} + {half:.0f}) / ({x:.1f} + 1) = {(x + half) / (x + 1):.2f}"
-print(f"The first half of the answer: on paper {on_paper}, measured {measured:.2f}.")
-first = medians.groupby("way", sort=False)["ms"].first()
-paper = (x + prompt_length + 1) / (x + 1)
+upper, lower = (medians[medians["way"] == way] for way in ways)
+one, mean = lower["ms"].mean(), np.mean(per_pass[1:])
+more = np.polyfit(upper["so far"], upper["ms"], 1)[0]
+paper = one + (mean - 1) * more
 print(
-    f"The first pass: on paper {paper:.2f}, measured {first.iloc[0] / first.iloc[1]:.2f}."
+    f"A pass with one token takes {one:.1f} ms; each further token adds {more:.2f} ms."
 )
+print(f"Without a cache a pass has {mean:.0f} tokens on average:")
+print(f"{one:.1f} + {mean - 1:.0f} × {more:.2f} = {paper:.1f} ms, ", end="")
+print(f"{paper / one:.1f} times as long. Measured: {gain.ratio:.2f}.")
 
 # %% [markdown]
-# For half of the answer it does, to a few per cent. For the first pass it does not: going from one token to seven costs more
-# than six tokens' price. The gain grows with the answer: *n* tokens after a prompt of *p* cost *np* + *n*(*n* − 1)/2 tokens without a cache, and
+# The gain grows with the answer: *n* tokens after a prompt of *p* cost *np* + *n*(*n* − 1)/2 tokens without a cache, and
 # *p* + *n* − 1 with one.
 #
 # The line with a cache is nearly flat only because the text is so short. Attention still reads the keys and values of the
