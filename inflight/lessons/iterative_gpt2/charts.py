@@ -4,7 +4,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from inflight.notebook.charts.marks import keep_panel, once_in_legend, saying
-from inflight.notebook.charts.palette import DASHES, INK, REQUEST, pattern
+from inflight.notebook.charts.palette import INK, REQUEST, pattern
 from inflight.notebook.charts.panels import axes_of, panels
 
 COLOURS = [*REQUEST[:4], INK]
@@ -40,7 +40,7 @@ def race(runs: dict[str, pd.DataFrame], offsets_s: dict[str, list[float]]) -> go
                 y=[0, *rows["token"]],
                 mode="lines",
                 # A step: between two tokens there is nothing.
-                line={"color": colour, "width": 3, "dash": DASHES[(stream - 1) % len(DASHES)], "shape": "hv"},
+                line={"color": colour, "width": 3, "shape": "hv"},
                 name=name,
                 legendgroup=name,
                 hovertemplate=f"{name} · token %{{y}} · at %{{x:.2f}} s<extra></extra>",

@@ -94,6 +94,6 @@ def board(server: Server, models: tuple[str, ...] = repository.GPT2) -> Dashboar
         "model": ipywidgets.Dropdown(options=models, description="model"),
         "streams": ipywidgets.IntSlider(2, 1, len(gpt2_client.PROMPTS), description="streams"),
         "offset_s": ipywidgets.FloatSlider(0.1, min=0, max=3, step=0.1, description="start offset (s)"),
-        "max_tokens": ipywidgets.IntSlider(64, 8, 256, 8, description="max_tokens"),
+        "max_tokens": ipywidgets.IntSlider(192, 8, 256, 8, description="max_tokens"),
     }
     return Dashboard(controls, race, server, "Race: prompts that share one model")

@@ -529,20 +529,18 @@ print("iterative-gpt2:", "".join(answer["text"]))
 #
 # Apply a change in the editor, then race.
 #
-# 1. `kv_cache` `off`, two streams of 192 tokens; then `on`. Which line bends?
+# 1. `kv_cache` `off`, two streams of 192 tokens; then `on`. When does a line bend?
 # 2. `kv_cache_slots` 2, four streams with offset 0. Who waits, and for whom?
 #
 # <details><summary>What to see</summary>
 #
-# 1. Without a cache both lines bend: each token takes longer than the one before. With one, a line bends only where the
-#    other stream joins or ends.
+# 1. Without a cache both lines flatten as they grow. With one, their slope changes where the other stream joins or ends.
 # 2. Two streams begin when the other two are over. The batch has slots for them, the cache has none.
 #
 # </details>
 
 # %% tags=["nbval-ignore-output"]
-fields = ["kv_cache", "kv_cache_slots", "max_batch_size"]
-widgets.ConfigEditor(server, "iterative-gpt2", fields)
+widgets.ConfigEditor(server, "iterative-gpt2", ["kv_cache", "kv_cache_slots"])
 
 # %% tags=["nbval-ignore-output"]
 board = lesson.board(server, ("iterative-gpt2",))

@@ -73,7 +73,7 @@ def ready_again(board):
 
 def test_the_board_runs_unattended_and_keeps_what_it_measured(server):
     board = iterative_gpt2.board(server)
-    board.controls["offset_s"].value = 0
+    board.controls["offset_s"].value, board.controls["max_tokens"].value = 0, 64
     standing = board.run()
     assert standings(standing.tokens)["tokens"].tolist() == [64, 64]
     assert standing.alt.startswith("simple-gpt2: stream 1: 64 tokens, the first after") and standing.alt in repr(board)
