@@ -6,8 +6,7 @@
 #
 # A check counts and does not time. It makes new prompts each time, and never stops the notebook.
 #
-# Run the first code cell before any other: it brings `check`, and what the exercises use. A `NameError` says that it has
-# not been run.
+# Run the first code cell before any other: it brings `check`, and what the exercises use.
 #
 # {navigation}
 
@@ -37,9 +36,7 @@ server = Server(repo).start()
 # *Core · importance 5/5 · difficulty 3/5 · 15 minutes*
 #
 # The lecture's cache knows two cases: a whole prompt, and a single new token. An engine meets a third one: several new
-# tokens behind others that are in the cache already. A long prompt in parts looks like this, a prompt whose beginning was
-# kept, and a draft that has to be verified (lesson 11). This is the attention of
-# one token, in one head of one layer:
+# tokens behind others that are in the cache already. This is the attention of one token, in one head of one layer:
 
 
 # %%
@@ -184,8 +181,7 @@ check("8.2", Path(workdir.name) / "gpt2_model.py")
 # *Core · importance 5/5 · difficulty 3/5 · 25 minutes*
 #
 # A slot has 1,024 positions, and a reader uses thirty. Cut **a quarter of a slot** into 16 blocks of 16 tokens, and serve
-# eight readers from it. A text gets the blocks that it will need, wherever they are free. `text.blocks`, `[]` at first, is its *block
-# table* (lesson 05): entry 0 says which block has its tokens 0 to 15, entry 1 which has 16 to 31.
+# eight readers from it. `text.blocks`, `[]` at first, is its *block table* (lesson 05): entry 0 says which block has its tokens 0 to 15, entry 1 which has 16 to 31.
 #
 # - `with_room`: a text that has no blocks gets all that it may need, for `text.length` tokens (prompt and answer), or it waits.
 #   Nobody is ever paused: this is `guaranteed_no_evict`. No text here needs more than 16 blocks; an engine refuses one that
@@ -323,7 +319,7 @@ print("The same answers as iterative-gpt2:", *(each == plain for each in own))
 # <details><summary>Answer</summary>
 #
 # The table, and that each token goes in once. But blocks whose tokens are all older than 256 may be given back while the
-# text goes on, so entry 0 then points to no block; the other entries stay where they are.
+# text goes on.
 # </details>
 #
 # **3. Users come back with a follow-up question, and their text so far is the beginning of the new prompt.** May the blocks
@@ -331,13 +327,11 @@ print("The same answers as iterative-gpt2:", *(each == plain for each in own))
 #
 # <details><summary>Answer</summary>
 #
-# Yes: the keys and values of the beginning are the same. But blocks that are kept for one user are missing for the others,
-# and the new request has another number. You need a way to find blocks by their tokens, and a rule for which to give up
+# Yes: the keys and values of the beginning are the same. But blocks that are kept for one user are missing for the others.
+# You need a way to find blocks by their tokens, and a rule for which to give up
 # first: an engine's KV cache reuse (lesson 05).
 # </details>
 #
 # ## Done?
 #
 # When every check says so, compare with {counterpart}, then go on to {next}.
-#
-# The server ends with this notebook's kernel.
