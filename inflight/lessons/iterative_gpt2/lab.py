@@ -1,8 +1,8 @@
 # %% [markdown]
 # # {heading}
 #
-# Three exercises, about {minutes} minutes (an estimate), all {core} of them *Core*. You compute new tokens behind known ones,
-# let many readers share few slots of a cache, and put blocks in the place of the slots. You need the lecture, and lab 07.
+# Three exercises, all *Core*, about {minutes} minutes (an estimate). You compute new tokens behind known ones, let
+# many readers share few slots of a cache, and put blocks in the place of the slots. You need the lecture, and lab 07.
 #
 # A check counts and does not time. It makes new prompts each time, and never stops the notebook.
 #
