@@ -37,7 +37,8 @@ def build(source: str | Path, target: str | Path) -> Path:
     source : path
         A C file with Triton's five functions; it may include "triton.h" from `SOURCES`.
     target : path
-        The library to make. One that was there is replaced, never written over: a server may have it open.
+        The library to make. One that was there is replaced, never written over: a server may have it open. Such a
+        server goes on with the old one, so that each build needs a name of its own.
 
     Returns
     -------

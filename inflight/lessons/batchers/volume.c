@@ -1,4 +1,4 @@
-/* Batches by volume: the work in a batch stays within LIMIT, however many requests that is.
+/* Batches by volume: joins.h says who may join a batch, however many requests that is.
  *
  * Triton's max_batch_size counts items, the first dimension of the inputs. Items differ: one may have ten tokens and
  * the next a thousand, and a batch takes as long, or as much memory, as the tokens in it. With this library, Triton's
@@ -15,13 +15,7 @@
 
 #include "triton.h"
 
-#define LIMIT 12
-
-/* A batch that is being formed. */
-typedef struct {
-  int64_t volume;
-  int64_t num_requests;
-} Batch;
+#include "joins.h"
 
 /* The model is loaded: nothing is kept for all its batches. */
 TRITONSERVER_Error* TRITONBACKEND_ModelBatcherInitialize(TRITONBACKEND_Batcher** batcher, TRITONBACKEND_Model* model)
@@ -62,7 +56,7 @@ static TRITONSERVER_Error* length_of(TRITONBACKEND_Request* request, int64_t* le
   return error;
 }
 
-/* May this request join? One that is larger than the limit has a batch of its own: somebody must serve it. */
+/* May this request join? */
 TRITONSERVER_Error* TRITONBACKEND_ModelBatchIncludeRequest(TRITONBACKEND_Request* request, void* userp,
                                                            bool* should_include)
 {
@@ -71,11 +65,7 @@ TRITONSERVER_Error* TRITONBACKEND_ModelBatchIncludeRequest(TRITONBACKEND_Request
   *should_include = false;
   TRITONSERVER_Error* error = length_of(request, &length);
   if (error != NULL) return error;
-  *should_include = batch->num_requests == 0 || batch->volume + length <= LIMIT;
-  if (*should_include) {
-    batch->volume += length;
-    batch->num_requests++;
-  }
+  *should_include = joins(batch, length);
   return NULL;
 }
 

@@ -565,7 +565,7 @@ board
 # you write a [plugin](https://docs.vllm.ai/en/latest/design/plugin_system/) with vLLM's attention layer, and get its
 # scheduler and blocks.
 #
-# `iterative-gpt2` also runs [on a GPU](../assets/elsewhere.md#08-·-Iterative-GPT-2).
+# `iterative-gpt2` also runs [on a GPU](../assets/elsewhere.md#08-Iterative-GPT-2).
 #
 # ## Recap
 #

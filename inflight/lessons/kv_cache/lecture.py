@@ -512,7 +512,7 @@ print("Counted by the engine:", log["kv_blocks_reused"].iloc[-1])
 # | Tokens in a block | `--block-size`, often 16 | 32 by default | 32 |
 # | Watch | <code>vllm:num_<wbr>preemptions_total</code>, <code>vllm:kv_cache_<wbr>usage_perc</code>, <code>vllm:prefix_<wbr>cache_hits_total</code> | iteration statistics | `paused`, `kv_blocks_used`, `kv_blocks_reused` of the log |
 #
-# How [today's engines pause, evict and offload](../assets/elsewhere.md#05-·-Policies-and-the-KV-cache)
+# How [today's engines pause, evict and offload](../assets/elsewhere.md#05-Policies-and-the-KV-cache)
 # has a page of its own. A large GPU is seldom short of blocks for a small model: to see this lesson
 # [there](../assets/lab-gpu/README.md), cap the cache.
 #

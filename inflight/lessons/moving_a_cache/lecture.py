@@ -558,7 +558,7 @@ charts.table(pd.DataFrame(rows), decimals=0)
 # `vllm:external_prefix_cache_hits` beside `vllm:prefix_cache_hits`: tokens found outside, and in memory. `cache_salt`
 # is a field of the request, in vLLM and here.
 #
-# [Sources, and what changes quickly](../assets/elsewhere.md#13-·-Moving-a-cache)
+# [Sources, and what changes quickly](../assets/elsewhere.md#13-Moving-a-cache)
 #
 # ## What breaks
 #

@@ -326,7 +326,7 @@ for ahead in (64, 1):
 # %% [markdown]
 # Reuse and balance pull apart. **`consistent_hash` never looks at load.** It is the router's way to keep a chat
 # together (`X-Session-ID`; in 0.1.17 `cache_aware` routes chats without a session by load alone, so this lesson sends
-# token ids). [Pinned sessions](../assets/elsewhere.md#12-·-Replicas) can keep one engine of four saturated while three
+# token ids). [Pinned sessions](../assets/elsewhere.md#12-Replicas) can keep one engine of four saturated while three
 # idle. Lab 12.4 gives such a hash a bound.
 #
 # ## One server dies
@@ -512,7 +512,7 @@ print(rules[rules.index("      - alert: Streams") : rules.index("      # Attempt
 # | [llm-d Router](https://llm-d.ai/docs/architecture/core/router) | a picker beside a Kubernetes gateway (`InferencePool`) scores prefix, load and queue | both ways |
 # | [NVIDIA Dynamo](https://docs.nvidia.com/dynamo/v1.5.1/knowledge-base/modular-components/router/overview.md) | the least cost of prefill and decode together | what servers report |
 #
-# [Sources, and what changes quickly](../assets/elsewhere.md#12-·-Replicas)
+# [Sources, and what changes quickly](../assets/elsewhere.md#12-Replicas)
 #
 # ## What breaks
 #

@@ -469,7 +469,7 @@ charts.table(pd.DataFrame(rows, columns=columns), decimals=2)
 #
 # Why does a draft cost anything there? Forty tokens are far left of an H200's [ridge](glossary.md#Roofline), which lies at
 # hundreds. But eight answers take 2.4 times as long as one, and reading the weights takes less than 0.1 ms of either.
-# Neither roof is near: the iteration is [overhead-bound](../assets/elsewhere.md#01-·-Build-the-engine), and its overhead
+# Neither roof is near: the iteration is [overhead-bound](../assets/elsewhere.md#01-Build-the-engine), and its overhead
 # grows with its tokens. The ridge says when arithmetic is free, not when a token is.
 #
 # ## Turn the knob
@@ -500,7 +500,7 @@ lesson.turning_point(prices)
 # | A drafter of your own | custom proposer, experimental | `UserProvidedDecodingConfig` | `drafter_path` |
 # | Watch | <code>vllm:spec_decode_num_<wbr>draft_tokens_total</code>, <code>…accepted…</code> | `acceptance_rate` of an answer | `drafted`, `accepted` of the log |
 #
-# For drafters that are models, see [the linked page](../assets/elsewhere.md#11-·-Speculation). vLLM and TensorRT-LLM keep
+# For drafters that are models, see [the linked page](../assets/elsewhere.md#11-Speculation). vLLM and TensorRT-LLM keep
 # their guesses with the chance p unless told otherwise (`draft_sample_method`, `use_rejection_sampling`). A chunk of a
 # stream may hold several tokens: divide by tokens before you compare ITL.
 #

@@ -322,7 +322,7 @@ print(summary)
 # At the black dashes the schema writes: where only one text can follow, llguidance allows the tokenizer's own token
 # alone. The model computes a whole iteration for each of these *forced tokens*, although it is known. SGLang wrote them
 # without asking the model until 2025 ([jump-forward](https://lmsys.org/blog/2024-02-05-compressed-fsm/)); [open
-# proposals](../assets/elsewhere.md#10-·-Structured-output) would bring it to vLLM, one of them as drafts (lesson 11).
+# proposals](../assets/elsewhere.md#10-Structured-output) would bring it to vLLM, one of them as drafts (lesson 11).
 #
 # ## Turn the knob
 #
@@ -537,7 +537,7 @@ for what, turns in (("No example:", helper), ("One example:", helper + shown)):
 # | your own mask | <code>--logits-<wbr>processors</code>, a class for the whole batch | <code>SamplingParams(<wbr>logits_<wbr>processor=…)</code> | <code>logits_<wbr>processor_path</code> |
 # | Watch | answers that were cut: <code>vllm:request_<wbr>success_total</code>, `finished_reason` `length` | | the same |
 #
-# [Sources, and what changes quickly](../assets/elsewhere.md#10-·-Structured-output)
+# [Sources, and what changes quickly](../assets/elsewhere.md#10-Structured-output)
 #
 # ## What breaks
 #

@@ -245,6 +245,10 @@ def _same(got: Any, right: Any) -> bool:
 
 def _difference(got: Any, right: Any) -> str:
     """Say what yours gives and what the course's does; of two that are long, where they first differ."""
+    if all(hasattr(each, "columns") for each in (got, right)) and list(got) == list(right) and len(got) == len(right):
+        column = next((name for name in right if not _same(got[name].to_numpy(), right[name].to_numpy())), None)
+        if column is not None:
+            return f"{column}: {_difference(got[column].tolist(), right[column].tolist())}"
     if all(isinstance(each, list | tuple | np.ndarray) and np.ndim(each) for each in (got, right)):
         same = next((n for n, pair in enumerate(zip(got, right)) if not _same(*pair)), min(len(got), len(right)))
         if max(len(got), len(right)) > LONGEST_SHOWN:

@@ -142,6 +142,15 @@ def test_the_examples_of_a_functions_docstring_answer_at_once(kernel, capsys, wr
     assert says in capsys.readouterr().out
 
 
+def test_of_two_tables_the_column_that_differs_is_told(kernel, capsys):
+    answer_is = "def views(n):\n    import pandas as pd\n    # your line: seconds\n    late = 2 * n\n\n    return pd.DataFrame({'sent': [1], 'due': [late]})"
+    blank, answer = opened(answer_is)
+    kernel(blank.replace("...", "late = n"))
+    kernel(answer)
+    kernel("views(3)")
+    assert "views(3): due: yours gives [3], the course's [6]" in capsys.readouterr().out
+
+
 def test_a_table_that_is_given_is_told_by_its_rows_and_a_no_after_a_yes_says_but(kernel, capsys):
     blank, answer = opened("def count(log):\n    # your line: its rows\n    return len(log)")
     kernel(blank.replace("...", "return 0"))
