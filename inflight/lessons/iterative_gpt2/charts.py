@@ -101,6 +101,14 @@ def through_each_pass(runs: dict[str, pd.DataFrame]) -> go.Figure:
                 hovertemplate=f"stream {stream} · %{{y}} tokens in pass %{{x}}<extra></extra>",
                 **axes_of(number),
             )
+        passes = run.groupby("pass")["tokens"].sum()
+        if passes.max() < SMALL * max(run.groupby("pass")["tokens"].sum().max() for run in runs.values()):
+            # On this scale single tokens cannot be told from prompts: those are named.
+            axes = dict(zip(("xref", "yref"), axes_of(number).values()))
+            prompts = run[run["tokens"] > 1]
+            for stream, at, tokens in zip(prompts["stream"], prompts["pass"], prompts["tokens"]):
+                look = {"font_size": 9, "showarrow": False, "yshift": 8 + 10 * (stream % 2)}
+                fig.add_annotation(x=at, y=passes[at], text=f"prompt of {tokens}", **look, **axes)
     fig.update_layout(barmode="stack", bargap=0, meta={"device": ""})
     fig.update_xaxes(title="forward pass", row=len(runs), col=1)
     fig.update_yaxes(title="tokens in the pass", matches="y")

@@ -49,9 +49,9 @@ def attend(query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarra
 
 # %% [markdown]
 # Write the step for any number of new tokens. `x` has only the newest tokens of a text, one or more. `query`, `key` and
-# `value` are functions that turn tokens [tokens, width] into vectors [tokens, size]; each token may go through each of them
-# once. `cache` is a dict, empty at first, that is yours to fill. Every text has its own, and it is handed in again with the
-# text's next tokens. Each token attends to itself and to all before it, and to none after it.
+# `value` are functions that turn tokens [tokens, width] into vectors [tokens, size]; call each of them once, with all new
+# tokens together. `cache` is a dict, empty at first, that is yours to fill. Every text has its own, and it is handed in
+# again with the text's next tokens. Each token attends to itself and to all before it, and to none after it.
 
 
 # %%
@@ -92,12 +92,11 @@ check("8.1", next_part)
 #
 # <details><summary>The error you see</summary>
 #
-# <em>tokens projected</em>: you keep the tokens and compute their keys again. Keep the keys. <em>none after it</em>: in a
+# <em>tokens projected</em>: you keep the tokens and compute their keys again. Keep the keys. <em>calls</em>: the new tokens
+# go in one after the other, not together. <em>none after it</em>: in a
 # part of several tokens the first must not see the last, and the last must see all that is in the cache. <em>its own
 # cache</em>: you filled a list of your own instead of <code>cache</code>.
 # </details>
-#
-# In the model of 8.2 this is a mask: the first new token sees `text.cached + 1` tokens, the next one more.
 #
 # ## Exercise 8.2: few slots, many readers
 #
@@ -184,7 +183,8 @@ check("8.2", Path(workdir.name) / "gpt2_model.py")
 # eight readers from it. `text.blocks`, `[]` at first, is its *block table* (lesson 05): entry 0 says which block has its tokens 0 to 15, entry 1 which has 16 to 31.
 #
 # - `with_room`: a text that has no blocks gets all that it may need, for `text.length` tokens (prompt and answer), or it waits.
-#   Nobody is ever paused: this is `guaranteed_no_evict`. No text here needs more than 16 blocks; an engine refuses one that
+#   All behind it wait, too: else short texts overtake a long one for ever. No text is paused: this is
+#   `guaranteed_no_evict`. No text here needs more than 16 blocks; an engine refuses one that
 #   does when it arrives.
 # - `where`: the position in the cache of each token of the text so far. Block 5 has positions 80 to 95.
 # - `forget`: its blocks are free again.

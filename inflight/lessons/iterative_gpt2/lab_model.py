@@ -79,7 +79,7 @@ class Gpt2Model:
                 self.texts[number].sender = request.get_response_sender()
                 batch[number] = request
         self.forget_those_who_left(batch)
-        computed = self.with_room(batch)
+        computed = self.with_room(list(batch))
         if computed:
             tokens = self.step([self.texts[number] for number in computed])
             for number, token in zip(computed, tokens):

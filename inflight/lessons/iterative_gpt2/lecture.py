@@ -27,6 +27,7 @@ import runpy
 import sys
 import tempfile
 import textwrap
+import timeit
 from pathlib import Path
 
 import numpy as np
@@ -250,8 +251,8 @@ print("transformers:", [tokenizer.decode([one[0, -1].argmax()]) for one in logit
 # %% [markdown]
 # ## Run
 #
-# Each user wants 48 tokens; the end token ends nothing here, so that the counts are the same in every run. The second sends its prompt when the first has 4 tokens, the third at 8, the fourth at 12.
-# `gpt2_client` has a connection for each.
+# Each user wants 48 tokens; the end token ends nothing here, so every answer has them. The second sends its prompt when
+# the first has 4 tokens, the third at 8, the fourth at 12. `gpt2_client` has a connection for each.
 
 # %%
 wanted, apart = 48, 4
@@ -306,8 +307,8 @@ print(f"{different} differ: {sum(per_pass) / different:.0f} times as many go in.
 
 # %% [markdown]
 # In each layer, attention makes a query, a key and a value of each token. The query is used once. Key and value are used
-# again for every token that follows, and do not depend on them. So keep them, in a [KV cache](glossary.md#KV-cache), and
-# each token goes through the model once.
+# again for every token that follows. In every layer a token looks only at those before it, so later ones change neither.
+# Keep them, in a [KV cache](glossary.md#KV-cache), and each token goes through the model once.
 #
 # ## Predict
 
@@ -316,7 +317,7 @@ guess = widgets.predict(
     "The cache saves 50 of 51 tokens. How many times as long does an answer of 96 tokens take without it?",
     {
         "The same time: every pass reads all weights, for one token or a hundred": 1,
-        "4 times: with the cache, most of a pass is not its token": 4,
+        "4 times: a pass with one token has a price, most of which is not the token's": 4,
         "25 times: the matrices are saved, attention to the whole text stays": 25,
         "51 times: so many more tokens go through every layer": 51,
     },
@@ -327,7 +328,8 @@ guess
 # ## The cache
 #
 # The batch has eight slots, so the cache has eight, each with room for the longest text. `model.py` and `network.py` are
-# the same files; only `step.py` is new:
+# the same files; only `step.py` is new. `cu_seqlens` now says where each text's new tokens end. How many keys a text has is
+# a second list, vLLM's `seq_lens`; here it is `len(text)`:
 
 # %%
 # %%writefile {cached}/1/step.py
@@ -414,7 +416,7 @@ assert through["tokens"].sum() == sum(len(ids[user]) + wanted - 1 for user in id
 #
 # ## What a token costs
 #
-# Both models give the answer of 96 tokens seven times, in alternating order. The time between two tokens is counted for the second.
+# Both models give the answer of 96 tokens seven times, in alternating order. The time to the first token is left out.
 
 # %% tags=["nbval-ignore-output"]
 ways = {"without a cache": "hand-gpt2", "with a KV cache": "cached-gpt2"}
@@ -431,7 +433,8 @@ medians = costs.groupby(["way", "so far"], sort=False)["ms"].median().reset_inde
 seconds = costs.groupby(["way", "turn"], sort=False)["ms"].sum() / 1000
 gain = told_apart(*(seconds[way].to_numpy() for way in ways))
 interval = f"{gain.low:.2f} to {gain.high:.2f} in 7 rounds, 95 % confidence"
-print(f"Without a cache the answer took {gain.ratio:.2f} times as long ({interval}).")
+print("From the first token to the last, the answer without a cache took", end=" ")
+print(f"{gain.ratio:.2f} times as long ({interval}).")
 print(guess.score(round(gain.ratio, 2), "the mean ratio of 7 rounds"))
 
 # %% tags=["remove-cell", "nbval-ignore-output"]
@@ -440,8 +443,9 @@ ratio = ratios.agg(["median", "min", "max"]).round(2)
 print(ratio.to_frame("kv_cache_over_recompute").to_json())  # for programs
 
 # %% [markdown]
-# Why so much less than 51? The cache saves tokens, not passes: with it or without, the answer takes 96. A pass has a price
-# of its own.
+# Why so much less than 51? The cache saves tokens, not passes: with it or without, the answer takes 96. Each pass reads
+# all weights, starts every operation and goes through Triton, for one token or for 54. On an H100 the first option would
+# be nearly right: below some 300 tokens a pass (lesson 01), reading the weights decides.
 
 # %% tags=["nbval-ignore-output"]
 figure = px.line(medians, x="so far", y="ms", color="way", line_dash="way")
@@ -449,16 +453,24 @@ titles = {"xaxis_title": "tokens of text so far", "yaxis_title": "ms per token"}
 figure.update_layout(**titles, legend_title="", yaxis_rangemode="tozero")
 summary = "Milliseconds per token over the text so far, without a cache and with one."
 charts.show(figure, summary)
-upper, lower = (medians[medians["way"] == way] for way in ways)
-one, mean = lower["ms"].mean(), np.mean(per_pass[1:])
-more = np.polyfit(upper["so far"], upper["ms"], 1)[0]
-paper = one + (mean - 1) * more
+
+# %% tags=["nbval-ignore-output"]
+torch.set_num_threads(1)  # as in the server
+pass_ms = {}
+for count in (
+    1,
+    round(np.mean(per_pass[1:])),
+):  # with a cache, and on average without one
+    text = {0: (ids[0] * length)[:count]}
+    took = timeit.repeat(lambda: gpt2.step(text), number=1, repeat=101)
+    pass_ms[count] = 1000 * np.median(took)
+(_, one), (count, many) = pass_ms.items()
 print(
-    f"A pass with one token takes {one:.1f} ms; each further token adds {more:.2f} ms."
+    f"Outside Triton a pass takes {one:.1f} ms with one token, {many:.1f} with {count}."
 )
-print(f"Without a cache a pass has {mean:.0f} tokens on average:")
-print(f"{one:.1f} + {mean - 1:.0f} × {more:.2f} = {paper:.1f} ms, ", end="")
-print(f"{paper / one:.1f} times as long. Measured: {gain.ratio:.2f}.")
+rest = medians[medians["way"] == "with a KV cache"]["ms"].mean() - one
+print(f"Triton and the way to the client take {rest:.1f} ms. On paper the answer takes")
+print(f"{(many + rest) / (one + rest):.2f} times as long, measured {gain.ratio:.2f}.")
 
 # %% [markdown]
 # The gain grows with the answer: *n* tokens after a prompt of *p* cost *np* + *n*(*n* − 1)/2 tokens without a cache, and
@@ -558,12 +570,12 @@ board
 # | Attention of a batch | with FlashAttention, one kernel over all texts and their blocks | one kernel for prompts, one for those that decode | one call for all that decode, padded; prompts one by one |
 # | Watch | `vllm:iteration_<wbr>tokens_total`, `vllm:kv_cache_<wbr>usage_perc` | its iteration statistics | `inflight_gpt2_<wbr>kv_cache_slots` |
 #
-# For a model that no engine knows there are three other ways. A class that keeps to the conventions of `transformers` runs
-# in vLLM as it is, with `--model-impl transformers`
-# ([what it must have](https://docs.vllm.ai/en/latest/models/supported_models/#writing-custom-models)), or in
-# [`transformers`' own manager](https://huggingface.co/docs/transformers/main/continuous_batching). For any other class
-# you write a [plugin](https://docs.vllm.ai/en/latest/design/plugin_system/) with vLLM's attention layer, and get its
-# scheduler and blocks.
+# For a model that no engine knows there are three other ways. A class that meets [these
+# conventions](https://docs.vllm.ai/en/latest/models/supported_models/#writing-custom-models) of `transformers` runs in
+# vLLM (`--model-impl transformers --trust-remote-code`), or in [`transformers`' own
+# manager](https://huggingface.co/docs/transformers/main/continuous_batching). For any other class you write a
+# [plugin](https://docs.vllm.ai/en/latest/design/plugin_system/) with vLLM's attention layer, and get its scheduler and
+# blocks.
 #
 # `iterative-gpt2` also runs [on a GPU](../assets/elsewhere.md#08-Iterative-GPT-2).
 #

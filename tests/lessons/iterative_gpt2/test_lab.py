@@ -127,7 +127,7 @@ FAR_FROM_BUDGET = {"8.3": {"tokens computed": "8.2 counts them", "items and byte
 ANSWERS = [
     *of_the_lab("iterative_gpt2", {"8.1": "next_part", "8.2": "gpt2_model.py", "8.3": "paged_model.py"}),
     Answer("8.1", "lists, and one mask", in_parts),
-    Answer("8.1", "token by token", token_by_token),
+    Answer("8.1", "token by token", token_by_token, "partly", "go in together"),
     Answer("8.1", "is_causal's mask", as_is_causal, "partly", "one projection each ✓, the result not right yet"),
     Answer("8.1", "no mask", no_mask, "partly", "and to none after it"),
     Answer("8.1", "without itself", without_itself, "partly", "attends to itself"),
@@ -158,7 +158,8 @@ ANSWERS = [
     Answer("8.3", "passes, just outside", paged(more=split(5)), "wrong", "forward passes: "),
     Answer("8.3", "one fewer at a time", paged(("if self.texts[number].blocks]", "if self.texts[number].blocks][:7]")), "wrong",
            "texts in the fullest pass: 7"),
-    Answer("8.3", "keeps a thousand more", paged(("list(range(BLOCKS))", "list(range(BLOCKS))\n        self.more = [0] * 1001")),
+    Answer("8.3", "keeps half a block more", paged(("list(range(BLOCKS))", "list(range(BLOCKS))\n        self.more = [0] * 130_000"))),
+    Answer("8.3", "keeps more than half", paged(("list(range(BLOCKS))", "list(range(BLOCKS))\n        self.more = [0] * 135_000")),
            "wrong", "bytes kept: "),
     Answer("8.3", "a block too few", paged(("needed = -(-text.length // BLOCK)", "needed = text.length // BLOCK")), "wrong",
            "list index out of range"),
