@@ -7,6 +7,7 @@ from inflight.notebook.charts.marks import keep_panel, once_in_legend, saying
 from inflight.notebook.charts.palette import INK, REQUEST, pattern
 from inflight.notebook.charts.panels import axes_of, panels
 
+SMALL = 0.1  # of the highest bar of all panels
 COLOURS = [*REQUEST[:4], INK]
 SHAPES = ("", "/", "", "x", "")
 NEAR = 0.01  # of the axis: lines that end so near each other have one label
