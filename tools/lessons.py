@@ -48,9 +48,9 @@ ASSERTS = re.compile(r"^[ \t]*assert\b.*", re.M)
 MAX_BYTES = 900_000  # of which the static pictures are up to two thirds
 CHECKED = re.compile(r"""\bcheck\(\s*["'](\d+\.\d+)["']""")
 PART = "part:"  # begins a tag
-MARKER = re.compile(r"^\s*# (BEGIN SOLUTION|END SOLUTION|LAB:).*", re.M)
-REGION = re.compile(r"^([ \t]*)# BEGIN SOLUTION\n(.*?)^[ \t]*# END SOLUTION$", re.M | re.S)
-GIVEN = re.compile(r"^[ \t]*# LAB: ?(.*)\n", re.M)
+MARKER = re.compile(r"^\s*(?:#|//) (BEGIN SOLUTION|END SOLUTION|LAB:).*", re.M)
+REGION = re.compile(r"^([ \t]*)(?:#|//) BEGIN SOLUTION\n(.*?)^[ \t]*(?:#|//) END SOLUTION$", re.M | re.S)
+GIVEN = re.compile(r"^[ \t]*(?:#|//) LAB: ?(.*)\n", re.M)
 
 
 def build(root: Path, lessons: list[str] | None = None, keep_outputs: bool = False) -> list[Path]:

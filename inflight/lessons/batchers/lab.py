@@ -66,7 +66,8 @@ def trial(fragment, arrivals, callers=None, **values):
 # that wait at that moment, at most `max_batch_size`, and keeps the model busy for `fixed_ms + item_ms · size`. A request
 # that arrives at the very moment at which a batch leaves may be in it or not: the check has no such case.
 #
-# Write the function that gives the sizes of the batches, in order. Triton differs in one case, shown below.
+# Write the function that gives the sizes of the batches, in order. Here a batch stays open until it leaves. Triton usually
+# closes it when its delay is over, although the model is still busy; the last loads below show that.
 
 
 # %%
@@ -107,16 +108,17 @@ check("6.1", batch_sizes)
 # <details><summary>The error you see</summary>It names arrivals, delay and limit of a case, and what your function said:
 # play that case with pencil and paper. <code>IndexError</code>: fewer wait than a full batch needs.</details>
 #
-# Does Triton agree? The last load comes eight times: its first request takes 200 ms, the delay of the second is over at
-# 170 ms, the third comes at 230 ms, and the model is free at 260 ms.
+# Does Triton agree? In the second load, the lecture's last, delays end while the model is busy. The last load comes eight
+# times: its first request takes 200 ms, the delay of the second is over at 170 ms, the third comes at 230 ms, and the model
+# is free at 260 ms.
 
 # %% tags=["nbval-ignore-output"]
-every_17_ms = [17 * number for number in range(12)]
-arrivals = batch_run.at([arrival / 1000 for arrival in every_17_ms])
-for delay_ms in (0, 60):
+for number, apart_ms, delay_ms in (12, 17, 0), (24, 10, 50), (12, 17, 60):
+    arrivals_ms = [apart_ms * nth for nth in range(number)]
+    arrivals = batch_run.at([arrival / 1000 for arrival in arrivals_ms])
     delay = f"max_queue_delay_microseconds: {1000 * delay_ms}"
     seen = trial(f"dynamic_batching {{ {delay} }}", arrivals).executions["size"]
-    yours = batch_sizes(every_17_ms, delay_ms, 8, 40, 4)
+    yours = batch_sizes(arrivals_ms, delay_ms, 8, 40, 4)
     print(f"delay {delay_ms:2} ms: yours {yours}, Triton's {seen.tolist()}")
 
 three = batch_run.at([0, 0.110, 0.230])
@@ -191,7 +193,7 @@ print(f"P95 on the server {run.requests['latency_ms'].quantile(0.95):.0f} ms.")
 #
 # Text Embeddings Inference takes them in the order of arrival, until one does not fit. You may choose. The check sends 5,000
 # texts of 8 to 512 tokens, most of them short, and one of 1,536, with a limit of 1,024. Yours may need at most three
-# quarters of the batches that they need in the order of arrival.
+# quarters of the batches that they need in the order of arrival. The table counts padded tokens, too: they are the time.
 
 # %% tags=["part:batching.py"]
 # %%writefile {workdir.name}/batching.py
@@ -283,8 +285,7 @@ charts.table(
 )
 
 # %% [markdown]
-# Eight in order are the fewest batches, far over the limit, and the slowest: time follows the padded volume. Within one
-# limit, fewer batches are less padding.
+# Eight in order are the fewest batches, far over the limit, and the slowest: time follows the padded volume.
 #
 # ## Exercise 6.4: what the tester left out
 #
@@ -297,8 +298,8 @@ charts.table(
 # it adds each request that was due meanwhile, as if all were answered together with the slow one. The last that it adds
 # takes at least `every_ms`.
 #
-# Write the function that gives a percentile of the corrected histogram: the smallest latency in it that at least `percent`
-# of 100 do not exceed.
+# Write the function that gives a percentile of the corrected histogram: the smallest latency that at least `percent` %
+# of its requests do not exceed.
 
 
 # %%
@@ -345,11 +346,8 @@ since_due = 1000 * (told["answered_s"] - told["at_s"])
 tester_ms, users_ms = (load["latency_ms"].quantile(0.95) for load in (told, came))
 print(f"P95: the tester says {tester_ms:.0f} ms, users see {users_ms:.0f} ms.")
 if (said_ms := corrected(counts, 100, 95)) is not None:
-    print(
-        f"The correction says {said_ms:.0f} ms, until the slow one is answered;",
-        end=" ",
-    )
-    print("those who waited had their answers a batch later.")
+    print(f"The correction says {said_ms:.0f} ms: it takes those who waited", end=" ")
+    print("to be answered with the slow one. They were the next batch.")
 print(f"Since due says {since_due.quantile(0.95):.0f} ms:", end=" ")
 print("one caller sends them singly, so they are never batched.")
 
@@ -416,7 +414,7 @@ except CourseError as error:  # no C compiler, or what it says
 #
 # Three questions of transfer, without running anything.
 #
-# **1.** The embedding moves from the CPU to a GPU. A batch of one takes 4 ms there, a batch of eight 5 ms. Does your delay
+# **1.** `batch-cost` is replaced by a model on a GPU: a batch of one takes 4 ms, of eight 5 ms. Does your delay
 # of 6.2 still hold?
 #
 # <details><summary>Answer</summary>The number does not, the reasoning does. At thirty a second the model is idle for nearly

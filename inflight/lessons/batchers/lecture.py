@@ -50,7 +50,7 @@ from inflight.lessons.batchers import batch_run
 from inflight.models import huggingface
 from inflight.notebook import charts, progress, session, told_apart, widgets
 from inflight.openai import OpenAIServer
-from inflight.triton import Client, Server, repository
+from inflight.triton import Client, Server, repository, telemetry
 
 session.others()
 
@@ -73,6 +73,7 @@ repo = repository.assemble(
     execution_log_path=log_path,
     checkpoint_dir=huggingface.folder(fetch()),
     decoupled_mode=True,
+    iteration_log_path=folder / "iterations.jsonl",
 )
 config_path = repo / "batch-cost" / "config.pbtxt"
 as_it_was = config_path.read_text()
@@ -193,7 +194,8 @@ assert 6 < settled["size"].mean() <= 8
 # ## Wait for more: who pays?
 #
 # With `max_queue_delay_microseconds` a free model waits until a batch is full, or until its oldest request has waited for
-# the [delay](glossary.md#Queue-delay). Whether a delay pays depends on who calls:
+# the [delay](glossary.md#Queue-delay). When a delay is over while the model is still busy, Triton usually closes the batch
+# all the same. Whether a delay pays depends on who calls:
 #
 # - **[Closed loop](glossary.md#Closed-loop)**: callers who send their next request when the last is answered. So do the
 #   workers of a batch job, and load testers with a `--concurrency`.
@@ -268,18 +270,16 @@ for delay_ms, per_s in paper.items():
         f"{delay_ms:3} ms: on paper {per_s:.1f} answers/s,",
         f"measured {closed[delay_ms]:.1f}",
     )
-print("Open loop, delays of", *table[is_open][columns[1]], end=" ms: ")
-print(*table[is_open][columns[2]], "batches,", end=" ")
-print("latency", *table[is_open][columns[4]].round().astype(int), "ms")
 
 # %% tags=["remove-cell"]
 assert closed[100] < closed[0] < closed[20]
 
 # %% [markdown]
 # **In the closed loop** a delay pays while it is shorter than the fixed cost of the batch that it saves, here 40 ms.
-# **In the open loop** answers come as fast as requests do. A long delay makes fewer, larger batches, and each request pays
-# with its latency. So a load test with a fixed concurrency can recommend a delay
-# that gives real users nothing: here 20 ms.
+# **In the open loop** a delay
+# cannot make more requests come. At 40 a second the model is nearly always busy, and 20 ms are over before it is free:
+# nothing changes. At ten a second, on paper, the median user pays all 20 ms. A load test with a fixed concurrency
+# recommends them all the same.
 #
 # ## A real model
 #
@@ -309,10 +309,7 @@ for words in (60, 6):
     off_ms = abs(fixed_ms + item_ms * at_once - ms).max()
     print(f"{words} words: {fixed_ms:.1f} + {item_ms:.1f} n ms,", end=" ")
     print(f"off by at most {off_ms:.1f} ms.")
-    if off_ms < fixed_ms:
-        print(f"On paper full batches give {most:.1f} times as many answers.")
-    else:
-        print("That is more than its fixed part: there is little to share.")
+    print(f"On paper full batches give {most:.1f} times as many answers.")
 
 # %% [markdown]
 # Sixteen callers send texts of 6 words, one a request, to a server without the batcher and to this one:
@@ -430,6 +427,13 @@ with progress.wait("100 questions"), ThreadPoolExecutor(1) as somebody:
 charts.show(*lesson.latencies(behind_articles, limit_ms))
 as_sent, as_due = (behind_articles > limit_ms).sum()
 print(f"Four callers count {as_sent} late since sending, {as_due} since due.")
+log = telemetry.iterations(folder / "iterations.jsonl")
+most, its_ms = log.loc[
+    log["context_tokens"].idxmax(), ["context_tokens", "iteration_ms"]
+]
+print(
+    f"The longest iteration computed {most:.0f} tokens of prompts in {its_ms:.0f} ms."
+)
 
 # %% tags=["remove-cell"]
 assert as_sent <= as_due
@@ -437,7 +441,7 @@ assert as_sent <= as_due
 # %% [markdown]
 # It does not: an iteration ends when all its prompts are computed, and all in the engine wait for that. Chunked
 # prefill (lesson 05) spares answers under way; vLLM's `--long-prefill-token-threshold` spares questions, too.
-# `vllm bench serve --max-concurrency 4` is the tester with four callers; its latencies count [from the
+# `vllm bench serve --request-rate R --max-concurrency 4` is the tester with four callers; its latencies count [from the
 # sending](https://github.com/vllm-project/vllm/blob/009e6d4a1cd6ba3fb2a9fc00f4ec06f5297232a1/vllm/benchmarks/serve.py).
 #
 # ## Refuse at the door
@@ -465,10 +469,16 @@ print(f"{prefill_per_s:,.0f} tokens of prompts a second; the target is {target_s
 
 # %% tags=["nbval-ignore-output"]
 def let_in(input_lens, most_tokens):
-    """How many of these prompts, in their order, may wait together."""
-    return max(1, (np.cumsum(input_lens) <= most_tokens).sum())  # one always
+    """How many of these prompts, in their order, may wait together.
+
+    >>> int(let_in([40, 500, 40], 540))
+    2
+    """
+    # your line: as many as stay within the limit; one always
+    return max(1, (np.cumsum(input_lens) <= most_tokens).sum())
 
 
+# %% tags=["nbval-ignore-output"]
 rows, most_tokens = [], 0.7 * target_s * prefill_per_s  # 30 % are the margin
 for what, input_lens in {"short": [40] * 80, "long": [500] * 24}.items():
     tokens = f"{most_tokens:,.0f} tokens"
@@ -570,7 +580,8 @@ assert refusals["at once"] > max(refusals["when told"], refusals["spread out"])
 #
 # *Run* writes the file, loads the model, and sends; the run before stays above. Try a delay of 50000 µs, then none:
 #
-# 1. with "one every 10 ms": the first batch waits for company;
+# 1. with "one every 10 ms": the first batch waits for company. Later ones close when their delay is over, while the model
+#    is busy, and what comes before they leave is not in them;
 # 2. with "one every 60 ms": the delay ends before company comes, and every request waits in vain.
 #
 # With a queue policy or priorities Triton 2.51 [may sleep](../assets/elsewhere.md#06-Dynamic-batching) beside waiting
