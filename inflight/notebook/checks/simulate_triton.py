@@ -84,6 +84,7 @@ class SimulatedStream:
     output: str = field(default="", init=False)
     pieces: list[str] = field(default_factory=list, init=False)  # what it was sent
     num_for_nobody: int = field(default=0, init=False)  # how many of these when it had gone
+    num_calls: int = field(default=0, init=False)  # that its request was in
     has_begun = has_left = is_over = False  # over: its last response has come
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
@@ -101,11 +102,22 @@ class SimulatedStream:
         self.has_left = self.has_left or len(self.pieces) == self.leaves_after
         self.is_over = flags == FINAL
 
+
+@dataclass(frozen=True)
+class Sender:
+    """The response sender of a stream's request in one call; only that of the latest call learns that a client left."""
+
+    stream: SimulatedStream
+    call: int
+
+    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+        self.stream.send(response, flags)
+
     def is_cancelled(self) -> bool:
-        """Say whether the client has gone, as Triton's sender of each call does while the stream goes on."""
-        if self.is_over:
+        """Say whether the client has gone, while the stream goes on."""
+        if self.stream.is_over:
             raise RuntimeError("a sender was asked after its FINAL, which brings Triton down")
-        return self.has_left
+        return self.call == self.stream.num_calls and self.stream.has_left
 
 
 class Request:
@@ -121,6 +133,7 @@ class Request:
         }
         if stream:
             self.had_left, self.num_before = stream.has_left, len(stream.pieces)
+            stream.num_calls += 1
 
     def inputs(self) -> list[Tensor]:
         return [Tensor(name, array) for name, array in self._inputs.items()]
@@ -128,8 +141,8 @@ class Request:
     def parameters(self) -> str:
         return json.dumps(self.stream.parameters if self.stream else {})
 
-    def get_response_sender(self) -> SimulatedStream | None:
-        return self.stream
+    def get_response_sender(self) -> Sender | None:
+        return Sender(self.stream, self.stream.num_calls) if self.stream else None
 
     def set_release_flags(self, flags: int) -> None:
         self.flags = flags
