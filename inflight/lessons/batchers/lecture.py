@@ -524,7 +524,7 @@ draws = random.Random(6)
 def persist(http, wait_s):
     """One user: ask until there is an answer. The statuses of all replies."""
     messages = [{"role": "user", "content": "Tell me about rivers."}]
-    body = {"model": "tensorrt_llm", "messages": messages, "max_tokens": 16}
+    body = {"model": "tensorrt_llm", "messages": messages, "max_tokens": 8}
     statuses = []
     while True:
         reply = http.post("/chat/completions", json=body)

@@ -143,7 +143,9 @@ def test_the_examples_of_a_functions_docstring_answer_at_once(kernel, capsys, wr
 
 
 def test_of_two_tables_the_column_that_differs_is_told(kernel, capsys):
-    answer_is = "def views(n):\n    import pandas as pd\n    # your line: seconds\n    late = 2 * n\n\n    return pd.DataFrame({'sent': [1], 'due': [late]})"
+    kernel("import pandas as pd")
+    table = "pd.DataFrame({'sent': [1], 'due': [late]})"
+    answer_is = f"def views(n):\n    # your line: seconds\n    late = 2 * n\n\n    return {table}"
     blank, answer = opened(answer_is)
     kernel(blank.replace("...", "late = n"))
     kernel(answer)
