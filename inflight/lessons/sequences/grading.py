@@ -28,10 +28,10 @@ def _marks(marks: Callable, choose: random.Random) -> dict[str, Callable[[], Fin
         [(1, 5, 0.5), (1, 6, 1)],
         [(1, 5, 0.5), (2, 1, 1), (1, 6, 2), (1, None, 3), (2, 3, 4)],
         [(1, 5, 0.5), (1, None, 2), (1, 7, 3), (2, None, 4)],
-        [(1, 5, 0.5), (1, 6, 4.4), (1, 7, 8.2)],
-        [(1, 5, 0.5), (1, 6, 4.4), (1, None, 8.2)],
-        [(1, 5, 0.5), (1, 6, 6.5), (1, 7, 7)],
-        [(1, 5, 0.5), (1, None, 6.5), (1, 7, 7)],
+        [(1, 5, 0.5), (1, 6, 4), (1, 7, 7.5)],
+        [(1, 5, 0.5), (1, 6, 4), (1, None, 7.5)],
+        [(1, 5, 0.5), (1, 6, 5), (1, 7, 5.5)],
+        [(1, 5, 0.5), (1, None, 5), (1, 7, 5.5)],
         [(2, 1, 0.5), *_events(choose, 20)],
     ]
 
@@ -107,7 +107,8 @@ def _model(path: str, choose: random.Random) -> dict[str, Finding]:
     together = _played(path, stay)
     some_leave = [_stream(choose, 40 if number % 2 else choose.randrange(8, 14)) for number in range(12)]
     for number, stream in enumerate(some_leave[1::2]):
-        stream.leaves_after, stream.is_late = choose.randrange(1, 5), bool(number % 2)
+        # After two calls or more: the sender of its first call does not know.
+        stream.leaves_after, stream.is_late = choose.randrange(2, 6), bool(number % 2)
     left = _played(path, some_leave)
     gone = "A client that has gone is in no call any more: ask the senders, is_cancelled()."
     return {

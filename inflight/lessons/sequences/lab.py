@@ -470,7 +470,7 @@ check("7.3", f"{repo}/microphones/1/hear.py")
 # }
 
 # %% [markdown]
-# The lecture's two lines call in at once, in pieces of 20 ms, each as soon as the last is answered: its rows *one* again.
+# The lecture's two lines call in at once, in pieces of one length here, 20 ms: its rows *one* again.
 
 
 # %%
@@ -504,15 +504,13 @@ is_same = heard == ["".join(line) for line in zip(*marked)]
 passes = repo / "microphones" / "1" / "passes.txt"
 counts = [int(line) for line in passes.read_text().split()] if passes.exists() else []
 print(f"{sum(counts)} frames in {len(counts)} passes; as in the lecture: {is_same}")
-print(
-    "In step, the two lines would need 80 passes; one piece apart 128, because", end=" "
-)
-print("their frames are then complete in different calls.")
+print("In step, the two lines would need 80 passes; one piece apart 128, because")
+print("most of their frames are then complete in different calls.")
 
 # %% [markdown]
 # ## Bonus
 #
-# If you are early: let a client ask for at most *n* words, by a request parameter (`request.parameters()` is JSON).
+# Let a client ask for at most *n* words, by a request parameter (`request.parameters()` is JSON).
 
 # %% [markdown]
 # ## Elsewhere
@@ -533,7 +531,7 @@ print("their frames are then complete in different calls.")
 #
 # 3. Which sum does the adder of 7.1 still keep?
 #
-# <details><summary>Answer</summary>User 4's. Triton gave the sequence up, and told the model nothing.</details>
+# <details><summary>Answer</summary>User 4's. Triton dropped the sequence, and told the model nothing.</details>
 
 # %% [markdown]
 # ## Done?

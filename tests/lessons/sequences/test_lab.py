@@ -12,7 +12,7 @@ from tests.lessons.table import *  # noqa: F403
 def right_marks(who, value, now_s, talking):
     """With who is in a conversation, and of everybody the time of the latest number."""
     talks, latest = talking.setdefault("talks", set()), talking.setdefault("latest", {})
-    talks -= {one for one in talks if now_s >= latest[one] + 5}
+    talks -= {one for one in talks if now_s >= latest[one] + 4}
     state = (value is None, who in talks)
     talks ^= {who} if state in ((False, False), (True, True)) else set()
     latest[who] = now_s
@@ -44,8 +44,12 @@ def never_silent(who, value, now_s, talking):
     return right_marks(who, value, 0, talking)
 
 
+def as_long_as_triton(who, value, now_s, talking):
+    return right_marks(who, value, now_s * 4 / 5, talking)
+
+
 def silent_since_the_first(who, value, now_s, talking):
-    start = now_s - talking.setdefault(who, now_s) >= 5 or talking[who] == now_s
+    start = now_s - talking.setdefault(who, now_s) >= 4 or talking[who] == now_s
     if start or value is None:
         talking[who] = now_s
     if value is None:
@@ -175,6 +179,7 @@ ANSWERS = [
     Answer("7.1", "silence changes nothing", never_silent, "wrong", "by four seconds of silence"),
     Answer("7.1", "silence is counted from the first number", silent_since_the_first, "wrong",
            "by four seconds of silence"),
+    Answer("7.1", "as long as Triton waits", as_long_as_triton, "wrong", "by four seconds of silence"),
     Answer("7.1", "START on all", changed(sequence_start=True), "partly", "sequence_start not right yet, sequence_end ✓"),
     Answer("7.1", "END on all", changed(sequence_end=True), "partly", "sequence_start ✓, sequence_end not right yet"),
 
