@@ -188,7 +188,7 @@ def blocks_trial(trace: str, num_blocks: int) -> Simulation:
     """Return twenty requests of one of the lab's three kinds."""
     from inflight.lessons.kv_cache import grading
 
-    kinds = grading._trials(random.Random(5), grading.LIMITS)
+    kinds = grading._trials(random.Random(5))
     kind = {"whole": kinds[0], "early": kinds[1], "spread": kinds[2]}[trace]
     return Simulation(kind.requests, num_blocks, kind.limits)
 

@@ -365,10 +365,10 @@ def test_iterations_around():
         "prompt": ["whole", "whole", "in parts"],
         "from its arrival": [0, 1, 1],
         "iteration_ms": [15.0, 200.0, 70.0],
-        "computes": ["answers", "prompt", "prompt"],
+        "computes": ["answers", "prompt, answers", "prompt, answers"],
     })  # fmt: skip
     fig = kv_cache.iterations_around(log)
-    below, above = one(fig, "prompt", "y"), one(fig, "prompt", "y2")
+    below, above = one(fig, "prompt, answers", "y"), one(fig, "prompt, answers", "y2")
     assert (points(above), points(below)) == ([(1, 200)], [(1, 70)])
     assert above.marker.color == PREFILL != one(fig, "answers", "y2").marker.color
     assert [note.text for note in fig.layout.annotations] == ["in parts", "whole"]
@@ -480,11 +480,9 @@ def test_race():
         ("y", [(0, 0), (0.3, 1), (0.5, 2)], [(0.1, 0), (0.9, 1)]),
         ("y2", [(0, 0), (0.3, 1), (0.6, 2)], [(0.1, 0), (0.4, 1)]),
     ):
-        for name, expected, colour, dash in (
-            ("stream 1", first, GREEN, "solid"), ("stream 2", second, PINK, "dash"),
-        ):  # fmt: skip
+        for name, expected, colour in (("stream 1", first, GREEN), ("stream 2", second, PINK)):
             line = one(fig, name, axis)
-            assert points(line) == expected and (line.line.color, line.line.dash) == (colour, dash)
+            assert points(line) == expected and line.line.color == colour
         sent = [trace for trace in named(fig, axis)[None] if trace.mode == "markers"]
         assert [(points(trace), trace.marker.color) for trace in sent] == [([(0, 0)], GREEN), ([(0.1, 0)], PINK)]
     together = {"simple": table(columns, (1, 1, 0.3), (2, 1, 0.9), (3, 1, 0.9), (4, 1, 0.901))}

@@ -276,10 +276,9 @@ assert closed[100] < closed[0] < closed[20]
 
 # %% [markdown]
 # **In the closed loop** a delay pays while it is shorter than the fixed cost of the batch that it saves, here 40 ms.
-# **In the open loop** a delay
-# cannot make more requests come. At 40 a second the model is nearly always busy, and 20 ms are over before it is free:
-# nothing changes. At ten a second, on paper, the median user pays all 20 ms. A load test with a fixed concurrency
-# recommends them all the same.
+# **In the open loop** a delay cannot make more requests come. At 40 a second the model is nearly always busy, and 20 ms
+# are mostly over before it is free: little changes. At ten a second, on paper, the median user pays all 20 ms. A test with
+# a fixed concurrency recommends them.
 #
 # ## A real model
 #
@@ -580,8 +579,7 @@ assert refusals["at once"] > max(refusals["when told"], refusals["spread out"])
 #
 # *Run* writes the file, loads the model, and sends; the run before stays above. Try a delay of 50000 µs, then none:
 #
-# 1. with "one every 10 ms": the first batch waits for company. Later ones close when their delay is over, while the model
-#    is busy, and what comes before they leave is not in them;
+# 1. with "one every 10 ms": the first batch waits for company, and later ones close before they leave;
 # 2. with "one every 60 ms": the delay ends before company comes, and every request waits in vain.
 #
 # With a queue policy or priorities Triton 2.51 [may sleep](../assets/elsewhere.md#06-Dynamic-batching) beside waiting

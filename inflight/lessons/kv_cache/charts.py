@@ -12,7 +12,7 @@ from inflight.notebook.charts.palette import DECODE, EMPTY, INK, ON_SHADES, PATT
 from inflight.notebook.charts.panels import add_strip, axes_of, panels
 from inflight.triton import telemetry
 
-NAMED = 8  # iterations of a stay that is wide enough for the request's number
+NAMED = 7  # iterations of a stay that is wide enough for the request's number
 PROMISED, PAUSED, SHARED = REQUEST[0], REQUEST[3], REQUEST[2]
 COMPUTES = {"prompt, answers": PREFILL, "answers": DECODE}
 
@@ -158,7 +158,7 @@ def _in_short(log: pd.DataFrame, idle: pd.DataFrame | None = None) -> str:
     if log.empty:
         return "nothing yet"
     capacity = _largest(log, "kv_blocks_max")
-    used = 100 * (log["kv_blocks_used"] / log["kv_blocks_max"]).mean()
+    used = 100 * telemetry.shares(log)["blocks"].sum() / (capacity * len(log))
     said = f"{len(log):,} iterations, {used:.0f} % of {capacity} blocks in use on average"
     return said if idle is None else f"{said}, {100 * idle['promised'].mean() / capacity:.0f} % only promised"
 
@@ -182,7 +182,7 @@ def _draw_holders(fig: go.Figure, log: pd.DataFrame, axes: dict) -> None:
             edge_x, edge_y = _between((top - own)[first:last], top[first:last], first)
             x, y = [*x, *edge_x, None], [*y, *edge_y, None]
             if last - first >= NAMED:
-                named.append((first, top[first] - own[first] / 2, request, words))
+                named.append((first + 1, top[first] - own[first] / 2, request, words))
             if number:
                 told = f"{name} · {counted(int(own[first]), 'block')} computed again · iteration {first + 1}"
                 again_x += [first, first, None]

@@ -122,7 +122,7 @@ check("5.1", cap)
 #
 # <details><summary>How to begin</summary>
 #
-# Sort the answers. Of 200 of them 198 have to be whole, so the cap is the 198th. Of 40, all 40 have to be.
+# Sort the answers. How many of 200 have to be whole? And of 40?
 # </details>
 #
 # <details><summary>The error you see</summary>
@@ -156,7 +156,8 @@ display(pd.DataFrame(map(counts, runs.values()), list(runs)))
 
 # %% [markdown]
 # With promises that are near the truth, the policy that never pauses runs as many at once as the other, and here needs an
-# iteration less: the cap comes before the token that ends the longest answer. On other days one answer in a hundred is cut.
+# iteration less: the cap comes before the token that ends the longest answer. Of eight answers all have to be whole; of
+# a thousand, ten may be cut.
 #
 # ## Exercise 5.2: in parts, while somebody reads
 #
@@ -169,8 +170,8 @@ display(pd.DataFrame(map(counts, runs.values()), list(runs)))
 # - every answer under way gets its token in every iteration;
 # - nothing else holds a prompt back, but the engine's own `max_num_tokens`.
 #
-# `now.running` has the requests that run, also those of which only a part of the prompt is computed: `one.answer_tokens`
-# is 0 then. The check plays hidden requests through your file in a process of its own.
+# `now.running` has the requests that run, also those of which only a part of the prompt is computed. The check plays hidden
+# requests through your file in a process of its own.
 
 # %%
 # %%writefile {workdir.name}/in_parts.py
@@ -201,7 +202,7 @@ check("5.2", Path(workdir.name) / "in_parts.py")
 #
 # <details><summary>How to begin</summary>
 #
-# Who reads? A request that runs has come to its answer, or not yet.
+# Who reads? <code>one.answer_tokens</code> is 0 until a request has its first token.
 # </details>
 #
 # <details><summary>The error you see</summary>
@@ -255,7 +256,7 @@ pd.DataFrame(rows).T
 # - **Admission.** First come `now.paused`, then `now.waiting`, as long as at most `now.max_batch_size` run and their
 #   prompts fit into `now.max_num_tokens`. How much room in the cache do you leave for those that run?
 # - **Eviction.** While the running requests need more blocks than are free (`now.blocks_needed(one)` of each), pause one;
-#   it gives `one.own_blocks` back. Which loses least? With the right room it matters less.
+#   it gives `one.own_blocks` back. Which loses least?
 #
 # Budgets, over hidden requests of three kinds:
 #
@@ -356,9 +357,13 @@ served
 #
 # 1. How much of your gain is the reserve's? Pause `running[-1]`, the youngest, and check again. The last file that passes
 #    is kept, so put yours back.
-# 2. Beat your own best: with no more iterations, fewer tokens computed twice. Which request would you pause if you knew
-#    where answers end? Guess it: an answer that has come near its `max_tokens` gives its blocks back soon anyway. Your
-#    journal has your tries: `from inflight.notebook import record; record.tries("5.3")`.
+# 2. An answer near its `max_tokens` gives its blocks back soon. Spare those, and check again: why does it gain so little?
+#    Your journal has your tries: `from inflight.notebook import record; record.tries("5.3")`.
+#
+# <details><summary>Answer</summary>
+#
+# With room to grow so few pauses are left that it hardly matters whom they meet.
+# </details>
 
 # %% [markdown]
 # ## Elsewhere
