@@ -194,6 +194,7 @@ def test_what_is_there_for_a_test_stands_on_no_page_and_each_blank_can_be_opened
         ("# %%\nx = 1\n# END SOLUTION\n", "# END SOLUTION"),
         ("# %%\n# BEGIN SOLUTION\n# BEGIN SOLUTION\n# END SOLUTION\n", "# BEGIN SOLUTION"),
         ("# %%\n# LAB: x = None\n", "# LAB: x = None"),
+        ("# %%\n# %%writefile {folder}/joins.h\n# // LAB: int x;\n", "// LAB: int x;"),
     ],
 )
 def test_a_marker_out_of_place_is_named_with_its_script(root, lab, marker):
@@ -264,6 +265,13 @@ WRITTEN_FILES = """# %%
 # # END SOLUTION
 
 # %%
+# %%writefile {folder}/slots.h
+# // BEGIN SOLUTION
+# // LAB: int guests = 0;
+# int guests = 48;
+# // END SOLUTION
+
+# %%
 # %%writefile {folder}/plain.py
 class Plain:
     # a comment stays
@@ -287,6 +295,8 @@ def test_what_is_written_to_a_file_stands_in_the_script_as_comments(root):
     assert lab["%%writefile {folder}/config.pbtxt"] == solution["%%writefile {folder}/config.pbtxt"] == config
     assert lab["%%writefile {folder}/slots.py"] == "# your model"
     assert solution["%%writefile {folder}/slots.py"] == "class Slots:\n    guests = 48"
+    assert lab["%%writefile {folder}/slots.h"] == "int guests = 0;"
+    assert solution["%%writefile {folder}/slots.h"] == "int guests = 48;"
     assert lab["%%writefile {folder}/plain.py"] == "class Plain:\n    # a comment stays\n    guests = 8"
 
 

@@ -1,6 +1,6 @@
 """A batching strategy of one's own: from C source to a library that Triton loads.
 
-library = build(SOURCES / "volume.c", "batchstrategy.so")
+library = build("volume.c", "batchstrategy.so")
 repository.edit(repo, "batch-cost", TRITON_BATCH_STRATEGY_PATH=library)
 server.load("batch-cost")                               # from now on it decides who joins a batch
 """

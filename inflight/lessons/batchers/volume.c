@@ -1,4 +1,4 @@
-/* Batches by volume: joins.h says who may join a batch, however many requests that is.
+/* Batches by volume: joins.h, beside this file, has a Batch, and joins() says who may join it.
  *
  * Triton's max_batch_size counts items, the first dimension of the inputs. Items differ: one may have ten tokens and
  * the next a thousand, and a batch takes as long, or as much memory, as the tokens in it. With this library, Triton's

@@ -91,6 +91,7 @@ def through_each_pass(runs: dict[str, pd.DataFrame]) -> go.Figure:
         By the panel's title, what `passes` gives.
     """
     fig = panels([f"{title}: {_counted(run)}" for title, run in runs.items()], 170)
+    sums = [run.groupby("pass")["tokens"].sum() for run in runs.values()]
     for number, run in enumerate(runs.values(), 1):
         for stream, rows in run.groupby("stream"):
             fig.add_bar(
@@ -102,8 +103,8 @@ def through_each_pass(runs: dict[str, pd.DataFrame]) -> go.Figure:
                 hovertemplate=f"stream {stream} · %{{y}} tokens in pass %{{x}}<extra></extra>",
                 **axes_of(number),
             )
-        passes = run.groupby("pass")["tokens"].sum()
-        if passes.max() < SMALL * max(run.groupby("pass")["tokens"].sum().max() for run in runs.values()):
+        passes = sums[number - 1]
+        if passes.max() < SMALL * max(each.max() for each in sums):
             # On this scale single tokens cannot be told from prompts: those are named.
             axes = dict(zip(("xref", "yref"), axes_of(number).values()))
             prompts = run[run["tokens"] > 1]

@@ -102,12 +102,13 @@ class _Bounded(GuaranteedNoEvict):
         return super().schedule(replace(now, max_num_tokens=BESIDE_READERS))
 
 
-class _BoundedForReaders(_Bounded):
+class _BoundedForReaders(GuaranteedNoEvict):
     """The course's: the bound holds in iterations with an answer under way."""
 
     def schedule(self, now: Now) -> Plan:
-        somebody_reads = any(one.answer_tokens for one in now.running)
-        return super().schedule(now) if somebody_reads else GuaranteedNoEvict.schedule(self, now)
+        if any(one.answer_tokens for one in now.running):
+            now = replace(now, max_num_tokens=BESIDE_READERS)
+        return super().schedule(now)
 
 
 @dataclass

@@ -341,8 +341,8 @@ print("and the time until the last answer is", end=" ")
 print(told_apart(ours, theirs, "longer", "shorter"))
 
 # %% [markdown]
-# Time does not fall as iterations do: 756 tokens are computed again, and an iteration with six answers takes longer than
-# one with four. Where a token of a prompt is cheap, the iterations decide.
+# Time does not fall as iterations do: 756 tokens are computed again. Where a token of a prompt is cheap, the iterations
+# decide.
 #
 # | your service | policy |
 # |---|---|
@@ -531,7 +531,8 @@ print("still ready:", client.is_ready())
 #
 # - A request needs blocks for every token of its prompt and its answer. Blocks, not slots, are often what is short.
 # - `guaranteed_no_evict` promises the longest answer: no pauses, but promised blocks lie idle.
-# - `max_utilization` starts a request as soon as its prompt fits: fewer iterations, paid with pauses and tokens computed again.
+# - `max_utilization` starts a request as soon as its prompt fits: fewer iterations, paid with pauses and with tokens that
+#   are computed again.
 # - How often it pauses depends mostly on one thing: do answers come near `max_tokens`, or end long before?
 # - Chunked context turns one long wait of the readers into several short ones. Reuse computes a common beginning once.
 #

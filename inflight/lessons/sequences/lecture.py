@@ -189,9 +189,8 @@ assert (talks[1].groupby("conversation")["instance"].nunique() == 1).all()
 
 # %% [markdown]
 # A dynamic batcher does not look at sequences: whichever instance is free takes the next requests, and each knows only what
-# it has added up itself. With one
-# instance all four were right. No error, no warning. The
-# [sequence batcher](glossary.md#Sequence-batcher) sends all requests of a conversation to one instance.
+# it has added up itself. With one instance all four were right. No error, no warning. The [sequence
+# batcher](glossary.md#Sequence-batcher) sends all requests of a conversation to one instance.
 #
 # ## See
 

@@ -12,18 +12,22 @@ from inflight.lessons.batchers.batch_run import Arrival
 from inflight.lessons.batchers.custom_batching import FUNCTIONS, SOURCES, build
 from inflight.triton import repository
 from inflight.triton.serving.server import Server
+from tests.lessons.answers import written
 
 pytestmark = pytest.mark.server
 
 MODEL, PARAMETER = "batch-cost", "TRITON_BATCH_STRATEGY_PATH"
-MAX_BATCH_SIZE, MAX_VOLUME = 8, 12  # the second is volume.c's LIMIT
+MAX_BATCH_SIZE, MAX_VOLUME = 8, 12  # the second is LIMIT in the lab's joins.h
 # With every size a preferred one, a batch does not grow any more while it waits: see volume.c.
 CLOSED_BATCHES = f"dynamic_batching {{ preferred_batch_size: {list(range(1, MAX_BATCH_SIZE + 1))} }}"
 
 
 @pytest.fixture(scope="module")
 def volume(tmp_path_factory):
-    return build(SOURCES / "volume.c", tmp_path_factory.mktemp("library") / "volume.so")
+    folder = tmp_path_factory.mktemp("library")
+    (folder / "joins.h").write_text(written("batchers", "labs", "joins.h"))  # as the lab hands it out
+    (folder / "volume.c").write_text((SOURCES / "volume.c").read_text())
+    return build(folder / "volume.c", folder / "volume.so")
 
 
 # Building -------------------------------------------------------------------------------------------------------------
