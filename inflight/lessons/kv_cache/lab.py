@@ -261,8 +261,8 @@ pd.DataFrame(rows).T
 # Budgets, over hidden requests of three kinds:
 #
 # - no request starts while a paused one waits;
-# - at most 1.05 times the iterations of the course's own scheduler;
-# - at most 0.65 of the tokens that `max_utilization` computes twice;
+# - at most 1.15 times the iterations of the course's own scheduler;
+# - at most 0.6 of the tokens that `max_utilization` computes twice;
 # - a [P99](../notebooks/glossary.md#P99) of the latency, in iterations, no higher than under `guaranteed_no_evict`.
 #   `max_utilization` usually has a slightly better one than the course's solution, the price of fewer pauses.
 
