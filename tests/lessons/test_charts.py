@@ -361,17 +361,23 @@ def test_block_tables():
 
 
 def test_iterations_around():
-    log = pd.DataFrame({
-        "prompt": ["whole", "whole", "in parts"],
-        "from its arrival": [0, 1, 1],
-        "iteration_ms": [15.0, 200.0, 70.0],
-        "computes": ["answers", "prompt, answers", "prompt, answers"],
-    })  # fmt: skip
-    fig = kv_cache.iterations_around(log)
+    """Request 8 has the long prompt; of three rounds the middle one is drawn, until an iteration after the prompt."""
+
+    def served(*ms: float, parts: int) -> pd.DataFrame:
+        requests = [[[7, 5, 1, 1]], *[[[7, 0, 1, 1], [8, 50, 0, 2]]] * parts, [[7, 0, 1, 1]], [[7, 0, 1, 1]]]
+        return pd.DataFrame({"iteration": range(1, parts + 4), "iteration_ms": ms, "requests": requests})
+
+    whole = [served(15, ms, 16, 17, parts=1) for ms in (100, 200, 300)]
+    in_parts = [served(15, 70, 71, 16, 17, parts=2)] * 3
+    fig, said = kv_cache.iterations_around({"whole": whole, "in parts": in_parts}, after=1)
     below, above = one(fig, "prompt, answers", "y"), one(fig, "prompt, answers", "y2")
-    assert (points(above), points(below)) == ([(1, 200)], [(1, 70)])
+    assert (points(above), points(below)) == ([(0, 200)], [(0, 70), (1, 71)])
+    assert points(one(fig, "answers", "y2")) == [(1, 16)]
     assert above.marker.color == PREFILL != one(fig, "answers", "y2").marker.color
     assert [note.text for note in fig.layout.annotations] == ["in parts", "whole"]
+    assert said.endswith(
+        "whole: it takes 1 iteration, the longest 200 ms; in parts: it takes 2 iterations, the longest 71 ms."
+    )
 
 
 def test_kv_blocks():

@@ -1,5 +1,5 @@
 from . import promised_blocks
-from .charts import block_tables, iterations_around, kv_blocks, kv_blocks_summary
+from .charts import block_tables, iterations_around, kv_blocks, kv_blocks_summary, of_longest_prompt
 from .dashboard import board
 from .together import run_behind
 
@@ -9,6 +9,7 @@ __all__ = [
     "iterations_around",
     "kv_blocks",
     "kv_blocks_summary",
+    "of_longest_prompt",
     "promised_blocks",
     "run_behind",
 ]

@@ -86,24 +86,45 @@ def _draw_blocks(
     )
 
 
-def iterations_around(log: pd.DataFrame) -> go.Figure:
-    """A bar an iteration, as high as it took; a panel a way to compute a prompt.
+def of_longest_prompt(log: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of an iteration log in which the longest of the prompts is computed."""
+    table = telemetry.shares(log)
+    longest = table.groupby("request")["context"].sum().idxmax()
+    return log[log["iteration"].isin(table[(table["request"] == longest) & (table["context"] > 0)]["iteration"])]
+
+
+def iterations_around(rounds: dict[str, list[pd.DataFrame]], after: int = 10) -> tuple[go.Figure, str]:
+    """A bar an iteration, as high as it took; a panel a way to compute a long prompt. And the picture in words.
 
     Parameters
     ----------
-    log : DataFrame
-        One row an iteration: `prompt` (the panel), `from its arrival`, `iteration_ms`, `computes` ("prompt" or
-        "answers").
+    rounds : dict of str to list of DataFrame
+        By the way: the iteration log of each round. A typical one is drawn: the middle one by the longest iteration of
+        the last way over that of the first.
+    after : int
+        Iterations that are drawn after the prompt's.
     """
+    took = {way: [of_longest_prompt(log) for log in logs] for way, logs in rounds.items()}
+    longest = pd.DataFrame({way: [its["iteration_ms"].max() for its in logs] for way, logs in took.items()})
+    ratios = longest.iloc[:, -1] / longest.iloc[:, 0]
+    typical = (ratios - ratios.median()).abs().idxmin()
+    drawn, said = [], []
+    for way, logs in rounds.items():
+        log, own = logs[typical], took[way][typical]["iteration"]
+        log = log[log["iteration"].between(own.min(), own.max() + after)]
+        computes = log["iteration"].isin(own).map({True: "prompt, answers", False: "answers"})
+        drawn.append(log.assign(prompt=way, computes=computes, since=log["iteration"] - own.min()))
+        said.append(f"{way}: it takes {counted(len(own), 'iteration')}, the longest {longest[way][typical]:.0f} ms")
     fig = px.bar(
-        log, x="from its arrival", y="iteration_ms", facet_row="prompt", color="computes",
+        pd.concat(drawn), x="since", y="iteration_ms", facet_row="prompt", color="computes",
         color_discrete_map=COMPUTES, pattern_shape="computes",
         pattern_shape_map={"prompt, answers": "/", "answers": ""},
     )  # fmt: skip
     fig.update_traces(marker={"pattern": PATTERN}, selector={"name": "prompt, answers"})
     fig.for_each_annotation(lambda note: note.update(text=note.text.removeprefix("prompt=")))
     fig.update_layout(height=420, legend_title="computes", bargap=0.15)
-    return fig.update_yaxes(title="ms").update_xaxes(title="iterations since the prompt's first", row=1)
+    fig.update_yaxes(title="ms").update_xaxes(title="iterations since the prompt's first", row=1)
+    return fig, f"A typical round, in which a long prompt comes to readers; {'; '.join(said)}."
 
 
 def kv_blocks(runs: dict[str, pd.DataFrame], idle: dict[str, pd.DataFrame] | None = None) -> go.Figure:
