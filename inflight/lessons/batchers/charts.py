@@ -92,7 +92,7 @@ def latencies(views: pd.DataFrame, limit_ms: float) -> tuple[go.Figure, str]:
         marker = {"color": colour, "symbol": symbol, "size": 5 if view == views.columns[0] else 8}
         name = f"{view}: {late[view]} late"
         fig.add_scatter(x=views.index, y=latency_ms, mode="markers", name=name, marker=marker, **saying(texts))
-    note = {"annotation_text": f"late: above {limit_ms:,.0f} ms", "annotation_position": "top right"}
+    note = {"annotation_text": f"late: above {limit_ms:,.0f} ms", "annotation_position": "top left"}
     fig.add_hline(y=limit_ms, line={"color": WASTE, "dash": "dash", "width": 1}, **note)
     fig.update_xaxes(title="when the request was due (s)")
     fig.update_yaxes(title="latency (ms)", rangemode="tozero")

@@ -66,8 +66,8 @@ def trial(fragment, arrivals, callers=None, **values):
 # that wait at that moment, at most `max_batch_size`, and keeps the model busy for `fixed_ms + item_ms · size`. A request
 # that arrives at the very moment at which a batch leaves may be in it or not: the check has no such case.
 #
-# Write the function that gives the sizes of the batches, in order. Here a batch stays open until it leaves. Triton usually
-# closes it when its delay is over, although the model is still busy; the last loads below show that.
+# Write the function that gives the sizes of the batches, in order. Here a batch stays open until it leaves. Triton sometimes
+# closes it when its delay is over, although the model is still busy; the last load below counts how often.
 
 
 # %%
@@ -108,12 +108,12 @@ check("6.1", batch_sizes)
 # <details><summary>The error you see</summary>It names arrivals, delay and limit of a case, and what your function said:
 # play that case with pencil and paper. <code>IndexError</code>: fewer wait than a full batch needs.</details>
 #
-# Does Triton agree? In the second load, the lecture's last, delays end while the model is busy. The last load comes eight
+# Does Triton agree? In the second load delays end while the model is busy. The last load comes eight
 # times: its first request takes 200 ms, the delay of the second is over at 170 ms, the third comes at 230 ms, and the model
 # is free at 260 ms.
 
 # %% tags=["nbval-ignore-output"]
-for number, apart_ms, delay_ms in (12, 17, 0), (24, 10, 50), (12, 17, 60):
+for number, apart_ms, delay_ms in (12, 17, 0), (24, 10, 45), (12, 17, 60):
     arrivals_ms = [apart_ms * nth for nth in range(number)]
     arrivals = batch_run.at([arrival / 1000 for arrival in arrivals_ms])
     delay = f"max_queue_delay_microseconds: {1000 * delay_ms}"
@@ -136,9 +136,9 @@ print("and the third went alone.")
 # *Core · importance 4/5 · difficulty 2/5 · 10 minutes*
 #
 # Another model shares the machine with `batch-cost`, so yours has to leave it time. Thirty requests a second come at random,
-# in an open loop. Choose `max_queue_delay_microseconds` so that
+# in an open loop: without a delay it is busy more than 80 % of the time. Choose `max_queue_delay_microseconds` so that
 #
-# - a batch holds at least 2.9 requests on average,
+# - the model is busy at most 54 % of the time,
 # - and 95 of 100 answers come within 150 ms (P95).
 #
 # The check plays it by the rule of 6.1 (`max_batch_size` 8, 40 ms a batch, 4 ms a request) on random arrivals.
@@ -156,11 +156,12 @@ check("6.2", delay_us)
 # <details><summary>Where to look</summary>The open loop in the lecture's table of delays: what became larger, and what
 # slower?</details>
 #
-# <details><summary>How to begin</summary>In a delay of <em>d</em> seconds 30 <em>d</em> requests join the one that waits, on
+# <details><summary>How to begin</summary>With <em>n</em> requests a batch it is busy 30 · (40 / <em>n</em> + 4) ms of each
+# second. In a delay of <em>d</em> seconds 30 <em>d</em> requests join the one that waits, on
 # average. That one waits <em>d</em>, then 40 ms, and 4 ms for each request of the batch. So both ends can be estimated; since
 # some batches are larger, stay well between them.</details>
 #
-# <details><summary>The error you see</summary>Too few requests a batch: wait longer. P95 over its budget: wait less. Far off:
+# <details><summary>The error you see</summary>Busy too long: wait longer. P95 over its budget: wait less. Far off:
 # the field is in microseconds, of which 1,000 are a millisecond.</details>
 #
 # Two hundred such requests, by your `batch_sizes` and on the server, where a millisecond on the way moves some to another
@@ -192,8 +193,8 @@ print(f"P95 on the server {run.requests['latency_ms'].quantile(0.95):.0f} ms.")
 # - place 0 is always among them, or nobody may ever serve it.
 #
 # Text Embeddings Inference takes them in the order of arrival, until one does not fit. You may choose. The check sends 5,000
-# texts of 8 to 512 tokens, most of them short, and one of 1,536, with a limit of 1,024. Yours may need at most three
-# quarters of the batches that they need in the order of arrival. The table counts padded tokens, too: they are the time.
+# texts of 8 to 512 tokens, most of them short, and one of 1,536, with a limit of 1,024. A batch costs as much as 200 tokens,
+# and one for each padded token. Yours may cost at most 0.68 of what batches in the order of arrival cost.
 
 # %% tags=["part:batching.py"]
 # %%writefile {workdir.name}/batching.py
@@ -223,14 +224,14 @@ check("6.3", folder / "batching.py")
 
 # %% [markdown]
 # <details><summary>Where to look</summary><code>by_hand</code> takes from the front of the queue. Begin there: take the next
-# one while <code>max(longest, length) * (number + 1) <= limit</code>. That is a valid answer, and too many batches.</details>
+# one while <code>max(longest, length) * (number + 1) <= limit</code>. That is a valid answer, and costs too much.</details>
 #
 # <details><summary>How to begin</summary>Place 0 has to go. Write down the padding that two candidates would
 # cause.</details>
 #
 # <details><summary>The error you see</summary>It names a queue, and what your function gave for it. <em>tokens, and … is the
-# limit</em>: the newcomer may be the longest. <em>batches: …</em>: count the padding of a batch, the volume less the sum of
-# the lengths. A name that is not defined: the file stands alone, so import in it what it needs.</details>
+# limit</em>: the newcomer may be the longest. <em>cost in tokens: …</em>: count the padding of a batch, the volume less
+# the sum of the lengths. A name that is not defined: the file stands alone, so import in it what it needs.</details>
 
 # %% [markdown]
 # Once it has passed, your file is kept. A gateway in front of the embedding uses it: each batch is one request. Sixty

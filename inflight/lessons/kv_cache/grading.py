@@ -194,7 +194,7 @@ def _eviction(path: str, choose: random.Random) -> list[Measured]:
 
 
 def _trials(choose: random.Random) -> list[Simulation]:
-    """Answers as long as they may be, answers that end early, requests that come one after the other: each six times."""
+    """Answers as long as they may be, answers that end early, requests that come one after another: each six times."""
     lengths, number = (45, 70, 130, 190), 20
 
     def whole() -> SimulatedRequest:

@@ -15,9 +15,9 @@
 # %% [markdown]
 # ## {question}
 #
-# In-flight batching keeps eight slots busy. But a request needs more than a slot: each token of its prompt and of its
-# answer leaves keys and values in the [KV cache](glossary.md#KV-cache). One evening slots (the seats) are free, and
-# requests wait all the same: room in the cache (the plates) has run out. TensorRT-LLM offers two policies:
+# In-flight batching keeps eight slots busy. But each token of a request's prompt and answer also leaves keys and values in
+# the [KV cache](glossary.md#KV-cache). One evening slots (the seats) are free, and requests wait all the same: room in the
+# cache (the plates) has run out. TensorRT-LLM offers two policies:
 #
 # - **`guaranteed_no_evict`**: a request starts when there is memory for its prompt and its *longest possible* answer. The
 #   promise holds to its end.
@@ -46,9 +46,9 @@ session.others()
 # ## The block table
 #
 # The cache is divided into [blocks](glossary.md#Block) of 32 tokens. A request holds a list of them, its *block table*:
-# its first 32 tokens are in the first block of the list, the next 32 in the second. The blocks need not be neighbours, so a
-# request takes one more when its last is full, and no memory is left in gaps. Attention that reads keys and values through
-# such a table is [PagedAttention](https://arxiv.org/abs/2309.06180). This engine is built for short requests, so that its cache can be tiny:
+# its first 32 tokens are in the first block of the list, the next 32 in the second. Blocks need not be neighbours: a request
+# takes any free one when its last is full. Attention that reads keys and values through such a table is
+# [PagedAttention](https://arxiv.org/abs/2309.06180). This engine is built for short requests, so that its cache can be tiny:
 
 # %% tags=["nbval-ignore-output"]
 longest = 768
@@ -82,7 +82,7 @@ print(summary)
 
 # %% [markdown]
 # B took block 3, so A's answer goes on in block 4. How many requests fit into a memory? Lesson 01 has the bytes of a token: 46,080 in this model, 131,072 in Llama 3.1 8B
-# with 16 bits. A request wastes at most the end of its last block. The captions below will have 134 tokens.
+# with 16 bits. A request wastes at most the end of its last block.
 
 
 # %%
@@ -94,7 +94,9 @@ def requests_that_fit(memory_bytes, token_bytes, tokens):
 # %%
 here = num_blocks * block * 46_080
 print(
-    f"Here, {here / 1e6:.0f} MB:", requests_that_fit(here, 46_080, 134), "of 134 tokens"
+    f"Here, {here / 1e6:.0f} MB:",
+    requests_that_fit(here, 46_080, 134),
+    "captions of 134 tokens",
 )
 gpu = 0.9 * 80e9 - 16e9  # 80 GB, of which 90 % may be used, less the weights of 8B
 print("On a GPU of 80 GB:", requests_that_fit(gpu, 131_072, 2000), "of 2,000 tokens")
@@ -177,8 +179,8 @@ def max_utilization(running, blocks):
 
 
 # %% [markdown]
-# The policies differ in one word. Everything else is common: pause while there are too few blocks, start requests that
-# fit, give each running request one token. A paused request comes back with all its tokens as one prompt.
+# They differ in one word. The rest is common: pause while there are too few blocks, start requests that fit, give each
+# running request one token. A paused request comes back with all its tokens as one prompt.
 
 
 # %%
@@ -316,12 +318,12 @@ assert counted["in the log"]["questions"]["max_utilization"] < 45
 assert not counted.xs(no_evict, level=1)["computed again"].any()
 
 # %% [markdown]
-# Every column but *computed again*, which are tokens, counts iterations; the longest gap is between two tokens of an
-# answer. For the captions engine and paper agree. Every answer to a question ended before 30 tokens: 29 iterations, not
+# *Computed again* counts tokens, all other columns iterations; the longest gap is between two tokens of an answer. For the
+# captions engine and paper agree. Every answer to a question ended before 30 tokens: 29 iterations, not
 # 30, and with three at a time 71, not 90.
 #
 # For a question, `guaranteed_no_evict` promises eight blocks: three run, and five slots stay empty. Prompt and answer fill
-# two or three. Eight times three is 24, so `max_utilization` runs all eight and pauses none.
+# at most three, so `max_utilization` runs all eight and pauses none.
 #
 # For the captions its readers see another service: the last one starts 44 iterations earlier, they end 28 earlier on
 # average; seven of the sixteen stop in mid-sentence, one for 38. Does the clock agree?
@@ -362,8 +364,7 @@ print(told_apart(ours, theirs, "longer", "shorter"))
 #
 # Here nothing fills the cache first, so that counts differ by a few.
 #
-# 1. 1,280 tokens are always enough: eight slots of 5 blocks are 40 blocks. If your machine answers fast, 1,152 may do: the
-#    eight do not all need their fifth block at once.
+# 1. 1,280 tokens always do: eight slots of 5 blocks. On a fast machine 1,152 may: not all need their fifth block at once.
 # 2. 44: six run, six, and four, which is three rounds and not four.
 #
 # </details>
@@ -444,14 +445,14 @@ assert {way: {*map(len, rounds)} for way, rounds in took.items()} == {
 }
 
 # %% [markdown]
-# The readers get a token after each part. The sender waits five iterations, not one, each with seven answers in it. On
-# GPUs the bound is usually thousands of tokens.
+# The readers get a token after each part. The sender waits five iterations, not one. On GPUs the bound is usually thousands
+# of tokens.
 #
 # ## One system prompt, many users
 #
 # Many services put the same long instructions before every question. With `enable_kv_cache_reuse` (vLLM: prefix caching),
 # full blocks stay in the cache after their request has finished, and a prompt that begins with the same tokens starts
-# from them, as B did above. Four users ask, one after the other, with nearly 400 tokens of instructions in front:
+# from them, as B did above. Four users ask, with nearly 400 tokens of instructions in front:
 
 # %%
 [instructions] = workload.prompts_of([400], tokenizer)
@@ -477,9 +478,8 @@ print("Counted by the engine:", log["kv_blocks_reused"].iloc[-1])
 
 # %% [markdown]
 # Here, as in vLLM, only full blocks are reused, up to the first token that differs. So what is the same for all comes first, and what
-# differs (a date, a name) last. A kept block is given away as soon as a request needs it: reuse takes no memory from
-# anybody. But it leaks: a fast first token tells a stranger that somebody has sent the same beginning. vLLM's
-# `cache_salt` keeps tenants apart.
+# differs (a date, a name) last. A kept block is given away as soon as a request needs it. But reuse leaks: a fast first token
+# tells a stranger that somebody has sent the same beginning. vLLM's `cache_salt` keeps tenants apart.
 #
 # ## Elsewhere
 #
@@ -493,9 +493,8 @@ print("Counted by the engine:", log["kv_blocks_reused"].iloc[-1])
 # | Tokens in a block | `--block-size`, often 16 | 32 by default | 32 |
 # | Watch | <code>vllm:num_<wbr>preemptions_total</code>, <code>vllm:kv_cache_<wbr>usage_perc</code>, <code>vllm:prefix_<wbr>cache_hits_total</code> | iteration statistics | `paused`, `kv_blocks_used`, `kv_blocks_reused` of the log |
 #
-# How [today's engines pause, evict and offload](../assets/elsewhere.md#05-Policies-and-the-KV-cache)
-# has a page of its own. On a large GPU the course's model is not short of blocks: to see this lesson
-# [there](../assets/lab-gpu/README.md), cap the cache.
+# [Today's engines pause, evict and offload](../assets/elsewhere.md#05-Policies-and-the-KV-cache) in other ways, too. To see
+# this lesson on [a large GPU](../assets/lab-gpu/README.md), cap the cache.
 #
 # ## What breaks
 #
@@ -518,7 +517,7 @@ print("still ready:", client.is_ready())
 # - `guaranteed_no_evict` promises the longest answer: no pauses, but promised blocks lie idle.
 # - `max_utilization` starts a request as soon as its prompt fits: fewer iterations, paid with pauses and with tokens that
 #   are computed again.
-# - How often it pauses depends mostly on one thing: do answers come near `max_tokens`, or end long before?
+# - How often it pauses depends on one thing: do answers come near `max_tokens`, or end long before?
 # - Chunked context turns one long wait of the readers into several short ones. Reuse computes a common beginning once.
 #
 # <details><summary>1. A cache of 40 blocks of 32 tokens; every request has a prompt of 100 tokens and asks for 220. How
