@@ -196,7 +196,7 @@ assert (talks[1].groupby("conversation")["instance"].nunique() == 1).all()
 
 # %%
 lanes = pd.concat(talks)
-lanes["lane"] = lanes["instance"] - lanes["conversation"].sub(2.5) / 7
+lanes["lane"] = lanes["instance"] - lanes["conversation"].sub(2.5) / 4.5
 lanes["conversation"] = lanes["conversation"].astype(str)
 lanes["is_right"] = lanes["sum"] == lanes["request"] * (lanes["request"] + 1) // 2
 panels = {
@@ -213,12 +213,12 @@ figure = px.line(
     lanes, x="request", y="lane", color="conversation", text="sum", markers=True,
     facet_row="batcher", facet_row_spacing=0.14, custom_data="is_right",
 )  # fmt: skip
-figure.update_traces(marker_size=18, textfont_color="black")
+figure.update_traces(marker_size=20, textfont_color="black")
 figure.add_hline(0.5, line={"color": "gray", "width": 1})
 figure.update_yaxes(title="", tickvals=[0, 1], ticktext=["instance 0", "instance 1"])
 for note in figure.layout.annotations:  # a panel's name, to stand above it
     name = panels[note.text.partition("=")[2]]
-    note.update(text=name, x=0, textangle=0, yshift=140)
+    note.update(text=name, x=0, xshift=-80, textangle=0, yshift=140)
 for lane in figure.data:
     place = {"x": 1, "y": lane.y[0], "xref": lane.xaxis, "yref": lane.yaxis}
     figure.add_annotation(place, text=lane.name, xshift=-20, showarrow=False)
@@ -243,12 +243,17 @@ network, lines = Voice(), two_lines()  # sound: [2, frames, 512]
 
 
 def listen(instances):
-    """Where somebody speaks on each line; its frames go to the instances in turn."""
+    """Where somebody speaks on each line; its frames go to the instances in turn.
+
+    >>> listen(2)
+    """
     states = np.zeros((instances, 2, network.size))  # of each line in each instance
     heard = ["", ""]
     for nth, frames in enumerate(lines.swapaxes(0, 1)):
         at = nth % instances
+        # your line: this frame's scores, and what its instance knows afterwards
         scores, states[at] = network(frames, states[at])
+
         marks = ("#" if score > 0.5 else "." for score in scores)
         heard = list(map("".join, zip(heard, marks)))
     return heard
@@ -278,9 +283,9 @@ assert two.rindex("#") - one.rindex("#") == 2
 #
 # ## Who begins it, who ends it
 #
-# Each sequence holds a slot from START to END. Only the client knows both. Now each of the two instances has
-# one slot, and a sequence may be silent for one second (the default of `max_sequence_idle_microseconds`). **A client
-# forgets START:**
+# Each sequence holds a [slot](glossary.md#Batch-slot) from START to END. Only the client knows both. Now each of the two
+# instances has one slot, and a sequence may be silent for one second (the default of `max_sequence_idle_microseconds`).
+# **A client forgets START:**
 
 # %%
 candidates = "sequence_batching.oldest.max_candidate_sequences"
@@ -320,8 +325,8 @@ assert again != ["sum 1"] * 3
 # wrong. A forgotten END is silent: its slot stays taken until the sequence has been idle for too long, while others wait.
 # Then Triton drops the sequence, and refuses its next request, unless it says START. A START for an id that is still open
 # begins it anew; only the server's log says so. In [an open
-# report](https://github.com/triton-inference-server/server/issues/8449) of 2025 the waiting never ended; NVIDIA's advice is
-# a time-out in the client, and END.
+# report](https://github.com/triton-inference-server/server/issues/8449) of 2025 Triton looped over its idle sequences for
+# ever, and that model answered nobody any more.
 #
 # The model can ask to be told: `control_input` names inputs that say which sequence it is (`CORRID`), whether it begins
 # (`START`) or ends (`END`), and whether the slot has a request at all (`READY`). The adder asks for none. Conversation
@@ -388,7 +393,7 @@ assert again != ["sum 1"] * 3
 #
 #     def answer(self, request, who, word):
 #         is_last = not self.states[who]
-#         # your lines: what becomes of this text, over or not
+#         # your line: what becomes of this text, over or not
 #         if is_last:
 #             del self.states[who]
 #         else:
@@ -470,7 +475,8 @@ assert heard.groupby("stream")["word"].agg(" ".join).tolist() == texts
 # %% [markdown]
 # Each call takes whichever requests are ready. When a text is over, the one that waited takes its slot, and the model meets
 # each text where its last call left it. A free slot before one in use comes along *empty*, with `READY` 0. That is the
-# strategy `direct`. With `oldest`, Triton fills each batch from the requests that wait, and no slot is empty:
+# strategy `direct`, the default. With `oldest`, Triton forms each batch from the requests that wait, so none comes along
+# empty:
 #
 # | | `direct` | `oldest` |
 # |---|---|---|
@@ -495,29 +501,33 @@ print(f"Words for the three since: {again}. States kept: {kept}.")
 assert kept == 3 and again <= 3  # one call may have been under way
 
 # %% [markdown]
-# Triton sees that a client has gone, and does not schedule its request again. It does not tell the model: there is simply
-# no further call. So nothing deletes these states, and the dict grows for as long as the server runs. In the lab you write
-# one that notices.
+# Triton sees that a client has gone, and does not schedule its request again. Words since, if any, are those of a call
+# that was under way. Nobody tells the model: no further call comes, so nothing deletes these states, and the dict grows for
+# as long as the server runs. In the lab you write one that notices.
 #
 # ## Turn the knob
 #
-# Two texts fit into a call now, and three may be under way. In which call does the text that comes last begin, and how many
-# calls are there? Predict the table, then run it. Then apply values of your own in the editor, and run it again.
+# With `oldest`, at most two texts share a call, and three may be under way. In which call does the text that comes last
+# begin, and how many calls are there? Predict the table, then run it. Then apply values of your own in the editor, and run
+# it again.
 #
 # <details><summary>What to see</summary>
 #
-# It begins in call 2 or 3: the texts take turns. Two words a call make at least eight calls.
+# *I wandered* begins in call 2 or 3: the texts take turns. Sixteen words, two a call, would take eight calls. A batch
+# leaves with whoever waits at that moment, so some calls have one word.
 #
 # </details>
 
 # %% tags=["nbval-ignore-output"]
-server.load("words", max_batch_size=2, **{candidates: 3})
 editor = widgets.ConfigEditor(server, "words", ["max_batch_size", candidates])
+editor.apply(max_batch_size="2", **{candidates: "3"})
 editor
 
 # %% tags=["nbval-ignore-output"]
 _, rows = traced(texts[:3])
 rows["said"] = rows["told"].where(rows["told"] == "empty", "") + rows["word"]
+alone = (rows["word"].ne("").groupby(rows["call"]).sum() == 1).sum()
+print(f"{rows['call'].max()} calls, {alone} of them with one text")
 rows.pivot(index="call", columns="slot", values="said").fillna("")
 
 # %% [markdown]
