@@ -23,8 +23,7 @@ IDLE_S = 4  # Triton waits five: a gateway that waits as long may be too late
 
 @grades("7.1", "From START to END a sequence keeps its slot, so a forgotten END keeps everybody else waiting.")
 def _marks(marks: Callable, choose: random.Random) -> dict[str, Callable[[], Finding]]:
-    cases: list[list[Event]] = [
-        [(1, 5, 0.5)],
+    talks: list[list[Event]] = [
         [(1, 5, 0.5), (1, 6, 1)],
         [(1, 5, 0.5), (2, 1, 1), (1, 6, 2), (1, None, 3), (2, 3, 4)],
         [(1, 5, 0.5), (1, None, 2), (1, 7, 3), (2, None, 4)],
@@ -32,8 +31,10 @@ def _marks(marks: Callable, choose: random.Random) -> dict[str, Callable[[], Fin
         [(1, 5, 0.5), (1, 6, 4), (1, None, 7.5)],
         [(1, 5, 0.5), (1, 6, 5), (1, 7, 5.5)],
         [(1, 5, 0.5), (1, None, 5), (1, 7, 5.5)],
-        [(2, 1, 0.5), *_events(choose, 20)],
+        *([(2, 1, 0.5), *_events(choose, 11)] for _ in range(3)),  # twelve events: a message shows no more
     ]
+    # The first that is wrong ends with the event that is answered wrong.
+    cases = [events[:number] for events in talks for number in range(1, len(events) + 1)]
 
     def right(who: int, value: int | None, now_s: float, talking: dict) -> dict | None:
         start, end = now_s - talking.pop(who, -IDLE_S) >= IDLE_S, value is None

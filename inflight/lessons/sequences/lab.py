@@ -335,7 +335,8 @@ print(heard.groupby("stream")["word"].agg(" ".join).to_string(header=False))
 for _ in range(2):
     streams.ask(server, "words", ["hello"])
 kept = (repo / "words" / "1" / "kept.txt").read_text()
-print("States kept:", kept, "(none is right; the lecture's model would keep 1)")
+whose = "your model" if part.is_own else "the course's model"
+print(f"States kept by {whose}: {kept} (none is right; the lecture's would keep 1)")
 
 # %% [markdown]
 # ## Exercise 7.3: many microphones, one network
@@ -352,7 +353,8 @@ print("States kept:", kept, "(none is right; the lecture's model would keep 1)")
 #   `network.size`]. A stream begins with a state of zeros.
 # - Return a list for each slot: a score for each frame that its piece has completed, in order. At `end`, fill up what
 #   is left with zeros, if anything is.
-# - Slots that have another frame share a pass: no more passes than the slot with the most frames needs.
+# - Slots that have another frame share a pass, and only they are in it: no more passes than the slot with the most frames
+#   needs.
 # - `kept` is a dict, empty at first, that is yours. A client may have gone without an END: then its slot comes with a new
 #   `start`.
 
@@ -470,7 +472,7 @@ check("7.3", f"{repo}/microphones/1/hear.py")
 # }
 
 # %% [markdown]
-# The lecture's two lines call in at once, in pieces of one length here, 20 ms: its rows *one* again.
+# The lecture's two lines call in at once, in pieces of 20 ms. The marks should be those of the lecture's rows *one*.
 
 
 # %%
@@ -504,8 +506,7 @@ is_same = heard == ["".join(line) for line in zip(*marked)]
 passes = repo / "microphones" / "1" / "passes.txt"
 counts = [int(line) for line in passes.read_text().split()] if passes.exists() else []
 print(f"{sum(counts)} frames in {len(counts)} passes; as in the lecture: {is_same}")
-print("In step, the two lines would need 80 passes; one piece apart 128, because")
-print("most of their frames are then complete in different calls.")
+print(f"{counts.count(2)} of {len(counts)} passes had a frame of both lines.")
 
 # %% [markdown]
 # ## Bonus
@@ -515,7 +516,7 @@ print("most of their frames are then complete in different calls.")
 # %% [markdown]
 # ## Elsewhere
 #
-# Three questions of transfer, without running anything.
+# Four questions of transfer, without running anything.
 #
 # 1. The service moves to three servers behind a load balancer that gives each request to the least busy one. Which of your
 #    sequences still works?
@@ -532,6 +533,11 @@ print("most of their frames are then complete in different calls.")
 # 3. Which sum does the adder of 7.1 still keep?
 #
 # <details><summary>Answer</summary>User 4's. Triton dropped the sequence, and told the model nothing.</details>
+#
+# 4. A user's first number waits six seconds for a slot. What does `marks` say of the second, and what is the sum?
+#
+# <details><summary>Answer</summary>START: the gateway counts from when the first number came, so the sum begins anew. Count
+# from the answer.</details>
 
 # %% [markdown]
 # ## Done?

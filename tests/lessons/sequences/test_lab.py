@@ -173,7 +173,7 @@ def heard(result="in_arrays(*call, **idea)", **idea):
 ANSWERS = [
     *of_the_lab("sequences", {"7.1": "marks", "7.2": "words.py", "7.3": "hear.py"}),
     Answer("7.1", "a table", right_marks),
-    Answer("7.1", "never ends", never_ends, "wrong", "where [1, 2, 1, 1, 2] is wanted"),
+    Answer("7.1", "never ends", never_ends, "wrong", "where [1, 2, 1, 1] is wanted"),
     Answer("7.1", "a user who comes back", seen_for_ever, "wrong", "ends by closing the page"),
     Answer("7.1", "an END for those who never talked", ends_for_everybody, "partly", "None: nothing is sent"),
     Answer("7.1", "silence changes nothing", never_silent, "wrong", "by four seconds of silence"),
