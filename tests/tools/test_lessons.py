@@ -173,6 +173,7 @@ def test_a_labs_minutes_are_the_sum_of_its_exercises(built, root):
         ('# %% tags=["parameters"]\nprediction = None', "papermill"),
         ("# %%\nfor i in range(8):\n    # your line: the next\n    j = i + 1", "A blank stands inside of a loop"),
         ("# %%\n# your line: one\none = 1\n\nprint(one)", "`print(one)` comes after a blank"),
+        ("# %%\n# your lines: two\none = 1\ntwo = 2", "opens no blank"),
         ('# %% tags=["remove-cell"]\nassert 8 == 8', None),
         ("# %%\n# your line: one\none = 1", None),
     ],

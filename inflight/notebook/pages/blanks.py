@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 FOR_CI = "remove-cell"  # the tag, which MyST-NB knows too, of a cell that neither a copy, a page nor slides have
+MARK = "# your line"
 BLANK = re.compile(r"^([ \t]*)(# your line\b.*\n)((?:(?!\1# your line\b)\1.*\S.*(?:\n|\Z))+)", re.M)
 LEFT = re.compile(r"\s*(?:[\w, ]+ = |# )?\.\.\.\s*")  # lines as a copy has them
 WRITES = re.compile(r"%%writefile(?: -a)? (\S+)\n")
@@ -64,9 +65,14 @@ def opened(cells: list[NotebookNode]) -> Iterator[NotebookNode]:
     for cell in cells:
         if is_for_ci(cell):
             continue
-        if cell.cell_type != "code" or not BLANK.search(cell.source):
+        marked = cell.source.count(MARK) if cell.cell_type == "code" else 0
+        if not marked:
             yield cell
             continue
+        if marked > len(BLANK.findall(cell.source)):
+            raise CourseError(
+                f"A comment `{MARK}…` opens no blank. Write `{MARK}: …`, and a line of the course's below."
+            )
         answer = _answer(cell.source)
         yield type(cell)({**cell, "source": _blanked(cell.source)})
         yield type(cell)({**cell, "id": f"{cell.id}-answer", "metadata": FOLDED, "source": f"{ABOUT}\n{answer}"})
