@@ -19,7 +19,7 @@
 # and a checkpoint. Four users want to stream from it side by side. In lesson 07 a model gave a text back word by word,
 # and Triton called it again for each. Now each word is computed: every call is a forward pass.
 #
-# A GPT-2 of 7.6 million parameters stands for the group's model. It was trained for this course.
+# A GPT-2 of 7.6 million parameters, trained for this course, stands for the group's model.
 
 # %%
 import os
@@ -79,8 +79,8 @@ for same_file in "network.py", "model.py":
 #   0, 6, 11, 18.
 #
 # The field calls this a [ragged](glossary.md#Ragged-batch) or *varlen* batch. FlashAttention's varlen functions take
-# `cu_seqlens`; in vLLM the same list is `query_start_loc`, in FlashInfer `qo_indptr`. Only attention has to know whose a
-# token is, so `attend` is handed in:
+# `cu_seqlens`; in vLLM the same list is `query_start_loc`, in FlashInfer `qo_indptr`. Between the first layer and the
+# last only attention has to know whose a token is, so `attend` is handed in:
 
 # %%
 # %%writefile {by_hand}/1/network.py
@@ -288,11 +288,11 @@ assert tokens.groupby("stream").size().tolist() == [wanted] * 4
 # A prompt sent after pass 4 joins in pass 5, or in 6 if pass 5 has begun. The last one is sent after pass 12 and needs 48:
 # 60 passes give all 192 tokens, or 61 if it misses one. This is in-flight batching, and no engine did it.
 #
-# The picture also shows what is wrong: every pass computes all texts again, and each has become a token longer.
+# The picture also shows what is wrong: every pass computes all texts again, each a token longer.
 #
 # ## The waste
 #
-# Count the tokens that one answer of 96 tokens costs:
+# Count the tokens that an answer of 96 costs:
 
 # %%
 prompt_length, length = len(ids[0]), 96
@@ -307,8 +307,8 @@ print(f"On paper {sum(per_pass):,} tokens go in, counted {counted['tokens'].sum(
 print(f"{different} differ: {sum(per_pass) / different:.0f} times as many go in.")
 
 # %% [markdown]
-# In each layer, attention makes a query, a key and a value of each token. The query is used once. Key and value are used
-# again for every token that follows. In every layer a token looks only at those before it, so later ones change neither.
+# In each layer, attention makes a query, a key and a value of each token. The query is used once, key and value again for
+# every token that follows. A token looks only at those before it, so later ones change neither.
 # Keep them, in a [KV cache](glossary.md#KV-cache), and each token goes through the model once.
 #
 # ## Predict
@@ -328,9 +328,8 @@ guess
 # %% [markdown]
 # ## The cache
 #
-# The batch has eight slots, so the cache has eight, each with room for the longest text. `model.py` and `network.py` are
-# the same files; only `step.py` is new. `cu_seqlens` now says where each text's new tokens end. How many keys a text has is
-# a second list, vLLM's `seq_lens`; here it is `len(text)`:
+# The batch has eight slots, so the cache has eight, each with room for the longest text. `cu_seqlens` now says where each
+# text's new tokens end. How many keys a text has is a second list, vLLM's `seq_lens`; here it is `len(text)`:
 
 # %%
 # %%writefile {cached}/1/step.py
@@ -412,8 +411,7 @@ assert same >= 3
 assert through["tokens"].sum() == sum(len(ids[user]) + wanted - 1 for user in ids)
 
 # %% [markdown]
-# Each token goes through once: a prompt in the pass in which it joins, then one token of each
-# stream.
+# Each token goes through once: a prompt when it joins, then one token of each stream.
 #
 # ## What a token costs
 #
@@ -445,8 +443,8 @@ print(ratio.to_frame("kv_cache_over_recompute").to_json())  # for programs
 
 # %% [markdown]
 # Why so much less than 51? The cache saves tokens, not passes: with it or without, the answer takes 96. Each pass reads
-# all weights, starts every operation and goes through Triton, for one token or for 54. On an H100 the first option would
-# be nearly right: below some 300 tokens a pass (lesson 01), reading the weights decides.
+# all weights, starts every operation and goes through Triton, for one token or for a hundred. On an H100 the first option
+# would be nearly right: below some 300 tokens a pass (lesson 01), reading the weights decides.
 
 # %% tags=["nbval-ignore-output"]
 figure = px.line(medians, x="so far", y="ms", color="way", line_dash="way")
@@ -457,7 +455,7 @@ charts.show(figure, summary)
 
 # %% tags=["nbval-ignore-output"]
 torch.set_num_threads(1)  # as in the server
-on_average, pass_ms = round(np.mean(per_pass[1:])), {}  # tokens without a cache
+on_average, pass_ms = round(np.mean(per_pass[1:])), {}  # tokens a pass without a cache
 for count in 1, on_average:
     text = {0: (ids[0] * length)[:count]}
     took = timeit.repeat(partial(gpt2.step, text), number=1, repeat=101)
@@ -466,13 +464,11 @@ for count in 1, on_average:
 print(
     f"Outside Triton a pass takes {one:.1f} ms with one token, {many:.1f} with {count}."
 )
-rest = medians[medians["way"] == "with a KV cache"]["ms"].mean() - one
-print(f"Triton and the way to the client take {rest:.1f} ms. On paper the answer takes")
-print(f"{(many + rest) / (one + rest):.2f} times as long, measured {gain.ratio:.2f}.")
+print(f"{count} times as many tokens take {many / one:.1f} times as long.")
 
 # %% [markdown]
-# The gain grows with the answer: *n* tokens after a prompt of *p* cost *np* + *n*(*n* − 1)/2 tokens without a cache, and
-# *p* + *n* − 1 with one.
+# In tokens the gain grows with the answer: *n* tokens after a prompt of *p* cost *np* + *n*(*n* − 1)/2 without a cache,
+# and *p* + *n* − 1 with one.
 #
 # The line with a cache is nearly flat only because the text is so short. Attention still reads the keys and values of the
 # whole text for each token. In Llama 3.1 8B with 16 bits they are 128 KiB a token of text: some 120,000 tokens, of
@@ -503,8 +499,8 @@ assert table["passes, median of 7"].between(56, 120).all()
 assert table["positions held, on paper"].tolist() == [4096, 1024, 256]
 
 # %% [markdown]
-# In yours, too, a newcomer waits for a pass and not for an answer. In memory they differ. The four users need 215 positions.
-# Slots hold sixteen times what blocks hold. Lab 8.3 serves eight readers from a quarter of a slot.
+# In yours, too, a newcomer waits for a pass only. In memory they differ. The four users need 215 positions; slots hold
+# sixteen times what blocks hold. Lab 8.3 serves eight readers from a quarter of a slot.
 #
 # ## What breaks
 #
@@ -531,9 +527,14 @@ answer = gpt2_client.run(server.grpc_url, "iterative-gpt2", prompts[:1], 12)
 print("iterative-gpt2:", "".join(answer["text"]))
 
 # %% [markdown]
-# `iterative-gpt2` is your model grown up. It has eight slots, nine clients have left, and it answers: in each call it asks
-# the response sender of every sequence that is not in the batch whether its client has gone. It gives slots back when a
-# pass fails, too; both are `Housekeeping`, in `inflight/triton/model/iterative.py`.
+# `iterative-gpt2` has eight slots, nine clients have left, and it answers: in each call it asks the response sender of every
+# sequence that is not in the batch whether its client has gone. Lab 8.2's `Gpt2Model` does it in these lines:
+#
+# ```python
+# for number in [number for number in self.texts if number not in batch]:
+#     if self.texts[number].sender.is_cancelled():
+#         self.forget(number)
+# ```
 #
 # ## Turn the knob
 #
@@ -545,7 +546,7 @@ print("iterative-gpt2:", "".join(answer["text"]))
 # <details><summary>What to see</summary>
 #
 # 1. Without a cache both lines flatten as they grow. With one, their slope changes where the other stream joins or ends.
-# 2. Two streams begin when the other two are over. The batch has slots for them, the cache has none.
+# 2. Two streams begin when the other two are over. The batch has slots for them, the cache none.
 #
 # </details>
 
@@ -560,13 +561,14 @@ board
 # %% [markdown]
 # ## Elsewhere
 #
-# | | vLLM | TensorRT-LLM | `iterative-gpt2` |
+# | | vLLM | TensorRT-LLM | your hundred lines |
 # |---|---|---|---|
 # | A text's memory | blocks, often of 16 tokens | blocks, often of 32 | a slot for the longest text |
 # | Prompts | in chunks under `max_num_<wbr>batched_tokens` | whole or in chunks | whole: a long one makes all streams wait |
 # | The same beginning twice | found again | found again | computed again |
-# | Attention of a batch | with FlashAttention, one kernel over all texts and their blocks | one kernel for prompts, one for those that decode | one call for all that decode, padded; prompts one by one |
-# | Watch | `vllm:iteration_<wbr>tokens_total`, `vllm:kv_cache_<wbr>usage_perc` | its iteration statistics | `inflight_gpt2_<wbr>kv_cache_slots` |
+# | Attention of a batch | with FlashAttention, one kernel over all texts and their blocks | one kernel for prompts, one for those that decode | one call a text |
+# | The next token | sampled, or under a grammar | sampled, or under a grammar | the likeliest |
+# | Watch | `vllm:iteration_<wbr>tokens_total`, `vllm:kv_cache_<wbr>usage_perc` | its iteration statistics | your log, `passes.jsonl` |
 #
 # For a model that no engine knows there are three other ways. A class that meets [these
 # conventions](https://docs.vllm.ai/en/latest/models/supported_models/#writing-custom-models) of `transformers` runs in
@@ -581,7 +583,7 @@ board
 #
 # Once. The keys and values of the first token stay, and every later token reads them.
 #
-# - Norms, matrices and MLP take the tokens of all texts in one ragged batch. Attention alone has to know whose a token is.
+# - The tokens of all texts stand in one ragged batch. In the layers, attention alone has to know whose a token is.
 # - Without a cache an answer of 96 tokens computes 5,136 tokens, with one 101. The time falls much less: a pass has
 #   a price of its own.
 # - A model that asks to be called again has in-flight batching: a newcomer waits for a pass, not for an answer.
