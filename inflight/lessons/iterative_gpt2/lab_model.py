@@ -6,7 +6,8 @@
         def where(self, text): ...                # the position in the cache of each token of the text
         def forget(self, number): ...
 
-It runs in Triton, and in the lab's check.
+It runs in Triton, and in the lab's check. Its parameters are `checkpoint_dir`, and `log`: a file to which each pass
+adds a line, the number of texts that waited for room.
 """
 
 import json
@@ -56,7 +57,8 @@ class Gpt2Model:
     """An iterative GPT-2 without its memory; see the top of this module."""
 
     def initialize(self, args):
-        folder = json.loads(args["model_config"])["parameters"]["checkpoint_dir"]["string_value"]
+        parameters = json.loads(args["model_config"])["parameters"]
+        folder, self.log = (parameters[name]["string_value"] for name in ("checkpoint_dir", "log"))
         self.tokenizer, self.network = load_tokenizer(folder), gpt2_network.load(folder)
         self.texts = {}  # by the sequence's number, in the order of their start
 
@@ -82,6 +84,8 @@ class Gpt2Model:
         computed = self.with_room(list(batch))
         if computed:
             tokens = self.step([self.texts[number] for number in computed])
+            with open(self.log, "a") as log:
+                print(len(batch) - len(computed), file=log)
             for number, token in zip(computed, tokens):
                 self.answer(number, token)
         for number, request in batch.items():

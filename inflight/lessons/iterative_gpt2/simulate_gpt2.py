@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,7 +52,7 @@ def with_model(path: str | Path, streams: Sequence[SimulatedStream], slots: int,
         if any(not has and not request.had_left for has, request in zip(got, here)):
             result.served.append(sum(got))
 
-    triton = Triton(path, NAMES, slots, checkpoint_dir=str(CHECKPOINT))
+    triton = Triton(path, NAMES, slots, checkpoint_dir=str(CHECKPOINT), log=os.devnull)
     with (
         mock.patch.object(gpt2_network.Network, "likeliest", counted),  # wherever the model has put its network
         mock.patch.object(Gpt2Model, "execute", noted),

@@ -25,7 +25,8 @@ def server(tmp_path_factory):
     for name in PARTS:
         (repo / name / "1").mkdir(parents=True)
         shutil.copy(parts.COURSES_OWN[name], repo / name / "1" / "model.py")
-        (repo / name / "config.pbtxt").write_text(iterative_gpt2.config(name, checkpoint_dir=folder))
+        log = repo / name / "1" / "waited.log"
+        (repo / name / "config.pbtxt").write_text(iterative_gpt2.config(name, checkpoint_dir=folder, log=log))
     with Server(repo, drain_s=0) as server:
         yield server
 
