@@ -109,6 +109,7 @@ HINTS = {
 }
 IN_BLOCKS = HINTS | {
     "together": "A quarter of a slot holds eight short texts: each needs as many blocks as its tokens fill.",
+    "overtaken": "Who finds no room makes all that came later wait.",
     "kept": "The memory is that of 16 blocks of 16 tokens: free ones are taken again.",
 }
 
@@ -149,8 +150,9 @@ def _blocks_in_place_of_slots(path: str, choose: random.Random) -> list[Measured
     return [
         Measured("answers that differ", differ, exactly=0, advice=IN_BLOCKS["texts"]),
         _of_two(beside, "together", "texts in the fullest pass", at_least=beside.course.together),
-        _of_two(beside, "kept", "bytes kept", at_most=beside.course.kept * 33 // 32),  # half a block more
+        _of_two(beside, "kept", "items and bytes kept", at_most=beside.course.kept * 33 // 32),  # half a block more
         beside.measured("computed", "tokens computed", at_most=beside.course.computed),
+        _of_two(beside, "overtaken", "calls in which a text had overtaken one that waits", exactly=0),
         beside.measured("passes", "forward passes", at_most=beside.course.passes + 4),
         _of_two(beside, "grown", "items and bytes more after the same texts once more", at_most=MOST_GROWN),
     ]
@@ -173,32 +175,34 @@ def _of_two(beside: Compared, count: str, what: str, **budget: float) -> Measure
 def _streams(choose: random.Random) -> list[SimulatedStream]:
     """Prompts of many lengths. Five clients leave early, one more than there are slots, and one while it waits."""
     streams = []
-    for number, leaves in enumerate([True] * 5 + [False] * 6):
+    # The fifth comes in the third call, when the four before it have the slots.
+    for number, leaves_after in enumerate([*choose.choices((3, 4, 5), k=4), 0] + [None] * 6):
         words = [choose.choice(BEGINNINGS), *choose.choices(REST, k=choose.randint(0, 4))]
-        streams.append(_stream(choose, number, leaves, " ".join(words), choose.randint(6, 14), arrives=1 + number // 2))
-    streams[4].leaves_after = 0  # it comes in the third call, when the four before it have the slots
+        streams.append(_stream(number, leaves_after, " ".join(words), choose.randint(6, 14), arrives=1 + number // 2))
     return streams
 
 
 def _streams_for_blocks(choose: random.Random) -> list[SimulatedStream]:
-    """Five short texts of a block each, whose clients leave, and six of three: eight fit at first, not the six."""
+    """Five texts of a block each, whose clients leave, five of three, and at last another of one.
+
+    Eight fit at first. The last one comes when two blocks are free and the one before it waits for a third, and its
+    slot of the batch is before that one's.
+    """
     tokenizer, streams = load_tokenizer(simulate_gpt2.CHECKPOINT), []
-    for number, leaves in enumerate([True] * 5 + [False] * 6):
+    for number, leaves_after in enumerate([4, 3, 5, 4, 5] + [None] * 6):
         words = [choose.choice(BEGINNINGS)]
-        while not leaves and len(tokenizer.encode(" ".join(words))) < 28:
+        while 5 <= number < 10 and len(tokenizer.encode(" ".join(words))) < 28:
             words.append(choose.choice(REST))
-        streams.append(_stream(choose, number, leaves, " ".join(words), choose.randint(6, 8), arrives=1 + number // 4))
+        streams.append(_stream(number, leaves_after, " ".join(words), choose.randint(6, 8), arrives=1 + number // 4))
     return streams
 
 
-def _stream(
-    choose: random.Random, number: int, leaves: bool, prompt: str, max_tokens: int, arrives: int
-) -> SimulatedStream:
+def _stream(number: int, leaves_after: int | None, prompt: str, max_tokens: int, arrives: int) -> SimulatedStream:
     return SimulatedStream(
         prompt,
         max_tokens,
         arrives=arrives,
-        leaves_after=choose.randint(3, 5) if leaves else None,
+        leaves_after=leaves_after,
         is_late=number in (0, 2),
         parameters={"max_tokens": max_tokens, "ignore_eos": True},
     )

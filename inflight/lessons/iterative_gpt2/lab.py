@@ -183,8 +183,8 @@ check("8.2", Path(workdir.name) / "gpt2_model.py")
 # eight readers from it. `text.blocks`, `[]` at first, is its *block table* (lesson 05): entry 0 says which block has its tokens 0 to 15, entry 1 which has 16 to 31.
 #
 # - `with_room`: a text that has no blocks gets all that it may need, for `text.length` tokens (prompt and answer), or it waits.
-#   All behind it wait, too: else short texts overtake a long one for ever. No text is paused: this is
-#   `guaranteed_no_evict`. No text here needs more than 16 blocks; an engine refuses one that
+#   All that arrived after it (the order of `self.texts`) wait, too: else short texts overtake a long one for ever. No text
+#   is paused: this is `guaranteed_no_evict`. No text here needs more than 16 blocks; an engine refuses one that
 #   does when it arrives.
 # - `where`: the position in the cache of each token of the text so far. Block 5 has positions 80 to 95.
 # - `forget`: its blocks are free again.
@@ -255,8 +255,9 @@ check("8.3", Path(workdir.name) / "paged_model.py")
 #
 # <em>answers that differ</em>: two texts share a block, or <code>where</code> ignores the table. <em>list index out of
 # range</em>: the table is too short; count the tokens of the answer as well. <em>texts in the fullest pass</em>: a text
-# holds more blocks than it needs. <em>none gets a token any more</em>: blocks are not given back. <em>bytes kept</em>: the
-# cache is larger than 16 blocks of 16.
+# holds more blocks than it needs. <em>none gets a token any more</em>: blocks are not given back. <em>overtaken</em>: a
+# text found no room, and a later one was looked at all the same. <em>items and bytes kept</em>: the cache is larger than 16
+# blocks of 16.
 # </details>
 #
 # Now in the real server. Twelve clients leave after their first token; then eight readers ask. How many wait, in each
@@ -313,7 +314,7 @@ for name, positions in {"gpt2_model": 4 * 1024, "paged_model": 16 * 16}.items():
 # <details><summary>Answer</summary>
 #
 # After a prompt of 6, an answer of 960 costs 466,080 tokens without a cache, 91 times what one of 96 costs, and 965 with
-# one. On any machine.
+# one. These are counts, not seconds.
 # </details>
 #
 # **2. The model changes to one with sliding attention: a token looks at the last 256 only.** What of your block table

@@ -26,6 +26,7 @@ class Computed:
     passes: int = 0  # its forward passes
     together: int = 0  # the most texts in one of them
     served: list[int] = field(default_factory=list)  # of each call in which a text waited: those that got a token
+    overtaken: int = 0  # calls in which a text had begun, and one that came before it waited
     kept: int = 0  # what the model keeps when all have been served: its cache, above all
     grown: int = 0  # by how much what the model keeps grew while it served the same streams once more
 
@@ -51,6 +52,9 @@ def with_model(path: str | Path, streams: Sequence[SimulatedStream], slots: int,
         got = [len(request.stream.pieces) > request.num_before for request in here]
         if any(not has and not request.had_left for has, request in zip(got, here)):
             result.served.append(sum(got))
+        begun = [each.stream.number for each in here if each.stream.pieces]
+        waiting = [each.stream.number for each in here if not each.stream.pieces and not each.had_left]
+        result.overtaken += any(before < after for before in waiting for after in begun)
 
     triton = Triton(path, NAMES, slots, checkpoint_dir=str(CHECKPOINT), log=os.devnull)
     with (

@@ -94,12 +94,13 @@ IN_TWO = """        self.split = getattr(self, "split", 0) + (1 < len(texts) < 8
         return super().step(texts[:1]) + super().step(texts[1:])
 """
 IN_ORDER = PAGED[PAGED.index("        for text in [") : PAGED.index("        return [number for number in numbers if")]
-OVERTAKES = """        for number in numbers:
-            text = self.texts[number]
-            needed = -(-text.length // BLOCK)
-            if not text.blocks and needed <= len(self.free):
-                text.blocks, self.free = self.free[:needed], self.free[needed:]
+IN_TURN = """        waiting = [text for number, text in self.texts.items() if number in numbers and not text.blocks]
+        while waiting and -(-waiting[0].length // BLOCK) <= len(self.free):
+            text = waiting.pop(0)
+            while len(text.blocks) * BLOCK < text.length:
+                text.blocks.append(self.free.pop(0))
 """
+BREAK = "                break  # a shorter one that came later would overtake it for ever\n"
 
 
 def model(*changes, more=""):
@@ -153,21 +154,24 @@ ANSWERS = [
                  ("SLOTS = 4", "OVER = []\nSLOTS = 4")), "wrong", "items and bytes more", [SLOW]),
     Answer("8.2", "a token for nobody", model(more=STEP + NOBODYS), "wrong", "tokens computed: "),
 
-    Answer("8.3", "as they fit", paged((IN_ORDER, OVERTAKES)), marks=[SLOW]),
+    Answer("8.3", "a queue", paged((IN_ORDER, IN_TURN)), marks=[SLOW]),
+    Answer("8.3", "as they fit", paged((BREAK, "                continue\n")), "wrong", "overtaken one that waits: "),
+    Answer("8.3", "in the order of the batch", paged(("for number in self.texts if number in numbers]", "for number in numbers]")),
+           "wrong", "overtaken one that waits: ", [SLOW]),
     Answer("8.3", "passes, just inside", paged(more=split(4))),
     Answer("8.3", "passes, just outside", paged(more=split(5)), "wrong", "forward passes: "),
     Answer("8.3", "one fewer at a time", paged(("if self.texts[number].blocks]", "if self.texts[number].blocks][:7]")), "wrong",
            "texts in the fullest pass: 7"),
     Answer("8.3", "keeps half a block more", paged(("list(range(BLOCKS))", "list(range(BLOCKS))\n        self.more = [0] * 130_000"))),
     Answer("8.3", "keeps more than half", paged(("list(range(BLOCKS))", "list(range(BLOCKS))\n        self.more = [0] * 135_000")),
-           "wrong", "bytes kept: "),
+           "wrong", "items and bytes kept: "),
     Answer("8.3", "a block too few", paged(("needed = -(-text.length // BLOCK)", "needed = text.length // BLOCK")), "wrong",
            "list index out of range"),
     Answer("8.3", "the table is not read", paged(("text.blocks[token // BLOCK] * BLOCK", "text.blocks[0] * BLOCK")), "wrong",
            "answers that differ"),
     Answer("8.3", "eight blocks for each",
            paged(("-(-text.length // BLOCK)", "8")), "wrong", "texts in the fullest pass: 2", [SLOW]),
-    Answer("8.3", "one block too many", paged(("BLOCKS, BLOCK = 16", "BLOCKS, BLOCK = 17")), "wrong", "bytes kept: ", [SLOW]),
+    Answer("8.3", "one block too many", paged(("BLOCKS, BLOCK = 16", "BLOCKS, BLOCK = 17")), "wrong", "items and bytes kept: ", [SLOW]),
     Answer("8.3", "no block comes back", paged(("        self.free += self.texts.pop(number).blocks", "        self.texts.pop(number)")),
            "wrong", "none gets a token", [SLOW]),
     Answer("8.3", "all have the same blocks", paged((GIVEN, "text.blocks = self.free[:needed]")), "wrong", "answers that differ",
