@@ -152,7 +152,7 @@ _HISTOGRAMS = {
 }
 
 
-@grades("6.4", "A tester that waits for its answers leaves out the slow ones: count from when each request was due.")
+@grades("6.4", "A tester that waits for its answers leaves out the slow ones: send on a schedule, as your users do.")
 def _corrected(corrected: Callable, choose: random.Random) -> dict[str, Callable[[], Finding]]:
     def case(counts: dict[int, int], every_ms: int, percent: int, hint: str) -> Case:
         with_them = sorted(

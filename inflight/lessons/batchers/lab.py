@@ -66,8 +66,9 @@ def trial(fragment, arrivals, callers=None, **values):
 # that wait at that moment, at most `max_batch_size`, and keeps the model busy for `fixed_ms + item_ms · size`. A request
 # that arrives at the very moment at which a batch leaves may be in it or not: the check has no such case.
 #
-# Write the function that gives the sizes of the batches, in order. Here a batch stays open until it leaves. Triton sometimes
-# closes it when its delay is over, although the model is still busy; the last load below counts how often.
+# Write the function that gives the sizes of the batches, in order. Here a batch stays open until it leaves. Triton may
+# close it when its delay is over, although the model is still busy: then its batches are smaller than yours. The last load
+# below counts how often.
 
 
 # %%
@@ -296,7 +297,8 @@ charts.table(
 # are late, and the tester does not count how late: coordinated omission. You have its histogram, how many requests had
 # which latency. HdrHistogram corrects it
 # ([`recordValueWithExpectedInterval`](https://hdrhistogram.github.io/HdrHistogram/JavaDoc/org/HdrHistogram/ValueRecorder.html)):
-# it adds each request that was due meanwhile, as if all were answered together with the slow one. The last that it adds
+# it adds each request that was due meanwhile, as if all were answered together with the slow one; those that the tester
+# sent late stay in. The last that it adds
 # takes at least `every_ms`.
 #
 # Write the function that gives a percentile of the corrected histogram: the smallest latency that at least `percent` %
@@ -431,8 +433,10 @@ except CourseError as error:  # no C compiler, or what it says
 # longer than the bound. What do its clients see?
 #
 # <details><summary>Answer</summary>Nothing, ever: the text is put back, and all others wait behind it. That happened in <a
-# href="https://github.com/huggingface/text-embeddings-inference/issues/723">Text Embeddings Inference</a>. Your rule for place 0
-# is the way out.</details>
+# href="https://github.com/huggingface/text-embeddings-inference/issues/723">Text Embeddings Inference</a>. Your rule that a
+# single text may always leave is one way out. Text Embeddings Inference <a
+# href="https://github.com/huggingface/text-embeddings-inference/pull/725">chose another</a>: such a setting is an error,
+# unless texts may be truncated.</details>
 
 # %% [markdown]
 # ## Done?

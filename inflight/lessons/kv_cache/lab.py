@@ -71,12 +71,10 @@ def serve(requests, ends=None, **parameters):
 
 def counts(run):
     """What a run cost."""
-    ends = telemetry.shares(run.log).groupby("request")["iteration"].max()
     prompts = run.requests["input_len"].iloc[1:]  # the first is the one that fills
     return {
         "iterations": len(run.log),
         "computed again": run.log["context_tokens"].sum() - prompts.sum(),
-        "ends on average": round(ends.mean()),
     }
 
 
@@ -170,7 +168,8 @@ display(pd.DataFrame(map(counts, runs.values()), list(runs)))
 # - every answer under way gets its token in every iteration;
 # - nothing else holds a prompt back, but the engine's own `max_num_tokens`.
 #
-# `now.running` has the requests that run, also those of which only a part of the prompt is computed. The check plays hidden
+# `now.running` has the requests that run, also those of which only a part of the prompt is computed. `one.answer_tokens`
+# counts the tokens that a request has answered so far. The check plays hidden
 # requests through your file in a process of its own.
 
 # %%
@@ -202,7 +201,7 @@ check("5.2", Path(workdir.name) / "in_parts.py")
 #
 # <details><summary>How to begin</summary>
 #
-# Who reads? <code>one.answer_tokens</code> is 0 until a request has its first token.
+# Change <code>now</code> in one case only. In which iterations does nobody wait for a next token, although requests run?
 # </details>
 #
 # <details><summary>The error you see</summary>
@@ -356,8 +355,9 @@ served.assign(
 #
 # If you are early: no check, but something to see.
 #
-# 1. How much of your gain is the reserve's? Pause `running[-1]`, the youngest, and check again. The last file that passes
-#    is kept, so put yours back.
+# 1. How much of your gain is the reserve's? Run `%env INFLIGHT_SEED=…` with the number under your last check, so that the
+#    requests stay the same. Pause `running[-1]`, the youngest, and check again. The last file that passes is kept, so put
+#    yours back; `%env INFLIGHT_SEED=` ends it.
 # 2. An answer near its `max_tokens` gives its blocks back soon. Spare those, and check again: why does it gain so little?
 #    Your journal has your tries: `from inflight.notebook import record; record.tries("5.3")`.
 #

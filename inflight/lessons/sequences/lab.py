@@ -290,7 +290,7 @@ check("7.2", Path(workdir.name) / "words.py")
 # <em>dictionary changed size</em>: go through <code>list(…)</code> of the dict.</details>
 
 # %% [markdown]
-# Once it has passed, your model runs here; until then the course's does. The second of three readers leaves after three
+# In your workspace your model runs here once it has passed; elsewhere the course's does. The second of three readers leaves after three
 # words of 200. Then two ask for one word, one after the other:
 
 # %% tags=["nbval-ignore-output"]
@@ -307,8 +307,8 @@ class TritonPythonModel(own.TritonPythonModel):
     def execute(self, requests):
         kept = [len(own) for own in vars(self).values() if isinstance(own, dict)]
         Path(__file__).with_name("kept.txt").write_text(str(sum(kept)))
-        time.sleep(0.05)  # a pass of a real model takes time
         super().execute(requests)
+        time.sleep(0.05)  # a pass of a real model takes time
 """)
 (repo / "words" / "config.pbtxt").write_text("""
 name: "words"  backend: "python"  max_batch_size: 4
@@ -527,8 +527,9 @@ print(f"{counts.count(2)} of {len(counts)} passes had a frame of both lines.")
 #
 # 2. The model moves to a GPU and computes all streams of a call in one pass. Do you still want one word a call?
 #
-# <details><summary>Answer</summary>Yes, even more so: all streams that are ready share the pass, which reads the weights
-# once.</details>
+# <details><summary>Answer</summary>Yes, mostly: all streams that are ready share the pass, which reads the weights once,
+# and after each word one that ends makes room for one that waits. Several words a call save calls, and keep the newcomer
+# waiting.</details>
 #
 # 3. Which sum does the adder of 7.1 still keep?
 #

@@ -221,9 +221,13 @@ for note in figure.layout.annotations:  # a panel's name, to stand above it
     note.update(text=name, x=0, xshift=-80, textangle=0, yshift=140)
 for lane in figure.data:
     place = {"x": 1, "y": lane.y[0], "xref": lane.xaxis, "yref": lane.yaxis}
-    figure.add_annotation(place, text=lane.name, xshift=-20, showarrow=False)
+    name = f"conversation {lane.name}"
+    figure.add_annotation(
+        place, text=name, xanchor="right", xshift=-14, showarrow=False
+    )
     fill = [lane.line.color if is_right else "white" for (is_right,) in lane.customdata]
     lane.marker.update(color=fill, line={"color": lane.line.color, "width": 2})
+figure.update_xaxes(range=[0.1, 6.3], tickvals=list(range(1, 7)))
 figure.update_layout(height=640, margin_t=70, showlegend=False)
 charts.show(figure, summary)
 print(textwrap.fill(summary, 88))
@@ -322,9 +326,9 @@ assert again != ["sum 1"] * 3
 
 # %% [markdown]
 # A forgotten START is refused, unless a sequence with this id is open: then the request continues it, and the sum is
-# wrong. A forgotten END is silent: its slot stays taken until the sequence has been idle for too long, while others wait.
+# wrong. A forgotten END gives no error: its slot stays taken until the sequence has been idle for too long, while others wait.
 # Then Triton drops the sequence, and refuses its next request, unless it says START. A START for an id that is still open
-# begins it anew; only the server's log says so. In [an open
+# is accepted; only the server's log says that the old sequence had not ended. In [an open
 # report](https://github.com/triton-inference-server/server/issues/8449) of 2025 Triton looped over its idle sequences for
 # ever, and that model answered nobody any more.
 #
@@ -507,14 +511,13 @@ assert kept == 3 and again <= 3  # one call may have been under way
 #
 # ## Turn the knob
 #
-# With `oldest`, at most two texts share a call, and three may be under way. In which call does the text that comes last
-# begin, and how many calls are there? Predict the table, then run it. Then apply values of your own in the editor, and run
-# it again.
+# With `oldest`, at most two texts share a call, and three may be under way. Sixteen words, two a call: eight calls? Predict
+# how many, then run it. Then set `max_candidate_sequences` to 2: which text waits, and for what?
 #
 # <details><summary>What to see</summary>
 #
-# *I wandered* begins in call 2 or 3: the texts take turns. Sixteen words, two a call, would take eight calls. A batch
-# leaves with whoever waits at that moment, so some calls have one word.
+# More than eight. When a call ends, only the text that was not in it is waiting, so it goes alone; the two that shared the
+# call come back together. With two candidates the third text begins when another ends.
 #
 # </details>
 

@@ -99,7 +99,6 @@ class SimulatedStream:
             value = response.tensors[self.output].as_numpy().item()
             self.pieces.append(value if isinstance(value, str) else value.decode("utf-8"))
             self.num_for_nobody += self.has_left
-        self.has_left = self.has_left or len(self.pieces) == self.leaves_after
         self.is_over = flags == FINAL
 
 
@@ -277,7 +276,8 @@ class Triton:
             raise CourseError("A request was rescheduled after FINAL, its last response, which brings Triton down.")
         if number > max(1, stream.wanted):
             raise CourseError(f"A request got more than the {asked} that it asked for.")
-        stream.has_left = stream.has_left or stream.leaves_after == 0
+        # Between two calls, so that no sender knows of it in the call of the last word.
+        stream.has_left |= stream.leaves_after is not None and number >= stream.leaves_after
         if stream.has_left and not stream.is_late:
             return None  # Triton ends it itself when it would come back
         stream.is_late = stream.is_late and not stream.has_left

@@ -74,6 +74,10 @@ def keeps_some(number, streams):
     return model(("self.states = {}", "self.states, self.kept, self.begun = {}, [], 0"), (begins, keep + begins))
 
 
+AGAIN = "            request.set_release_flags(RESCHEDULE)\n        else:"
+ASKS_AT_ONCE = AGAIN.replace(
+    "\n        else:", "\n            if sender.is_cancelled():\n                del self.states[who]\n        else:"
+)
 AT_ONCE = """        state, sender = self.states.pop(who), request.get_response_sender()
         for number, word in enumerate(state.words or [""], 1):
             output = pb_utils.Tensor("word", np.array([[word.encode()]], object))
@@ -197,6 +201,7 @@ ANSWERS = [
     Answer("7.2", "one state", ONE_STATE, "wrong", "model.py, line"),
     Answer("7.2", "FINAL at each word", model(("sender.send(pb_utils.InferenceResponse([output]))", ENDED)), "wrong", "FINAL"),
     Answer("7.2", "an answer is returned", RETURNS, "wrong", "a decoupled model returns None"),
+    Answer("7.2", "asks right after the word", model((LOOK, ""), (AGAIN, ASKS_AT_ONCE)), "partly", "items more in the model after readers"),
     Answer("7.2", "lost", model((LOOK, "")), "partly", "items more in the model after"),
     Answer("7.2", "senders in the module", KEEPS_SENDERS, "partly", "items more in the model after"),
     Answer("7.2", "no end, in another place", model(("[output]), flags=FINAL", "[output])")), "wrong", "in vain"),
