@@ -580,8 +580,7 @@ assert refusals["at once"] > max(refusals["when told"], refusals["spread out"])
 # 1. with "one every 10 ms": the first batch waits for company; later ones fill while the model is busy;
 # 2. with "one every 60 ms": the delay ends before company comes, and every request waits in vain.
 #
-# With a queue policy or priorities, Triton 2.51 [can leave the model idle](../assets/elsewhere.md#06-Dynamic-batching) while
-# requests wait.
+# With a queue policy or priorities, Triton 2.51 [can idle](../assets/elsewhere.md#06-Dynamic-batching) while requests wait.
 
 # %% tags=["nbval-ignore-output"]
 config_path.write_text(as_it_was)

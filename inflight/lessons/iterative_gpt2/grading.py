@@ -65,8 +65,7 @@ def _new_behind_known(next_part: Callable, choose: random.Random) -> dict[str, F
             right = weights / weights.sum(1, keepdims=True) @ (past @ value.matrix)
             if result == RIGHT and not _alike(got, right):
                 result = Wrong(
-                    f"Tokens {start + 1} to {end} of a text: the result, [new, size], is not that of the whole text. A "
-                    "token attends to itself and to all before it in its own cache, and to none after it."
+                    f"Tokens {start + 1} to {end} of a text: the result, [new, size], is not that of the whole text."
                 )
     wanted = 3 * sum(until[-1] for until in ends)
     projected = Measured(

@@ -93,9 +93,9 @@ check("8.1", next_part)
 # <details><summary>The error you see</summary>
 #
 # <em>tokens projected</em>: you keep the tokens and compute their keys again. Keep the keys. <em>calls</em>: the new tokens
-# go in one after the other, not together. <em>none after it</em>: in a
-# part of several tokens the first must not see the last, and the last must see all that is in the cache. <em>its own
-# cache</em>: you filled a list of your own instead of <code>cache</code>.
+# go in one after the other, not together. <em>not that of the whole
+# text</em>: in the part that the message names, may the first new token see the last one? Does the last one see all that is
+# in the cache? Is everything that you keep in <code>cache</code>?
 # </details>
 #
 # ## Exercise 8.2: few slots, many readers
@@ -103,8 +103,15 @@ check("8.1", next_part)
 # *Core · importance 5/5 · difficulty 2/5 · 10 minutes*
 #
 # `Gpt2Model` (`inflight/lessons/iterative_gpt2/lab_model.py`) is the lecture's model with its KV cache, less the memory:
-# `execute`, `step` and `attend` are there, and the state of each sequence is a `Text` in `self.texts`, with `ids`, `sender`, and `slot`, which is `None` at first. A text's
-# keys and values lie at the positions that `where` names. The batch has eight slots, but the cache only **four**. Write
+# `execute`, `step` and `attend` are there, and the state of each sequence is a `Text` in `self.texts`, with `ids`, `sender`, and `slot`, which is `None` at first. `attend`
+# writes and reads at the positions that `where` names (`own` has query, key and value of the new tokens):
+#
+# ```python
+# cache[:, :, where[text.cached :]] = own[1:]
+# keys, values = cache[:, :, where]
+# ```
+#
+# The batch has eight slots, but the cache only **four**. Write
 # the two methods that decide who has one, and when:
 #
 # - `with_room`: a text without a slot takes a free one. If there is none, it waits: it gets no token in this call, and
@@ -186,7 +193,8 @@ check("8.2", Path(workdir.name) / "gpt2_model.py")
 #   All that arrived after it (the order of `self.texts`) wait, too: else short texts overtake a long one for ever. No text
 #   is paused: this is `guaranteed_no_evict`. No text here needs more than 16 blocks; an engine refuses one that
 #   does when it arrives.
-# - `where`: the position in the cache of each token of the text so far. Block 5 has positions 80 to 95.
+# - `where`: the position in the cache of each token of the text so far. Block 5 has positions 80 to 95. `attend` stays
+#   as it is.
 # - `forget`: its blocks are free again.
 
 # %% tags=["part:paged_model.py"]

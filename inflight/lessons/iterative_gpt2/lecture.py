@@ -180,8 +180,8 @@ print("transformers:", [tokenizer.decode([one[0, -1].argmax()]) for one in logit
 #
 # ## The frame
 #
-# Around it stands the frame of lesson 07. Its config has eight slots and an idle time of 60 s; the list of words is now a
-# list of tokens. After each pass the model notes in a log what went through it.
+# Around it stands the frame of lesson 07. Its config has eight slots and an idle time of 60 s, and hands in the correlation
+# id as `number`; `max_tokens` is a parameter of the request. The list of words is now a list of tokens. After each pass the model notes in a log what went through it.
 
 # %%
 # %%writefile {by_hand}/1/model.py
@@ -442,9 +442,9 @@ ratio = ratios.agg(["median", "min", "max"]).round(2)
 print(ratio.to_frame("kv_cache_over_recompute").to_json())  # for programs
 
 # %% [markdown]
-# Why so much less than 51? The cache saves tokens, not passes: with it or without, the answer takes 96. Each pass reads
-# all weights, starts every operation and goes through Triton, for one token or for a hundred. On an H100 the first option
-# would be nearly right: below some 300 tokens a pass (lesson 01), reading the weights decides.
+# Why so much less than 51? The cache saves tokens, not passes: with it or without, the answer takes 96. The cell
+# below the picture takes a pass apart. For an 8B model in 16 bits on an H100 the first option would be nearly right: below
+# some 300 tokens a pass (lesson 01), reading the weights decides.
 
 # %% tags=["nbval-ignore-output"]
 figure = px.line(medians, x="so far", y="ms", color="way", line_dash="way")
@@ -464,7 +464,11 @@ for count in 1, on_average:
 print(
     f"Outside Triton a pass takes {one:.1f} ms with one token, {many:.1f} with {count}."
 )
-print(f"{count} times as many tokens take {many / one:.1f} times as long.")
+each_ms = (many - one) / (count - 1)
+with_cache = medians[medians["way"] == "with a KV cache"]["ms"].median()
+rest = with_cache - each_ms
+print(f"In Triton a pass costs {rest:.1f} ms and {each_ms:.2f} ms a token:", end=" ")
+print(f"{count} tokens take {(rest + count * each_ms) / with_cache:.1f} times as long.")
 
 # %% [markdown]
 # In tokens the gain grows with the answer: *n* tokens after a prompt of *p* cost *np* + *n*(*n* − 1)/2 without a cache,
@@ -477,7 +481,7 @@ print(f"{count} times as many tokens take {many / one:.1f} times as long.")
 # ## The same four users elsewhere
 #
 # `transformers` also batches continuously; its manager has the cache in pages. It takes the same GPT-2, without a server.
-# The course's engine computes a Llama-family model. `lesson.rivals` sends the same users to both. A text holds whole slots,
+# The course's engine computes a Llama-family model. A text holds whole slots,
 # pages or blocks, so the last column needs no run.
 
 # %% tags=["nbval-ignore-output"]
@@ -499,7 +503,7 @@ assert table["passes, median of 7"].between(56, 120).all()
 assert table["positions held, on paper"].tolist() == [4096, 1024, 256]
 
 # %% [markdown]
-# In yours, too, a newcomer waits for a pass only. In memory they differ. The four users need 215 positions; slots hold
+# In memory they differ. The four users need 215 positions; slots hold
 # sixteen times what blocks hold. Lab 8.3 serves eight readers from a quarter of a slot.
 #
 # ## What breaks
@@ -540,7 +544,7 @@ print("iterative-gpt2:", "".join(answer["text"]))
 #
 # Apply a change in the editor, then race.
 #
-# 1. `kv_cache` `off`, two streams of 192 tokens; then `on`. When does a line bend?
+# 1. `kv_cache` `off`, two streams of 192 tokens, offset 0.4 s; then `on`. When does a line bend?
 # 2. `kv_cache_slots` 2, four streams with offset 0. Who waits, and for whom?
 #
 # <details><summary>What to see</summary>
@@ -555,6 +559,7 @@ widgets.ConfigEditor(server, "iterative-gpt2", ["kv_cache", "kv_cache_slots"])
 
 # %% tags=["nbval-ignore-output"]
 board = lesson.board(server, ("iterative-gpt2",))
+board.controls["offset_s"].value = 0.4
 board.run()
 board
 
@@ -565,6 +570,7 @@ board
 # |---|---|---|---|
 # | A text's memory | blocks, often of 16 tokens | blocks, often of 32 | a slot for the longest text |
 # | Prompts | in chunks under `max_num_<wbr>batched_tokens` | whole or in chunks | whole: a long one makes all streams wait |
+# | A text too long | refused alone | refused alone | an exception: every stream of that call ends |
 # | The same beginning twice | found again | found again | computed again |
 # | Attention of a batch | with FlashAttention, one kernel over all texts and their blocks | one kernel for prompts, one for those that decode | one call a text |
 # | The next token | sampled, or under a grammar | sampled, or under a grammar | the likeliest |

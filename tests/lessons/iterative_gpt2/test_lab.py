@@ -130,9 +130,9 @@ ANSWERS = [
     Answer("8.1", "lists, and one mask", in_parts),
     Answer("8.1", "token by token", token_by_token, "partly", "go in together"),
     Answer("8.1", "is_causal's mask", as_is_causal, "partly", "one projection each ✓, the result not right yet"),
-    Answer("8.1", "no mask", no_mask, "partly", "and to none after it"),
-    Answer("8.1", "without itself", without_itself, "partly", "attends to itself"),
-    Answer("8.1", "one cache for all", one_cache_for_all, "partly", "in its own cache"),
+    Answer("8.1", "no mask", no_mask, "partly", "is not that of the whole text"),
+    Answer("8.1", "without itself", without_itself, "partly", "is not that of the whole text"),
+    Answer("8.1", "one cache for all", one_cache_for_all, "partly", "is not that of the whole text"),
     Answer("8.1", "all again", all_again, "partly", "the result ✓. tokens projected: "),
     Answer("8.1", "no numbers", lambda *given: in_parts(*given) is not None and [None], "partly", "the result, [new, size], is"),
 
