@@ -193,6 +193,8 @@ assert (talks[1].groupby("conversation")["instance"].nunique() == 1).all()
 # batcher](glossary.md#Sequence-batcher) sends all requests of a conversation to one instance.
 #
 # ## See
+#
+# The number before a line is its conversation, the number in a circle the sum after that request.
 
 # %%
 lanes = pd.concat(talks)
@@ -221,13 +223,9 @@ for note in figure.layout.annotations:  # a panel's name, to stand above it
     note.update(text=name, x=0, xshift=-80, textangle=0, yshift=140)
 for lane in figure.data:
     place = {"x": 1, "y": lane.y[0], "xref": lane.xaxis, "yref": lane.yaxis}
-    name = f"conversation {lane.name}"
-    figure.add_annotation(
-        place, text=name, xanchor="right", xshift=-14, showarrow=False
-    )
+    figure.add_annotation(place, text=lane.name, xshift=-20, showarrow=False)
     fill = [lane.line.color if is_right else "white" for (is_right,) in lane.customdata]
     lane.marker.update(color=fill, line={"color": lane.line.color, "width": 2})
-figure.update_xaxes(range=[0.1, 6.3], tickvals=list(range(1, 7)))
 figure.update_layout(height=640, margin_t=70, showlegend=False)
 charts.show(figure, summary)
 print(textwrap.fill(summary, 88))
@@ -516,8 +514,8 @@ assert kept == 3 and again <= 3  # one call may have been under way
 #
 # <details><summary>What to see</summary>
 #
-# More than eight. When a call ends, only the text that was not in it is waiting, so it goes alone; the two that shared the
-# call come back together. With two candidates the third text begins when another ends.
+# More than eight: a call leaves with whoever waits at that moment, and where that is one text, it goes alone. With two
+# candidates the third text begins when another ends.
 #
 # </details>
 
