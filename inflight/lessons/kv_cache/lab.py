@@ -32,7 +32,7 @@ from inflight.checkpoint import fetch, load_tokenizer
 from inflight.engine import BuildConfig
 from inflight.lessons import kv_cache as lesson
 from inflight.notebook import check, parts, progress
-from inflight.triton import Client, Server, repository, telemetry
+from inflight.triton import Client, Server, repository
 
 workdir = tempfile.TemporaryDirectory()
 log_path = Path(workdir.name) / "iterations.jsonl"
