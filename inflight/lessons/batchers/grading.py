@@ -20,7 +20,7 @@ _RULES = (
 )
 
 
-@grades("6.1", "While the model is busy a batch fills by itself; a delay is for a model that is idle.")
+@grades("6.1", "By this rule a batch fills by itself while the model is busy; a delay is for a model that is idle.")
 def _batch_sizes(sizes: Callable, choose: random.Random) -> dict[str, Callable[[], Finding]]:
     def case(arrivals_ms: list[float], delay_ms: float, most: int, hint: str) -> Case:
         given = (arrivals_ms, delay_ms, most, 40, 4)
@@ -83,7 +83,7 @@ def _by_volume(path: str, choose: random.Random) -> Finding:
     lengths[choose.randrange(100, 4900)] = 3 * LIMIT // 2
     own, in_order, course = (_batches(each, lengths) for each in (take, _in_order, courses))
     advice = "Which texts fill the volume, next to the first, with the least padding?"
-    figures = zip(("cost in tokens", "batches", "padded tokens"), own, in_order, course)
+    figures = zip(("cost in tokens", "batches", "padded volume"), own, in_order, course)
     budgets = {"at_most": int(SHARE * in_order[0]), "advice": advice}, {}, {}
     return [
         Measured(what, mine, course=best, nothing=plain, nothing_is="in order of arrival", **budget)

@@ -194,8 +194,8 @@ print(f"P95 on the server {run.requests['latency_ms'].quantile(0.95):.0f} ms.")
 # - place 0 is always among them, or nobody may ever serve it.
 #
 # Text Embeddings Inference takes them in the order of arrival, until one does not fit. You may choose. The check sends 5,000
-# texts of 8 to 512 tokens, most of them short, and one of 1,536, with a limit of 1,024. A batch costs as much as 200 tokens,
-# and one for each padded token. Yours may cost at most 0.68 of what batches in the order of arrival cost.
+# texts of 8 to 512 tokens, most of them short, and one of 1,536, with a limit of 1,024. A batch costs 200 tokens and its padded
+# volume. Yours may cost at most 0.68 of what batches in the order of arrival cost.
 
 # %% tags=["part:batching.py"]
 # %%writefile {workdir.name}/batching.py
@@ -231,8 +231,8 @@ check("6.3", folder / "batching.py")
 # cause.</details>
 #
 # <details><summary>The error you see</summary>It names a queue, and what your function gave for it. <em>tokens, and … is the
-# limit</em>: the newcomer may be the longest. <em>cost in tokens: …</em>: count the padding of a batch, the volume less
-# the sum of the lengths. A name that is not defined: the file stands alone, so import in it what it needs.</details>
+# limit</em>: the newcomer may be the longest. <em>cost in tokens: …</em>: compare candidates by the volume that they
+# waste: the padded volume less the sum of the lengths. A name that is not defined: the file stands alone, so import in it what it needs.</details>
 
 # %% [markdown]
 # Once it has passed, your file is kept. A gateway in front of the embedding uses it: each batch is one request. Sixty
@@ -282,7 +282,7 @@ embed(["word"])  # the first prepares
 rows = [(way, *gateway(lengths, take)) for way, take in ways.items()]
 print("The texts have", sum(lengths), "tokens.")
 charts.table(
-    pd.DataFrame(rows, columns=["way", "batches", "padded tokens", "seconds"]),
+    pd.DataFrame(rows, columns=["way", "batches", "padded volume", "seconds"]),
     decimals=1,
 )
 
@@ -350,7 +350,7 @@ tester_ms, users_ms = (load["latency_ms"].quantile(0.95) for load in (told, came
 print(f"P95: the tester says {tester_ms:.0f} ms, users see {users_ms:.0f} ms.")
 if (said_ms := corrected(counts, 100, 95)) is not None:
     print(f"The correction says {said_ms:.0f} ms: it takes those who waited", end=" ")
-    print("to be answered with the slow one. They were the next batch.")
+    print("to be answered with the slow one. Eight were the next batch.")
 print(f"Since due says {since_due.quantile(0.95):.0f} ms:", end=" ")
 print("one caller sends them singly, so they are never batched.")
 

@@ -275,8 +275,8 @@ assert closed[100] < closed[0] < closed[20]
 # %% [markdown]
 # **In the closed loop** a delay pays while it is shorter than the fixed cost of the batch that it saves, here 40 ms.
 # **In the open loop** a delay cannot make more requests come. At 40 a second the model is nearly always busy, so 20 ms
-# change little; at ten a second, on paper, the median user pays all of them. A test with a fixed concurrency recommends the
-# delay.
+# change little; 100 ms halve the batches, and the first user of each waits for it. That buys time of the model, not answers.
+# The test with four callers recommends 20 ms, from which the open loop's users gain nothing.
 #
 # ## A real model
 #
@@ -337,7 +337,7 @@ gain = gain.agg(["median", "min", "max"]).round(2)
 print(gain.to_frame("dynamic_over_none").to_json())
 
 # %% [markdown]
-# The first text finds the model idle and leaves alone, so 32 texts are more than four batches. What is gained is the fixed
+# The first text leaves alone, so 32 texts are more than four batches. What is gained is the fixed
 # part of the cost, shared: the longer the texts, the less. A `model.py` that loops over its
 # requests gains nothing, though Triton's statistics still show batches.
 #
@@ -422,8 +422,6 @@ with progress.wait("100 questions"), ThreadPoolExecutor(1) as somebody:
 charts.show(*lesson.latencies(behind_articles, limit_ms))
 as_sent, as_due = (behind_articles > limit_ms).sum()
 print(f"Four callers count {as_sent} late since sending, {as_due} since due.")
-
-# %% tags=["nbval-ignore-output"]
 log = telemetry.iterations(folder / "iterations.jsonl")
 two = log.nlargest(2, "context_tokens")
 print("The two iterations with most tokens of prompts computed", end=" ")
@@ -491,8 +489,8 @@ assert rows[0][2] == rows[2][2] == 8 and rows[1][2] >= rows[3][2] >= 1
 
 # %% [markdown]
 # Eight requests are 320 tokens, or 4,000: such a rule lets in long prompts that come too late, or refuses short ones that
-# would be in time. A limit in tokens, 0.7 of target times speed of prefill, counts what a first token waits for while slots
-# are free; these answers of one token free them at once. vLLM has such a limit as
+# would be in time. A limit in tokens bounds the prefill that a first token waits for, not its wait for a free slot: these
+# answers of one token hold theirs only briefly. vLLM has such a limit as
 # [`--max-num-queued-tokens`](https://docs.vllm.ai/en/latest/api/vllm/config/scheduler/).
 #
 # ## Come back later
@@ -557,7 +555,7 @@ assert counted[200] == 40
 assert refusals["at once"] > max(refusals["when told"], refusals["spread out"])
 
 # %% [markdown]
-# Users who return at once are refused hundreds of times for forty answers. Those who return when told come as one crowd again; a random part,
+# Users who return at once are refused hundreds of times. Those who return when told come as one crowd again; a random part,
 # **jitter**, spreads them. The last two ways wait equally long on average, and differ by it alone. The `openai` package
 # retries twice (`max_retries`), exactly when told.
 #
@@ -626,8 +624,8 @@ except triton.InferenceServerException as error:
 # <details><summary>1. A batch costs 10 ms, and 10 ms an item; batches of at most eight. What is the most that
 # <code>dynamic_batching</code> can gain?</summary>
 #
-# Alone a request takes 20 ms: 50 a second. Eight take 90 ms: 89 a second, not even twice as many. Little is fixed, so
-# there is little to share.
+# Alone a request takes 20 ms: 50 a second. Eight take 90 ms: 89 a second, not even twice as many. Half of a lone
+# request is fixed; sharing only that half can never double the answers.
 # </details>
 #
 # <details><summary>2. A colleague's load test, 32 callers and 10,000 requests, shows a P99 of 80 ms. Your users say that
@@ -641,7 +639,7 @@ except triton.InferenceServerException as error:
 # limit, and what does it leave out?</summary>
 #
 # 40,000 queued tokens, less a margin for what running answers take of each iteration. It leaves out the wait for a
-# free slot, and that prompts which are found in the prefix cache cost less.
+# free slot, and what the prefix cache saves.
 # </details>
 #
-# Now [do the lab]({lab}), or go on with {next}: requests that belong together.
+# Now [do the lab]({lab}), or go on with {next}.

@@ -179,7 +179,8 @@ check("8.2", Path(workdir.name) / "gpt2_model.py")
 # <details><summary>The error you see</summary>
 #
 # <em>IndexError: pop from empty list</em>: a text that finds no slot waits. <em>none gets a token any more</em>: a slot is
-# not given back. <em>waited while a slot was free</em>: a call takes one slot where it could take several.
+# not given back. <em>waited while a slot was free</em>: a call takes one slot where it could take several,
+# or <code>forget</code> has put the <code>None</code> of a text without a slot into <code>free</code>.
 # </details>
 #
 # ## Exercise 8.3: blocks in place of slots

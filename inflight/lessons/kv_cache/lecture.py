@@ -8,7 +8,7 @@
 # - **protect** readers from a long prompt, and **share** what all prompts begin with.
 #
 # You need lesson 04. vLLM, SGLang and TensorRT-LLM all have blocks, pauses, chunked prefill and prefix caching. The names
-# of the two policies are TensorRT-LLM's; vLLM has the second one, and calls a pause *preemption*.
+# of the two policies are TensorRT-LLM's; vLLM has the second one.
 #
 # {navigation}
 
@@ -343,16 +343,15 @@ print("and the time until the last answer is", end=" ")
 print(told_apart(ours, theirs, "longer", "shorter"))
 
 # %% [markdown]
-# 44 iterations are saved and 756 tokens computed again, 17 for each. On the course's machine the two cost about the same
-# time, so nothing is gained. Where 17 tokens of a prompt take less than the part of an iteration that all share (on most
-# GPUs), `max_utilization` is faster.
+# 44 iterations are saved and 756 tokens computed again, 17 for each. Time is gained where 17 tokens of a prompt take less
+# than the part of an iteration that all share: on most GPUs, but not on the course's machine.
 #
 # | your service | policy |
 # |---|---|
 # | answers end long before `max_tokens` | `max_utilization`, or cap `max_tokens` (the lab's 5.1) |
 # | answers come near `max_tokens`, and users watch them come | `guaranteed_no_evict`: a later first token, no stop |
 # | answers come near `max_tokens`, nobody watches | `max_utilization`, if the tokens computed again take less time than the iterations saved |
-# | many pauses, and you want to keep `max_utilization` | more blocks, or the lab's 5.3 |
+# | many pauses, and you want to keep `max_utilization` | more blocks, fewer slots, or the lab's 5.3 |
 #
 # ## Turn the knob
 #
@@ -441,13 +440,14 @@ assert {way: {*map(len, rounds)} for way, rounds in took.items()} == {
 }
 
 # %% [markdown]
-# The readers wait five times for a short iteration, not once for a long one. The sender waits five iterations, not one. On
+# The readers wait five times for a short iteration, not once for a long one. The sender waits for all five, which together
+# take somewhat longer than the one. On
 # GPUs the bound is usually thousands of tokens.
 #
 # ## One system prompt, many users
 #
 # Many services put the same long instructions before every question. With `enable_kv_cache_reuse` (vLLM: prefix caching),
-# full blocks stay in the cache after their request has finished, and a prompt that begins with the same tokens starts
+# full blocks stay in the cache after their request, and a prompt that begins with the same tokens starts
 # from them, as B did above. Four users ask, with nearly 400 tokens of instructions in front:
 
 # %%
@@ -513,8 +513,8 @@ print("still ready:", client.is_ready())
 # - `guaranteed_no_evict` promises the longest answer: no pauses, but promised blocks lie idle.
 # - `max_utilization` starts a request as soon as its prompt fits: fewer iterations, paid with pauses and with tokens that
 #   are computed again.
-# - How often it pauses depends on how far answers outgrow the blocks that are there; what it gains, on how far they end
-#   before `max_tokens`.
+# - It gains the blocks that a promise leaves idle: some while every answer grows, most where answers end long before
+#   `max_tokens`. It pauses when answers outgrow the blocks that are there.
 # - Chunked context turns one long wait of the readers into several short ones. Reuse computes a common beginning once.
 #
 # <details><summary>1. A cache of 40 blocks of 32 tokens; every request has a prompt of 100 tokens and asks for 220. How
@@ -537,4 +537,4 @@ print("still ready:", client.is_ready())
 # time at the end.
 # </details>
 #
-# Now [do the lab]({lab}): you write the policy that pauses better than the built-in one. Or go on with {next}.
+# Now [do the lab]({lab}), or go on with {next}.

@@ -537,8 +537,7 @@ print(f"{counts.count(2)} of {len(counts)} passes had a frame of both lines.")
 #
 # 4. A user's first number waits six seconds for a slot. What does `marks` say of the second, and what is the sum?
 #
-# <details><summary>Answer</summary>START: the gateway counts from when the first number came, so the sum begins anew. Count
-# from the answer.</details>
+# <details><summary>Answer</summary>START, and the sum begins anew: the gateway counts from when the first number came.</details>
 
 # %% [markdown]
 # ## Done?

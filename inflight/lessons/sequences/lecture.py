@@ -515,7 +515,7 @@ assert kept == 3 and again <= 3  # one call may have been under way
 # <details><summary>What to see</summary>
 #
 # More than eight: a call leaves with whoever waits at that moment, and where that is one text, it goes alone. With two
-# candidates the third text begins when another ends.
+# candidates the text that came last, whichever it is, begins when another ends.
 #
 # </details>
 
@@ -551,7 +551,7 @@ rows.pivot(index="call", columns="slot", values="said").fillna("")
 # - A sequence holds a slot from START to END. A forgotten START is refused unless the id is still open; a forgotten END
 #   keeps its slot for the idle time.
 # - A model that puts its request back is called again, and finds under the correlation id what it left.
-# - The model is told when a sequence begins, never when its client has gone. What it keeps, it must delete itself.
+# - A model that asks is told when a sequence begins, never when its client has gone. What it keeps, it must delete itself.
 #
 # <details><summary>1. A chat client sends its whole history with each message. Which batcher does the model need?</summary>
 #
@@ -562,7 +562,7 @@ rows.pivot(index="call", columns="slot", values="said").fillna("")
 # <details><summary>2. <code>direct</code>, <code>max_batch_size</code> 4, two instances, ten conversations that never end.
 # Which are served?</summary>
 #
-# The first eight. Two wait until one of the eight has been silent for longer than the idle time.
+# The first eight. Each of the other two waits until one of these has been silent for longer than the idle time.
 # </details>
 #
 # <details><summary>3. Your model forgets <code>set_release_flags</code> in one branch. What does the client see?</summary>
