@@ -361,7 +361,7 @@ def test_block_tables():
 
 
 def test_iterations_around():
-    """Request 8 has the long prompt; of three rounds the middle one is drawn, until an iteration after the prompt."""
+    """Request 8 has the long prompt; of three rounds the middle one is drawn, from the prompt on."""
 
     def served(*ms: float, parts: int) -> pd.DataFrame:
         requests = [[[7, 5, 1, 1]], *[[[7, 0, 1, 1], [8, 50, 0, 2]]] * parts, [[7, 0, 1, 1]], [[7, 0, 1, 1]]]
@@ -369,10 +369,10 @@ def test_iterations_around():
 
     whole = [served(15, ms, 16, 17, parts=1) for ms in (100, 200, 300)]
     in_parts = [served(15, 70, 71, 16, 17, parts=2)] * 3
-    fig, said = kv_cache.iterations_around({"whole": whole, "in parts": in_parts}, after=1)
+    fig, said = kv_cache.iterations_around({"whole": whole, "in parts": in_parts})
     below, above = one(fig, "prompt, answers", "y"), one(fig, "prompt, answers", "y2")
     assert (points(above), points(below)) == ([(0, 200)], [(0, 70), (1, 71)])
-    assert points(one(fig, "answers", "y2")) == [(1, 16)]
+    assert points(one(fig, "answers", "y2")) == [(1, 16), (2, 17)]
     assert above.marker.color == PREFILL != one(fig, "answers", "y2").marker.color
     assert [note.text for note in fig.layout.annotations] == ["in parts", "whole"]
     assert said.endswith(

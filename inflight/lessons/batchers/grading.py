@@ -92,7 +92,7 @@ def _by_volume(path: str, choose: random.Random) -> Finding:
 
 
 def _batches(take: Callable, lengths: list[int]) -> tuple[int, int, int]:
-    """A stream's cost, batches and padded tokens; WAITING texts wait at any time. Raises what is wrong."""
+    """A stream's cost, batches and padded volume; WAITING texts wait at any time. Raises what is wrong."""
     coming, number, padded = iter(lengths), 0, 0
     waiting: list[int] = []
     while True:

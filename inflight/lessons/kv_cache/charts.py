@@ -12,6 +12,7 @@ from inflight.notebook.charts.palette import DECODE, EMPTY, INK, ON_SHADES, PATT
 from inflight.notebook.charts.panels import add_strip, axes_of, panels
 from inflight.triton import telemetry
 
+AFTER = 10  # iterations that are drawn after those of a long prompt
 NAMED = 7  # iterations of a stay that is wide enough for the request's number
 PROMISED, PAUSED, SHARED = REQUEST[0], REQUEST[3], REQUEST[2]
 COMPUTES = {"prompt, answers": PREFILL, "answers": DECODE}
@@ -93,7 +94,7 @@ def of_longest_prompt(log: pd.DataFrame) -> pd.DataFrame:
     return log[log["iteration"].isin(table[(table["request"] == longest) & (table["context"] > 0)]["iteration"])]
 
 
-def iterations_around(rounds: dict[str, list[pd.DataFrame]], after: int = 10) -> tuple[go.Figure, str]:
+def iterations_around(rounds: dict[str, list[pd.DataFrame]]) -> tuple[go.Figure, str]:
     """A bar an iteration, as high as it took; a panel a way to compute a long prompt. And the picture in words.
 
     Parameters
@@ -101,8 +102,6 @@ def iterations_around(rounds: dict[str, list[pd.DataFrame]], after: int = 10) ->
     rounds : dict of str to list of DataFrame
         By the way: the iteration log of each round. A typical one is drawn: the middle one by the longest iteration of
         the last way over that of the first.
-    after : int
-        Iterations that are drawn after the prompt's.
     """
     took = {way: [of_longest_prompt(log) for log in logs] for way, logs in rounds.items()}
     longest = pd.DataFrame({way: [its["iteration_ms"].max() for its in logs] for way, logs in took.items()})
@@ -111,7 +110,7 @@ def iterations_around(rounds: dict[str, list[pd.DataFrame]], after: int = 10) ->
     drawn, said = [], []
     for way, logs in rounds.items():
         log, own = logs[typical], took[way][typical]["iteration"]
-        log = log[log["iteration"].between(own.min(), own.max() + after)]
+        log = log[log["iteration"].between(own.min(), own.max() + AFTER)]
         computes = log["iteration"].isin(own).map({True: "prompt, answers", False: "answers"})
         drawn.append(log.assign(prompt=way, computes=computes, since=log["iteration"] - own.min()))
         said.append(f"{way}: it takes {counted(len(own), 'iteration')}, the longest {longest[way][typical]:.0f} ms")

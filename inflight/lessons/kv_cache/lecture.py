@@ -344,7 +344,7 @@ print(told_apart(ours, theirs, "longer", "shorter"))
 
 # %% [markdown]
 # 44 iterations are saved and 756 tokens computed again, 17 for each. Time is gained where 17 tokens of a prompt take less
-# than the part of an iteration that all share: on most GPUs, but not on the course's machine.
+# than the part of an iteration that all share: not on the course's machine.
 #
 # | your service | policy |
 # |---|---|
@@ -441,8 +441,7 @@ assert {way: {*map(len, rounds)} for way, rounds in took.items()} == {
 
 # %% [markdown]
 # The readers wait five times for a short iteration, not once for a long one. The sender waits for all five, which together
-# take somewhat longer than the one. On
-# GPUs the bound is usually thousands of tokens.
+# take somewhat longer than the one. On GPUs the bound is usually thousands of tokens.
 #
 # ## One system prompt, many users
 #
